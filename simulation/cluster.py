@@ -117,6 +117,7 @@ class SimulatedCluster:
         accounts: parent of each Slurm account; the top ones have "root".
         shares: raw fair shares of accounts; 1 for those that are not here.
         max_time_s: MaxTime of partitions that have one.
+        default_time_s: DefaultTime of partitions that have one.
         failures: None if no node ever fails.
     """
 
@@ -126,4 +127,5 @@ class SimulatedCluster:
     accounts: Mapping[str, str] = field(default_factory=dict, hash=False)
     shares: Mapping[str, int] = field(default_factory=dict, hash=False)
     max_time_s: Mapping[str, int] = field(default_factory=dict, hash=False)
+    default_time_s: Mapping[str, int] = field(default_factory=dict, hash=False)
     failures: NodeFailures | None = None

@@ -17,13 +17,15 @@ def model(
     scheduling: Scheduling = QUICK,
     accounts: Mapping[str, str] | None = None,
     max_time_s: Mapping[str, int] | None = None,
+    default_time_s: Mapping[str, int] | None = None,
     cpus: int = 0,
 ) -> SlurmModel:
     """A model with nodes n0, n1, ..., which have these GPUs, and CPUs if there are any."""
     nodes = tuple(
         SimulatedNode(f"n{i}", frozenset({"gpu"}), one, cpus) for i, one in enumerate(gpus)
     )
-    cluster = SimulatedCluster("test", nodes, scheduling, accounts or {}, {}, max_time_s or {})
+    times_s = (max_time_s or {}, default_time_s or {})
+    cluster = SimulatedCluster("test", nodes, scheduling, accounts or {}, {}, *times_s)
     return SlurmModel(cluster, start_s=START_S, costs=COSTS)
 
 

@@ -174,6 +174,7 @@ class PartitionView:
         preempt_mode: the partition's own PreemptMode, in capitals; "" where Slurm shows none.
         is_up: whether jobs may be submitted to it and start in it.
         max_time_s: longest time limit of its jobs in seconds; None if it has none.
+        default_time_s: time limit in seconds of jobs that ask for none; None if MaxTime is.
     """
 
     name: str
@@ -185,6 +186,7 @@ class PartitionView:
     preempt_mode: str = ""
     is_up: bool = True
     max_time_s: int | None = None
+    default_time_s: int | None = None
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,12 @@ def _partition(block: Mapping[str, str], told: ReportsUnread) -> PartitionView:
         preempt_mode=named(block.get("PreemptMode", "")).upper(),
         is_up=block.get("State", "UP") == "UP",
         max_time_s=fields.read("max_time_s", "MaxTime", duration_s, None),
+        default_time_s=fields.read("default_time_s", "DefaultTime", _default_time_s, None),
     )
+
+
+def _default_time_s(text: str) -> int | None:
+    return None if text in {"", "NONE"} else duration_s(text)
 
 
 def parse_step_ids(text: str) -> tuple[tuple[str, str], ...]:

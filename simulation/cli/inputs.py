@@ -27,6 +27,9 @@ from slurm_plugin.quota.types import Policy
 
 ENFORCE = "enforce"
 _DAY_S = 86_400
+_OF_CLUSTER, _REQUEUE = "cluster", "requeue"
+_ENDING = frozenset({_REQUEUE, "cancel"})
+"""Modes of preemption in which Slurm ends jobs to make room."""
 _TAIL_S = _DAY_S
 """Seconds after the end in which jobs still come: they compete with those that count."""
 
@@ -136,14 +139,20 @@ def _sets_limits(site: SiteInputs) -> bool:
 
 
 def _qos_limits(now: SiteDescription) -> Mapping[str, QosLimits]:
+    modes = {
+        one.name: now.preempt_mode if one.preempt_mode == _OF_CLUSTER else one.preempt_mode
+        for one in now.qos
+    }
+    # Slurm makes room by ending jobs; by the other modes none ends.
+    going = {name for name, mode in modes.items() if mode in _ENDING} if now.preempts_by_qos else ()
     return {
         one.name: QosLimits(
             grp_tres=one.grp_tres,
             grp_run_mins=one.grp_tres_run_mins,
             max_tres_per_account=one.max_tres_per_account,
-            preempts=one.preempt if now.preempts_by_qos else frozenset(),
+            preempts=one.preempt.intersection(going),
             preempt_exempt_s=one.preempt_exempt_s or 0,
-            preempt_requeues=one.preempt_mode != "cancel",
+            preempt_requeues=modes[one.name] == _REQUEUE,
             priority=one.priority,
         )
         for one in now.qos

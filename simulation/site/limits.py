@@ -48,7 +48,9 @@ def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
         grp_run_mins={**own.grp_run_mins, **minutes},
         preempts=frozenset(filter(None, of.get(PREEMPT, "").split(","))),
         preempt_exempt_s=int(of[EXEMPT] or 0) if EXEMPT in of else own.preempt_exempt_s,
-        preempt_requeues=of.get(PREEMPT_MODE, _REQUEUE) == _REQUEUE,
+        preempt_requeues=(
+            of[PREEMPT_MODE] == _REQUEUE if PREEMPT_MODE in of else own.preempt_requeues
+        ),
     )
 
 

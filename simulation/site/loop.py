@@ -34,7 +34,7 @@ from simulation.site.records import (
     replica,
 )
 from simulation.site.recuts import SiteRecuts
-from simulation.site.requests import Replay
+from simulation.site.requests import Replay, with_time_for
 from simulation.site.window_times import period_times_s, window_times_s
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.priority import next_period_s
@@ -97,7 +97,7 @@ class Site:
     ) -> None:
         """``earlier``: what ran before the beginning; ``down``: outages of nodes, None for none."""
         self._plan, self._jobs, self._times, self._costs = plan, jobs, times, costs
-        self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
+        self._model = SlurmModel(with_time_for(cluster, jobs), start_s=times.begin_s, costs=costs)
         _set_limits(self._model, plan)
         half_life_s = cluster.scheduling.weights.half_life_s
         self._model.begin_with(used_billing_s(earlier, times.begin_s, half_life_s))

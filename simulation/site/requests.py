@@ -141,6 +141,19 @@ def replays(
     return (*running, *waiting, *later)
 
 
+def with_time_for(cluster: SimulatedCluster, jobs: Iterable[Replay]) -> SimulatedCluster:
+    """The cluster with MaxTime of each partition as long as the longest limit of these jobs.
+
+    What a site let run for longer (an operator did, or MaxTime was another) runs again.
+    """
+    most_s = dict(cluster.max_time_s)
+    for job in jobs:
+        of = job.request
+        if of.partition in most_s and of.time_limit_s is not None:
+            most_s[of.partition] = max(most_s[of.partition], of.time_limit_s)
+    return replace(cluster, max_time_s=most_s)
+
+
 def _at_the_beginning(job: HistoryJob, begin_s: float) -> HistoryJob | None:
     """What is left of a job that came earlier; None if it was over, or nobody knows."""
     if job.started_s is None:

@@ -26,7 +26,8 @@ NOT_AVAILABLE = "ReqNodeNotAvail, UnavailableNodes:"
 """Followed by names of nodes."""
 NODE_FAIL = "NODE_FAIL"
 """The state of a run that ended because its node failed."""
-LIMITED = ("QOSGrp", "AssocGrp", "Max")
+PARTITION_TIME_LIMIT = "PartitionTimeLimit"
+LIMITED = ("QOSGrp", "AssocGrp", "Max", PARTITION_TIME_LIMIT)
 """Beginnings of the reasons that name a limit."""
 BECOMES_PRIORITY = frozenset({NO_REASON, RESOURCES, NODES_DOWN})
 """Reasons that Slurm replaces by Priority where a job waits behind another one of its partition."""

@@ -11,7 +11,8 @@ class ModelRequest:
     Attributes:
         gpus: GPUs or instances by GRES type, on each node; "" is any type.
         cpus, memory_mib: on each node; 0 if they bound nothing.
-        time_limit_s: None is the partition's MaxTime, and unlimited where it has none.
+        time_limit_s: None is the partition's DefaultTime, or its MaxTime, or unlimited. A job above
+            MaxTime waits with PartitionTimeLimit, as where EnforcePartLimits is NO.
         run_s: seconds that each of its runs takes if nothing ends it; inf for a service. A run that
             is requeued begins anew.
         site_factor: is added to the priority.

@@ -15,6 +15,7 @@ from simulation.slurm_model.records import (
     BECOMES_PRIORITY,
     HELD_AFTER_REQUEUE,
     NO_REASON,
+    PARTITION_TIME_LIMIT,
     EndedRun,
     JobRecord,
     Key,
@@ -50,7 +51,7 @@ class ModelState:
     ) -> None:
         self._requeue_wait_s = requeue_wait_s
         self.scheduling = cluster.scheduling
-        self.max_time_s = cluster.max_time_s
+        self._max_time_s, self._default_time_s = cluster.max_time_s, cluster.default_time_s
         self.now_s = start_s
         self.costs = costs
         self.nodes = NodeTable(cluster)
@@ -83,8 +84,12 @@ class ModelState:
         record = JobRecord(self.next_id, request, shape, self.now_s)
         self.next_id += 1
         record.tres = self.amounts(record.shape, request.nodes)
-        limit_s = request.time_limit_s or self.max_time_s.get(request.partition)
-        record.limit_s = inf if limit_s is None else limit_s
+        times_s = (
+            request.time_limit_s,
+            self._default_time_s.get(request.partition),
+            self._max_time_s.get(request.partition),
+        )
+        record.limit_s = next((time_s for time_s in times_s if time_s), inf)
         record.begin_s = max(self.now_s, request.begin_s or 0.0)
         self.records[record.job_id] = record
         self.touch(record)
@@ -158,7 +163,11 @@ class ModelState:
         """The reason why limits keep a waiting job from its start now; "" if none does."""
         reason = self._limited.get(record.kind)
         if reason is None:
-            reason = self.limits.blocking(record, self.now_s)
+            most_s = self._max_time_s.get(record.request.partition, inf)
+            is_too_long = record.limit_s > most_s
+            reason = (
+                PARTITION_TIME_LIMIT if is_too_long else self.limits.blocking(record, self.now_s)
+            )
             if reason:
                 self._limited[record.kind] = reason
         return reason

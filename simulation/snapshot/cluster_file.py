@@ -82,6 +82,7 @@ class _Account(_Section):
 
 class _Partition(_Section):
     max_time: _TimeS | None = None
+    default_time: _TimeS | None = None
 
 
 class _Weights(_Section):
@@ -235,6 +236,11 @@ def _cluster(path: Path, own: _File, policy: Policy, settings: Settings) -> Simu
         shares={name: one.share for name, one in own.accounts.items() if one.share != 1},
         max_time_s={
             name: one.max_time for name, one in own.partitions.items() if one.max_time is not None
+        },
+        default_time_s={
+            name: one.default_time
+            for name, one in own.partitions.items()
+            if one.default_time is not None
         },
         failures=_failures(own.failures),
     )

@@ -30,6 +30,7 @@ class SiteDescription:
 
     Attributes:
         taken_s: Unix seconds of that moment; 0 for a cluster file.
+        preempt_mode: slurm.conf's PreemptMode, in small letters, for QOS that say "cluster".
         preempts_by_qos: whether Slurm preempts by the QOS' lists: PreemptType is preempt/qos.
     """
 
@@ -43,6 +44,7 @@ class SiteDescription:
     jobs: tuple[JobView, ...] = ()
     services: tuple[SnapshotService, ...] = ()
     preempts_by_qos: bool = True
+    preempt_mode: str = "requeue"
 
 
 def untouched_ledger(tenants: Policy, when: Moment) -> LedgerView:
@@ -76,6 +78,7 @@ def described(snapshot: SiteSnapshot) -> SiteDescription:
         jobs=snapshot.jobs,
         services=snapshot.services,
         preempts_by_qos=snapshot.config.get("PreemptType") == _BY_QOS,
+        preempt_mode=snapshot.config.get("PreemptMode", "OFF").lower(),
     )
 
 
@@ -91,12 +94,13 @@ def _cluster(settings: Settings, snapshot: SiteSnapshot) -> SimulatedCluster:
             if one.account != ROOT_ACCOUNT
         },
         shares={one.account: one.share for one in accounts if one.share not in {1, None}},
-        max_time_s=_max_times(snapshot.partitions),
+        max_time_s=_known((one.name, one.max_time_s) for one in snapshot.partitions),
+        default_time_s=_known((one.name, one.default_time_s) for one in snapshot.partitions),
     )
 
 
-def _max_times(partitions: Iterable[PartitionView]) -> Mapping[str, int]:
-    return {one.name: one.max_time_s for one in partitions if one.max_time_s is not None}
+def _known(times_s: Iterable[tuple[str, int | None]]) -> Mapping[str, int]:
+    return {name: time_s for name, time_s in times_s if time_s is not None}
 
 
 def _node(node: NodeView, settings: Settings) -> SimulatedNode:

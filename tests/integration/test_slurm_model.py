@@ -24,6 +24,8 @@ SETTLED_S = 20.0
 SCHEDULING = Scheduling(
     interval_s=0.0, backfill_s=1.0, preempts_youngest_first=True, start_s=0.0, complete_s=0.0
 )
+MAX_MIN = 30
+"""MaxTime of the partition, where it has one."""
 APART_S = 1.1
 """Slurm knows starts to the second."""
 Shown = Mapping[str, tuple[str, str]]
@@ -48,15 +50,28 @@ def slurm(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     sacctmgr("delete", "qos", f"{OWN},{LOAN}")
 
 
+@pytest.fixture
+def max_time(sandbox: Sandbox, slurm: CommandSlurm) -> Iterator[None]:
+    """The partition has a MaxTime until the fixture's jobs are gone."""
+    partition = ("scontrol", "update", f"partition={PARTITION}")
+    sandbox.run("root", (*partition, f"MaxTime={MAX_MIN}"))
+    yield
+    sandbox.run("root", (*partition, "MaxTime=UNLIMITED"))
+
+
 class Pair:
     """A real Slurm and its model. Jobs have names, and each wants a whole node."""
 
-    def __init__(self, slurm: CommandSlurm, sandbox: Sandbox) -> None:
+    def __init__(
+        self, slurm: CommandSlurm, sandbox: Sandbox, max_time_s: Mapping[str, int] | None = None
+    ) -> None:
         self._slurm, self._sandbox = slurm, sandbox
         nodes = (
             SimulatedNode(one.name, frozenset({PARTITION}), {}, CPUS_PER_NODE) for one in NODES
         )
-        cluster = SimulatedCluster("sandbox", tuple(nodes), SCHEDULING, {"vision": "root"})
+        cluster = SimulatedCluster(
+            *("sandbox", tuple(nodes), SCHEDULING, {"vision": "root"}), max_time_s=max_time_s or {}
+        )
         self._model = SlurmModel(cluster, start_s=0.0, costs={}, requeue_wait_s=EXPIRES_S)
         self._model.set_qos(LOAN, QosLimits())
         half = {"cpu": 2 * CPUS_PER_NODE}
@@ -161,3 +176,14 @@ async def test_the_model_shows_what_slurm_shows(slurm: CommandSlurm, sandbox: Sa
     assert (shown["wide"][1], shown["short"][0]) == ("Resources", "RUNNING")
     await pair.do("release", "own", 0)
     assert (await pair.agree())["own_0"] == ("RUNNING", "None")
+
+
+@pytest.mark.usefixtures("max_time")
+async def test_a_job_above_max_time_waits_and_keeps_nobody_from_starting(
+    slurm: CommandSlurm, sandbox: Sandbox
+) -> None:
+    pair = Pair(slurm, sandbox, {PARTITION: MAX_MIN * 60})
+    pair.submit("long", OWN, minutes=MAX_MIN + 1)
+    assert (await pair.agree())["long"] == ("PENDING", "PartitionTimeLimit")
+    pair.submit("short", LOAN, minutes=MAX_MIN)
+    assert (await pair.agree())["short"][0] == "RUNNING"

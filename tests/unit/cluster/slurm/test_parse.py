@@ -490,9 +490,12 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
 
 
 def test_the_longest_time_of_a_partition() -> None:
-    text = "PartitionName=a MaxTime=1-00:00:00\n\nPartitionName=b MaxTime=UNLIMITED\n"
+    text = (
+        "PartitionName=a MaxTime=1-00:00:00 DefaultTime=01:00:00\n\n"
+        "PartitionName=b MaxTime=UNLIMITED DefaultTime=NONE\n"
+    )
     found = parse.parse_partitions(text, ignored)
-    assert [one.max_time_s for one in found] == [86_400, None]
+    assert [(one.max_time_s, one.default_time_s) for one in found] == [(86_400, 3600), (None, None)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

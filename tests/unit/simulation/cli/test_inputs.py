@@ -83,10 +83,34 @@ def test_limits_on_types_are_the_site_s_where_slicewise_sets_none(mode: str, lef
 def test_only_preempt_qos_preempts_by_the_lists_of_qos():
     of = taken("observe")
     high = Qos("high", {}, frozenset({"normal"}))
+    low = Qos("normal", {}, frozenset(), preempt_mode="requeue")
     for by_qos, preempts in ((True, {"normal"}), (False, set())):
-        there = replace(of, now=replace(of.now, qos=(high,), preempts_by_qos=by_qos))
+        there = replace(of, now=replace(of.now, qos=(high, low), preempts_by_qos=by_qos))
         assert present_plan(there).qos["high"].preempts == preempts
         assert slicewise_plan("changed", there, TENANTS).qos["high"].preempts == preempts
+
+
+@pytest.mark.parametrize(
+    ("own", "of_cluster", "preempts", "requeues"),
+    [
+        ("cluster", "requeue", {"normal"}, True),
+        ("cluster", "cancel", {"normal"}, False),
+        ("cluster", "off", set(), False),
+        ("cluster", "suspend,gang", set(), False),
+        ("requeue", "cancel", {"normal"}, True),
+        ("cancel", "requeue", {"normal"}, False),
+    ],
+)
+def test_what_a_preemption_does_is_said_by_the_qos_or_else_by_slurm_conf(
+    own: str, of_cluster: str, preempts: set[str], requeues: bool
+):
+    of = taken("observe")
+    low = Qos("normal", {}, frozenset(), preempt_mode=own)
+    now = replace(
+        of.now, qos=(Qos("high", {}, frozenset({"normal"})), low), preempt_mode=of_cluster
+    )
+    found = present_plan(replace(of, now=now)).qos
+    assert (found["high"].preempts, found["normal"].preempt_requeues) == (preempts, requeues)
 
 
 def test_without_tenants_slurm_decides_alone():

@@ -173,3 +173,11 @@ def test_progress_is_told_and_comes_to_an_end() -> None:
     Site(on, ALONE, COSTS, found, times).run(told.append)
     assert told == sorted(told)
     assert told[-1] == 1.0
+
+
+def test_what_once_ran_for_longer_than_max_time_runs_again():
+    long = past("a", 1, 0.0, 7000.0, time_limit_s=7200)
+    record = simulated(ALONE, long, on=cluster(max_time_s={"gpu": 3600}))
+    (run,) = record.jobs[0].runs
+    assert run.end_s is not None
+    assert run.end_s - run.start_s == 7000.0

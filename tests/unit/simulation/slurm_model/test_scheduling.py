@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cluster.slurm.interface import JobChange
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.requests import QosLimits
@@ -303,3 +304,24 @@ def test_jobs_without_gpus_are_preempted_for_their_cpus():
     one.submit(job({}, cpus=8))
     after(one, 0)
     assert states(one)["2"] == ("RUNNING", "None")
+
+
+def test_a_job_that_asks_for_no_time_gets_the_partition_s_default():
+    longest = {"gpu": 7200}
+    one = model({"a100": 1}, max_time_s=longest, default_time_s={"gpu": 1800})
+    one.submit(job(limit_s=None))
+    assert one.jobs[0].time_limit_s == 1800
+    other = model({"a100": 1}, max_time_s=longest)
+    other.submit(job(limit_s=None))
+    assert other.jobs[0].time_limit_s == 7200
+
+
+def test_a_job_above_max_time_waits_and_keeps_nobody_from_starting():
+    one = model({"a100": 1}, max_time_s={"gpu": 3600})
+    long = one.submit(job(limit_s=3660))
+    one.submit(job(run_s=60, limit_s=3600))
+    after(one, 0)
+    assert states(one) == {"1": ("PENDING", "PartitionTimeLimit"), "2": ("RUNNING", "None")}
+    one.update(long, JobChange(time_limit_min=60))
+    after(one, 120)
+    assert states(one)["1"] == ("RUNNING", "None")

@@ -84,7 +84,10 @@ def test_the_site_is_the_snapshots():
     )
     assert site.cluster.accounts == {"vision": "root", "nlp": "vision"}
     assert site.cluster.shares == {"vision": 3}
-    assert site.cluster.max_time_s == {"gpu": 86_400}
+    assert (site.cluster.max_time_s, site.cluster.default_time_s) == ({"gpu": 86_400}, {})
+    partitions = (replace(snapshot().partitions[0], default_time_s=60),)
+    of = described(replace(snapshot(), partitions=partitions))
+    assert of.cluster.default_time_s == {"gpu": 60}
     assert site.cluster.scheduling.backfill_s == 5
     assert site.cluster.scheduling.weights.age == 1000
     assert site.ledger.policy["nlp"].quota.weight == 2
@@ -102,6 +105,12 @@ def test_the_site_is_the_snapshots():
 )
 def test_preemption_by_slurm_conf(config: Mapping[str, str], by_qos: bool):
     assert described(replace(snapshot(), config=config)).preempts_by_qos is by_qos
+
+
+def test_what_a_preemption_does_by_slurm_conf():
+    config = {"PreemptMode": "CANCEL"}
+    assert described(replace(snapshot(), config=config)).preempt_mode == "cancel"
+    assert described(replace(snapshot(), config={})).preempt_mode == "off"
 
 
 def test_scheduling_by_slurm_conf():
