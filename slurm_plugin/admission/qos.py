@@ -147,12 +147,19 @@ def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
         )
 
 
+def _from_others(tenant: str, most: int, snapshot: Snapshot) -> str:
+    """What is lent to the tenant at the most, and whether its own limit is what allows no more."""
+    if most < snapshot.borrowing_limits.get(tenant, 0):
+        return f"{slices_text(most)} that others may ever lend it"
+    return f"{slices_text(most)} that it may borrow"
+
+
 def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None:
     own = _highest_own(wants.tenant, snapshot)
     most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
     if wants.cost_millislices <= most:
         return
-    more = f", with {slices_text(most - own)} that it may borrow" if most > own else ""
+    more = f", with {_from_others(wants.tenant, most - own, snapshot)}" if most > own else ""
     whole = ", for Slurm counts all GPUs of its nodes (--exclusive)" if wants.is_whole else ""
     do = "Leave --exclusive out" if wants.is_whole else "Ask for less"
     raise InvalidInputError(

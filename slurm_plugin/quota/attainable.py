@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.language.periods import Period
-from slurm_plugin.quota.tenants import downward, effective_nominal, guaranteed_quota, parent, payers
+from slurm_plugin.quota.tenants import (
+    by_parent,
+    downward,
+    effective_nominal,
+    guaranteed_quota,
+    parent,
+    payers,
+)
 from slurm_plugin.quota.types import Policy
 
 
@@ -33,22 +40,34 @@ def attainable(policy: Policy, highest: Policy | None, capacity: int | None) -> 
     most = policy if highest is None else highest
     own = guaranteed_quota(policy) if highest is None else effective_nominal(highest)
     limits = {name: one.quota.borrowing_limit_millislices for name, one in most.items()}
-    return Attainable(own, limits, highest_ceilings(most, capacity))
+    return Attainable(own, limits, _ceilings(most, own, capacity))
 
 
 def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
     """Compute the most millislices that each tenant's jobs could hold, with all that is borrowed.
 
-    The nominal and borrowing limit of each tenant above it limit it too, and so does ``capacity``
-    (None if not known).
+    That is what the tenant is guaranteed, and what others could lend it if all they have were idle:
+    as the borrowing limits of the tenant and of each tenant above it allow, and the lending limits
+    of the others. ``capacity`` (None if not known) limits it too.
     """
-    nominal = effective_nominal(policy)
-    highest: dict[str, int] = {}
+    return _ceilings(policy, guaranteed_quota(policy), capacity)
+
+
+def _ceilings(policy: Policy, own: Mapping[str, int], capacity: int | None) -> Mapping[str, int]:
+    """The highest ceilings, where tenants have ``own`` for their own jobs at most."""
+    nominal, below = effective_nominal(policy), by_parent(policy)
+    lends: dict[str, int] = {}
+    for name in reversed(downward(policy)):
+        inside = min(nominal[name], own[name] + sum(lends[child] for child in below.get(name, ())))
+        lends[name] = min(inside, policy[name].quota.lending_limit_millislices)
+    lent = {name: sum(lends[child] for child in below.get(name, ())) for name in ("", *policy)}
+    gets: dict[str, int] = {}
     for name in downward(policy):
-        most = nominal[name] + policy[name].quota.borrowing_limit_millislices
-        above = highest.get(parent(policy, name), capacity)
-        highest[name] = most if above is None else min(most, above)
-    return highest
+        above = parent(policy, name)
+        others = own.get(above, 0) + lent[above] - lends[name] + gets.get(above, 0)
+        gets[name] = min(policy[name].quota.borrowing_limit_millislices, others)
+    most = {name: min(nominal[name], own[name] + lent[name]) + gets[name] for name in policy}
+    return most if capacity is None else {name: min(one, capacity) for name, one in most.items()}
 
 
 def period_budgets(policy: Policy) -> Mapping[str, int]:

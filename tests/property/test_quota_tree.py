@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
+from slurm_plugin.quota.attainable import highest_ceilings
 from slurm_plugin.quota.ceilings import Ceiling, ceilings
 from slurm_plugin.quota.lending import lend, within_limits
 from slurm_plugin.quota.tenants import (
@@ -504,3 +505,15 @@ def drawn_loans(data: st.DataObject, names: Sequence[str]) -> list[Loan]:
     pairs = st.tuples(st.sampled_from(names), st.sampled_from(names))
     found = data.draw(st.lists(pairs.filter(lambda pair: pair[0] != pair[1]), unique=True))
     return [Loan(*pair, Millislices(data.draw(st.integers(1, 9)))) for pair in found]
+
+
+@given(st.data())
+def test_a_tenant_could_hold_what_it_gets_while_nobody_else_wants_anything(
+    data: st.DataObject,
+) -> None:
+    policy = drawn_policy(data.draw, data.draw(st.integers(1, 6)), 10_000)
+    highest, own = highest_ceilings(policy, None), guaranteed_quota(policy)
+    for name in policy:
+        alone = {one: PLENTY if one == name else 0 for one in policy}
+        lent = sum(loan.amount_millislices for loan in lend(policy, alone, (), PLENTY))
+        assert highest[name] == own[name] + lent

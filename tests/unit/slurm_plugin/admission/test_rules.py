@@ -150,6 +150,13 @@ def test_refused_in_the_borrowed_qos(request_: SubmitRequest, code: str, words: 
     assert words in answer.message
 
 
+def test_a_job_beyond_what_others_may_ever_lend_is_refused_with_the_numbers() -> None:
+    less = replace(SNAPSHOT, ceilings={**SNAPSHOT.ceilings, "vision": 7000})
+    answer = decide(submit(gres="gres:gpu:1g.10gb:8"), less, TOKEN)
+    assert (answer.action, answer.code) == ("refuse", "SW-QUOTA-EXCEEDED")
+    assert "is 6, with 1 that others may ever lend it: it could never start" in answer.message
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -62,7 +62,8 @@ class Changing(ScriptedSlurm):
 async def decided(slurm: Changing, turns: int = 1) -> DeferredLoop:
     cluster_state = sync_of(slurm)
     borrows = {"borrowing_limit_millislices": Millislices(1000)}
-    cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
+    lender = tenant("lab", 1000, lending_limit_millislices=Millislices(1000))
+    cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows), lender), {})
     loop = DeferredLoop(site(), slurm, cluster_state)
     for _ in range(turns):
         await cluster_state.turn()

@@ -25,6 +25,7 @@ from slurm_plugin.state import controller
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.observer import SlurmObserver
 
+LENDER = tenant("lab", 9000, lending_limit_millislices=Millislices(9000))
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)
 
@@ -373,7 +374,7 @@ async def test_slots_of_a_tenant_that_gives_something_back_are_not_released_on_b
     for waits, released in ((True, (0,)), (False, (0, 1, 2))):
         slurm = ScriptedSlurm(job(0), job(1), job(2))
         cluster_state = sync_of(slurm)
-        cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows)), {})
+        cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows), LENDER), {})
         await cluster_state.turn()
         monkeypatch.setattr(cluster_state.evictions, "waits", {"vision": waits}.__getitem__)
         answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
@@ -443,12 +444,13 @@ async def test_admission_decides_on_what_was_seen() -> None:
     )
     cluster_state = sync_of(slurm)
     borrows = {"borrowing_limit_millislices": Millislices(9000)}
-    cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows)), {})
+    cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows), LENDER), {})
     cluster_state.set_shares({"vision": 0.25})
     await cluster_state.turn()
     seen = cluster_state.snapshot
     assert seen is not None
-    assert (seen.quotas, seen.ceilings) == ({"vision": 2000}, {"vision": 4000})
+    assert seen.quotas == {"vision": 2000, "lab": 9000}
+    assert seen.ceilings == {"vision": 4000, "lab": 4000}
     assert (seen.used, seen.guaranteed_used) == ({"vision": 1000}, {"vision": 2000})
     assert (seen.gpu_types["1g.10gb"].free, seen.node_costs) == (3, {4000})
     assert seen.gpu_types["1g.10gb"].waiting == 1
@@ -470,7 +472,7 @@ async def test_a_slot_that_waits_beyond_a_quota_that_has_shrunk_borrows() -> Non
     await cluster_state.turn()
     assert slurm.actions == []
     borrows = {"borrowing_limit_millislices": Millislices(9000)}
-    cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows)), {})
+    cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows), LENDER), {})
     await cluster_state.turn()
     assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision_borrowed')}", [1])]
 

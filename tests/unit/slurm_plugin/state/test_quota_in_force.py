@@ -14,7 +14,10 @@ from slurm_plugin.quota.types import Budget
 from slurm_plugin.services.slot_actions import TenantCapacity
 from slurm_plugin.state.quota_in_force import QuotaInForce
 
-BORROWER = policy_of(tenant("vision", 3000, borrowing_limit_millislices=Millislices(4000)))
+BORROWER = policy_of(
+    tenant("vision", 3000, borrowing_limit_millislices=Millislices(4000)),
+    tenant("lab", 9000, lending_limit_millislices=Millislices(9000)),
+)
 OWN, BORROWED, BEFORE = "slicewise_vision", "slicewise_vision_borrowed", "normal"
 
 
@@ -66,8 +69,7 @@ async def test_what_was_granted_beyond_the_rule_may_be_used(
     left_millislice_min: int, most: int
 ) -> None:
     """A job within what was left was refused: it could never start."""
-    (vision,) = BORROWER.values()
-    paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
+    paid = replace(BORROWER["vision"], budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
     cluster_state = sync_of(ScriptedSlurm(job(0)))
     cluster_state.set_policy(policy_of(paid), {})
     cluster_state.quotas.set_ceilings({}, {"vision": left_millislice_min})

@@ -197,9 +197,9 @@ async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, ClusterState]:
     slurm = ScriptedSlurm(*jobs)
     cluster_state = sync_of(slurm)
     limit = Millislices(1000)
-    cluster_state.set_policy(
-        policy_of(tenant("vision", 1000, borrowing_limit_millislices=limit)), {}
-    )
+    borrower = tenant("vision", 1000, borrowing_limit_millislices=limit)
+    lender = tenant("lab", 1000, lending_limit_millislices=limit)
+    cluster_state.set_policy(policy_of(borrower, lender), {})
     await cluster_state.turn()
     return slurm, cluster_state
 
