@@ -271,7 +271,10 @@ class ClusterState:
             if plan.requeue_hold:
                 # Its owner may have cancelled the array since the look.
                 beside = living_slots(service) - plan.requeue_hold
-                self._slot_recovery.revive(array_job_id, beside)
+                if beside:
+                    self._slot_recovery.revive(array_job_id, beside)
+                else:
+                    plan = replace(plan, requeue_hold=await self._still_living(service, plan))
             ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
             if await self._actuator.apply(service, plan, ended_s):
                 self._replace(after(service, plan))
@@ -454,6 +457,16 @@ class ClusterState:
         plan = plan_guard(service, desired, revive, room)
         if await self._actuator.apply(service, plan):
             self._replace(after(service, plan))
+
+    async def _still_living(self, service: ServiceView, plan: SlotActions) -> frozenset[int]:
+        """Return the slots to requeue that still live.
+
+        Slurm would bring back those of an array that its owner has cancelled, and no slot beside
+        them is left that could tell.
+        """
+        looked = await self._observer.look_again(self._seen, service.array_job_id)
+        now = services(looked, self._settings.costs)
+        return plan.requeue_hold.intersection(*map(living_slots, now)) if now else frozenset()
 
     async def _still_lost(self, array_job_id: int, due: frozenset[int]) -> frozenset[int]:
         """Return the slots in ``due`` that are still lost.

@@ -193,6 +193,27 @@ async def test_a_whole_cancel_long_after_is_slurms_own_affair(
     assert await loop.turn(107.0) == [REVIVED]
 
 
+@pytest.mark.parametrize(
+    ("then", "asked"),
+    [
+        pytest.param((job(0, JobState.RUNNING),), [("requeue_hold", [0])], id="it runs on"),
+        pytest.param((job(0, JobState.COMPLETING),), [], id="it was cancelled and still ends"),
+        pytest.param((cancelled(0),), [], id="it was cancelled"),
+        pytest.param((), [], id="Slurm knows it no more"),
+    ],
+)
+async def test_a_service_that_is_cancelled_as_its_last_slot_scales_down_stays_so(
+    then: tuple[JobView, ...], asked: list[tuple[str, Any]]
+) -> None:
+    slurm = ScriptedSlurm(job(0, JobState.RUNNING))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    slurm.shown = then
+    answer = await cluster_state.set_desired_slots(814, frozenset())
+    assert slurm.actions == asked
+    assert answer.held == ((0,) if asked else ())
+
+
 async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, ClusterState]:
     slurm = ScriptedSlurm(*jobs)
     cluster_state = sync_of(slurm)
