@@ -56,6 +56,12 @@ _ENDS = {
 
 _BY_PROGRAM = frozenset({"NonZeroExitCode", "RaisedSignal"})
 """Reasons that a job has only if its program was started."""
+_LIMITS = frozenset({Cause.GUARANTEE, Cause.CEILING, Cause.TYPE_LIMIT})
+"""Causes whose numbers alone decide whether the job fits; GPUs may be free, but apart."""
+_FITS_NOW = (
+    "By these numbers it fits now: Slurm's reason is older, and changes when Slurm looks at the job"
+    " again."
+)
 _HELD_BY_SLURM = frozenset({"BadConstraints"})
 """Reasons with which Slurm itself holds jobs that no node can ever run."""
 
@@ -138,15 +144,17 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
     start = planned_start(job, reason, short, budget, sight)
+    fits = _fits_now(reason, short, budget)
     tables = (WhyTable(heading=_heading(short), rows=holder_rows(job, short)),) if short else ()
     return WhyAnswer(
         about=about,
         state=job.state.value,
         reason=job.reason,
-        headline=f"{_title(job)} waits: {reason.words}.",
+        headline=f"{_title(job)} waits: {reason.words}{', as Slurm last said' if fits else ''}.",
         sentences=(
             _asks(job, sight),
             *_numbers(short, budget),
+            *((_FITS_NOW,) if fits else ()),
             *_ceiling_parts(job, reason, sight),
             *recall_words(job, reason, sight),
             *_ahead(job, reason, sight),
@@ -156,6 +164,17 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
         start=start.words,
         hints=tuple(_hints(job, reason, budget, start, sight)),
     )
+
+
+def _fits_now(reason: Reason, short: Shortage | None, budget: BudgetShortage | None) -> bool:
+    """Whether the numbers say otherwise than a reason that names a limit.
+
+    Slurm changes a job's reason only when it looks at the job again.
+    """
+    if budget is not None:
+        need = budget.need_millislice_s
+        return need is not None and need <= budget.startable_millislice_s
+    return reason.cause in _LIMITS and short is not None and short.missing <= 0
 
 
 def _title(job: JobView) -> str:

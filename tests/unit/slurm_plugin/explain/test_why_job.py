@@ -101,6 +101,8 @@ def test_room_that_has_just_come_is_seen():
     answer = asked("9", sight(job(9, "QOSGrpBilling"), tenants=(VISION,)))
     assert answer.start_s is None
     assert "there is room for it now" in answer.start
+    assert answer.headline.endswith("guaranteed part is used up, as Slurm last said.")
+    assert answer.sentences[2].startswith("By these numbers it fits now: Slurm's reason is older")
 
 
 def test_waiting_for_borrowed_quota_it_says_who_holds_it():
@@ -280,6 +282,17 @@ def test_who_is_over_slices_and_budget_is_told_of_the_budget():
     assert "the budget does not allow a run this long now" in answer.headline
     assert answer.sentences[1].startswith("The budget of vision leaves 0.5 slice-hours")
     assert answer.reason == "QOSGrpBilling"
+
+
+@pytest.mark.parametrize(("left", "is_old"), [(1000 * HOUR_S, True), (999 * HOUR_S, False)])
+def test_where_the_budget_suffices_the_reason_is_slurm_s_last(left: int, is_old: bool):
+    headline = asked("9", budgeted(left)).headline
+    assert headline.endswith(", as Slurm last said.") is is_old
+
+
+def test_free_gpus_make_no_reason_old_for_they_may_lie_apart():
+    answer = asked("9", sight(job(9, "Resources"), tenants=(VISION,)))
+    assert "last said" not in answer.headline
 
 
 def test_a_budget_that_never_begins_anew_allows_no_estimate():
