@@ -27,6 +27,7 @@ CHECK = SelfCheck(
     utilisation=0.712,
     start_order=0.86,
     never_started=0,
+    queue_order=0.93,
 )
 
 

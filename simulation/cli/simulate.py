@@ -98,6 +98,14 @@ RepairHours = Annotated[
         show_default=False,
     ),
 ]
+Recuts = Annotated[
+    bool,
+    typer.Option(
+        "--recuts/--no-recuts",
+        help="Cut GPUs again where [repartition] allows it. On a site without a cron entry for"
+        " that, nobody does.",
+    ),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option(
@@ -148,6 +156,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 1,
     failures: MeanDays = None,
     repair: RepairHours = None,
+    recuts: Recuts = True,
     report: ReportFile = None,
     processes: Processes = None,
     as_json: Json = False,
@@ -172,6 +181,7 @@ def simulate(
         zone = ZoneInfo(site.zone)
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
         site = inputs.with_failures(site, failures, repair)
+        site = site if recuts else inputs.without_recuts(site)
         asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
         services = asked_services(site, asked, service_files, traces)
     planned = _planned(change, site, asked, as_json=as_json)

@@ -22,9 +22,9 @@ _NOTICED_SHARE = 0.05
 """The same as a share of the present wait."""
 _FAR_SHARE, _FAR_S = 0.5, 60.0
 """A replay whose mean wait is wrong by more than both is far from what happened."""
-_FAR_ORDER, _FAR_USE, _FAR_NEVER = 0.5, 0.1, 0.05
-"""So is one with a start order below the first, a use that is wrong by more than the second, or a
-larger share of jobs that never start than the third."""
+_FAR_ORDER, _FAR_USE, _FAR_NEVER = 0.75, 0.1, 0.05
+"""So is one with a share of pairs in order below the first, a use that is wrong by more than the
+second, or a larger share of jobs that never start than the third."""
 
 
 class ChangeVerdict(StrEnum):
@@ -286,4 +286,5 @@ def is_far(check: SelfCheck) -> bool:
     is_off = error_s > max(_FAR_S, _FAR_SHARE * check.wait_mean_of_history_s)
     is_used = abs(check.utilisation - check.utilisation_of_history) <= _FAR_USE
     is_short = check.never_started > _FAR_NEVER * (check.jobs + check.never_started)
-    return is_off or check.start_order < _FAR_ORDER or not is_used or is_short
+    is_mixed = check.queue_order is not None and check.queue_order < _FAR_ORDER
+    return is_off or is_mixed or not is_used or is_short

@@ -129,13 +129,12 @@ def trust_text(check: SelfCheck | None, unchecked: str) -> str:
             f"{unchecked}, so nothing shows how far the simulation is to be trusted on this site."
             " Compare policies by it; do not take its waits for a forecast."
         )
-    pairs = 100 * (1 + check.start_order) / 2
     error_s = abs(check.wait_mean_s - check.wait_mean_of_history_s)
     use = 100 * abs(check.utilisation - check.utilisation_of_history)
     found = (
         f"With the present policy, half of {count_text(check.jobs, 'job')} waited in the simulation"
-        f" within {age_text(check.wait_error_s)} of what they really waited, and {pairs:.0f} of"
-        " 100 pairs of them started in the same order."
+        f" within {age_text(check.wait_error_s)} of what they really waited, and"
+        f" {_order_text(check.queue_order)}."
     )
     if check.jobs < _FEW:
         found += " So few jobs prove little: simulate a longer time."
@@ -153,6 +152,12 @@ def trust_text(check: SelfCheck | None, unchecked: str) -> str:
         f"{found} Its mean wait is wrong by {age_text(error_s)} and its use by {use:.1f} points:"
         " smaller differences say nothing."
     )
+
+
+def _order_text(share: float | None) -> str:
+    if share is None:
+        return "no two of them ever waited at the same time"
+    return f"{100 * share:.0f} of 100 pairs that waited at the same time started in the same order"
 
 
 MEANINGS = (

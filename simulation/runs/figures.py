@@ -182,7 +182,10 @@ class SelfCheck:
         never_started: jobs that really started, and in the replay never, or were refused; no other
             figure of this has them.
         wait_error_s: median of the absolute differences of their waits.
-        start_order: Kendall's tau of the two orders of starts, between -1 and 1.
+        start_order: Kendall's tau of the two orders of starts, between -1 and 1. Near 1 wherever
+            waits are short beside the time between jobs.
+        queue_order: of the pairs of jobs of which the second came while the first really waited,
+            the share that started in the same order, 0 to 1; None if there is no such pair.
     """
 
     jobs: int
@@ -195,6 +198,7 @@ class SelfCheck:
     utilisation: float
     start_order: float
     never_started: int
+    queue_order: float | None = None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
         *lost_jobs(experiment, present, changed),
         *_untyped(experiment),
         *_without_gpus(experiment),
+        *_recuts(experiment),
         *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
@@ -64,6 +65,17 @@ def _without_gpus(experiment: Experiment) -> Iterator[str]:
     """Only where nothing else came: it may be a history of CPUs, or one that lost its GPUs."""
     if not any(job.gpus for job in _counting(experiment)):
         yield "No job asked for GPUs: quotas and lending, which are of GPUs, make no difference."
+
+
+def _recuts(experiment: Experiment) -> Iterator[str]:
+    plans = (experiment.present, experiment.changed)
+    if any(isinstance(plan, SlicewisePlan) for plan in plans) and any(
+        node.boards is not None for node in experiment.cluster.nodes
+    ):
+        yield (
+            "GPUs are cut again as by etc/slicewise.cron. For a site that does not run it there is"
+            " --no-recuts."
+        )
 
 
 def _counting(experiment: Experiment) -> Iterator[HistoryJob]:

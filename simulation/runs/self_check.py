@@ -8,6 +8,9 @@ from simulation.history.jobs import HistoryJob
 from simulation.runs.figures import SelfCheck
 from simulation.runs.summary import mean, percentile
 
+_NEXT = 100
+"""Jobs that came after one and are compared with it, at most: queues may be very long."""
+
 
 @dataclass(frozen=True)
 class ComparedJob:
@@ -56,7 +59,26 @@ def self_check(
         utilisation=utilisation,
         start_order=kendall_tau([(job.really_s, job.replayed_s) for job in jobs]),
         never_started=never_started,
+        queue_order=queue_order(jobs),
     )
+
+
+def queue_order(jobs: Sequence[ComparedJob]) -> float | None:
+    """Share of the pairs that really waited at the same time and started in the same order.
+
+    Each job is compared with at most ``_NEXT`` that came after it; ties count for neither.
+    """
+    in_order = sorted(jobs, key=lambda job: job.submit_s)
+    pairs = agreeing = 0
+    for nth, first in enumerate(in_order):
+        for other in in_order[nth + 1 : nth + 1 + _NEXT]:
+            if other.submit_s >= first.really_s:
+                break
+            really_s, now_s = other.really_s - first.really_s, other.replayed_s - first.replayed_s
+            if really_s and now_s:
+                pairs += 1
+                agreeing += (really_s > 0) == (now_s > 0)
+    return agreeing / pairs if pairs else None
 
 
 def kendall_tau(pairs: Sequence[tuple[float, float]]) -> float:

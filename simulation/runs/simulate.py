@@ -227,7 +227,7 @@ def _checked(experiment: Experiment, runs: Sequence[PartRun]) -> SelfCheck | Non
     """Compare jobs alone: services are not those of the past."""
     starts_s = {number: at_s for one in runs for number, at_s in one.starts_s.items()}
     jobs = compared_jobs(experiment.jobs, starts_s)
-    never = sum(experiment.jobs[number].started_s is not None for number in _never(runs))
+    never = sum(1 for _ in _really_started(experiment, runs))
     use = _utilisation_of_history(experiment)
     held = sum(one.measured.held_millislice_s - one.measured.replica_millislice_s for one in runs)
     capacity = sum(one.measured.capacity_millislice_s for one in runs)
@@ -258,14 +258,17 @@ def _unchecked(experiment: Experiment, runs: Sequence[PartRun]) -> str:
     """Why no job can be compared."""
     if all(job.started_s is None for job in experiment.jobs):
         return "This history does not say when its jobs really started"
-    if any(experiment.jobs[number].started_s is not None for number in _never(runs)):
+    if next(_really_started(experiment, runs), None) is not None:
         return "None of the jobs that really started has a start in the simulation"
     return "No job that came in this time really started, or can be replayed"
 
 
-def _never(runs: Sequence[PartRun]) -> Iterator[int]:
-    """Numbers of the jobs that counted and did not start."""
-    return (number for one in runs for number in one.never_started)
+def _really_started(experiment: Experiment, runs: Sequence[PartRun]) -> Iterator[int]:
+    """Numbers of the jobs that counted and started in the past alone."""
+    for one in runs:
+        for number in one.never_started:
+            if experiment.jobs[number].started_s is not None:
+                yield number
 
 
 def _refusals(runs: Sequence[PartRun]) -> Refusals:

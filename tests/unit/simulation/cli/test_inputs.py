@@ -8,7 +8,14 @@ from small_site import HOUR_S, JOBS, SETTINGS, START_S, TENANTS, site
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.interface import Association, Qos
-from simulation.cli.inputs import SiteInputs, demand, present_plan, read_site, slicewise_plan
+from simulation.cli.inputs import (
+    SiteInputs,
+    demand,
+    present_plan,
+    read_site,
+    slicewise_plan,
+    without_recuts,
+)
 from simulation.history.jobs import JobHistory
 from simulation.site.plans import SlicewisePlan, SlurmPlan
 from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
@@ -207,3 +214,12 @@ def test_a_site_without_gpus_is_refused():
     none = replace(of, now=replace(of.now, cluster=replace(of.cluster, nodes=nodes)))
     with pytest.raises(InvalidInputError, match="The site has no GPUs"):
         demand(none, None, start_s=None, days=None, seed=1)
+
+
+def test_gpus_may_stay_as_they_are_cut(tmp_path: Path):
+    text = (Path(__file__).parents[4] / "etc" / "simulated-cluster.toml").read_text()
+    file = tmp_path / "cluster.toml"
+    file.write_text(f"{text}\n[repartition]\nallowed = true\n")
+    of = read_site(file)
+    assert any(node.boards for node in of.cluster.nodes)
+    assert not any(node.boards for node in without_recuts(of).cluster.nodes)

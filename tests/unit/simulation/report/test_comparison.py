@@ -133,10 +133,18 @@ def test_a_tenant_of_one_policy_only_neither_gains_nor_loses():
 
 @pytest.mark.parametrize(
     ("wait_s", "order", "far"),
-    [(660.0, 0.86, False), (1079.0, 0.86, False), (1081.0, 0.86, True), (660.0, 0.4, True)],
+    [
+        (660.0, 0.93, False),
+        (1079.0, 0.93, False),
+        (1081.0, 0.93, True),
+        (660.0, 0.7, True),
+        (660.0, None, False),
+    ],
 )
-def test_a_replay_that_is_far_from_what_happened_is_one(wait_s: float, order: float, far: bool):
-    assert is_far(replace(CHECK, wait_mean_s=wait_s, start_order=order)) is far
+def test_a_replay_that_is_far_from_what_happened_is_one(
+    wait_s: float, order: float | None, far: bool
+):
+    assert is_far(replace(CHECK, wait_mean_s=wait_s, queue_order=order)) is far
 
 
 def test_a_replay_that_uses_the_cluster_otherwise_is_far():

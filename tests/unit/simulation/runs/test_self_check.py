@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from site_world import BEGIN_S, past
 
-from simulation.runs.self_check import ComparedJob, compared_jobs, kendall_tau, self_check
+from simulation.runs.self_check import (
+    ComparedJob,
+    compared_jobs,
+    kendall_tau,
+    queue_order,
+    self_check,
+)
 
 
 def test_only_jobs_that_started_in_both_are_compared() -> None:
@@ -52,3 +58,13 @@ def test_kendall_s_tau_is_what_counting_all_pairs_gives(pairs: list[tuple[int, i
     every = list(combinations(pairs, 2))
     wanted = sum(sign(a[0] - b[0]) * sign(a[1] - b[1]) for a, b in every) / len(every)
     assert kendall_tau([(float(a), float(b)) for a, b in pairs]) == pytest.approx(wanted)
+
+
+def test_the_order_of_the_queue_is_that_of_jobs_that_waited_at_the_same_time():
+    first, second = ComparedJob(0.0, 50.0, 60.0), ComparedJob(10.0, 60.0, 55.0)
+    third, later = ComparedJob(20.0, 70.0, 90.0), ComparedJob(70.0, 71.0, 1.0)
+    # The third agrees with both others; the last one came when none of them waited.
+    assert queue_order([later, third, first, second]) == 2 / 3
+    assert queue_order([first, later]) is None
+    # Of two that started at the same moment nobody knows which was first.
+    assert queue_order([first, ComparedJob(1.0, 50.0, 61.0)]) is None
