@@ -50,6 +50,8 @@ INSTANCES = 10
 """Of that type in the sandbox."""
 GRACE_S = 65
 """Of more than 70 s the launcher waits for a successor first."""
+KILL_WAIT_S = 8
+"""The sandbox's."""
 FILE = """\
 [service]
 name = "chaos"
@@ -780,3 +782,25 @@ def test_a_borrowed_replica_with_a_grace_time_gives_its_slice_back_before_that(
     assert had_s[0] < GRACE_S
     # Drained, and then ended by the daemon; Slurm would have ended it with the grace.
     until_is(lambda: events(chaos.sandbox, "daemon", "requeue_hold"), before + 1)
+
+
+@pytest.mark.usefixtures("borrowing")
+def test_a_borrowed_replica_that_slurm_preempts_costs_nothing(chaos: Chaos) -> None:
+    """Its slice is nobody's loan to call back: who preempts has quota, but finds no instance."""
+    chaos.set_quota("vision", str(INSTANCES + 2), "--lending-limit", "1")
+    until_in_force(chaos.sandbox, "vision")
+    asked = events(chaos.sandbox, "daemon", "requeue_hold")
+    preempted = preemptions(chaos)
+    had_s: list[float] = []
+    clients = chaos.while_asked(lambda _: had_s.append(take_back(chaos)), replicas=1)
+    assert clients.failed == []
+    assert preemptions(chaos) == preempted + 1
+    assert events(chaos.sandbox, "daemon", "requeue_hold") == asked
+    # Slurm kills it KillWait after its TERM.
+    assert had_s[0] < KILL_WAIT_S
+
+
+def preemptions(chaos: Chaos) -> int:
+    """How many jobs Slurm has preempted."""
+    said = log_of(chaos.sandbox, "slurmctld")
+    return len(re.findall(r"preempted JobId=\S+ has been requeued", said))
