@@ -78,6 +78,8 @@ class Scheduling:
         preempts_youngest_first: preempt_youngest_first, or youngest_first in PreemptParameters.
         start_s: seconds from a start until the job's script runs; counted as the job's own time.
         complete_s: seconds in COMPLETING, in which GPUs are held and nothing runs.
+        kill_wait_s: KillWait: for so many seconds after it is told to end, a run may finish what it
+            has begun. Only replicas of services do (``ModelRequest.finishes``).
     """
 
     weights: PriorityWeights = PriorityWeights()
@@ -90,6 +92,7 @@ class Scheduling:
     preempts_youngest_first: bool = False
     start_s: float = 1.0
     complete_s: float = 1.0
+    kill_wait_s: float = 30.0
 
 
 @dataclass(frozen=True)

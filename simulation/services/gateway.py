@@ -16,6 +16,10 @@ COUNTER = "model"
 _PORT = 20_000
 _ALLOTTED = frozenset({"starting", "running", "ending"})
 _OURS = Answer(Probe.OURS)
+_NOTICE_S = 3.0
+"""So long a replica that is told to end goes on in any case, as its script has it."""
+_BEFORE_KILL_S = 2.0
+"""So long before Slurm would kill it, its script ends it, whatever it works on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,6 +30,7 @@ class ReplicaAtGateway:
         began_s: when its job started, as exactly as that is known.
         loaded_s: when its model answers.
         mode: of its server at the gateway.
+        told_s: when it was seen that Slurm has told it to end; None if it has not.
     """
 
     job_id: int
@@ -36,6 +41,7 @@ class ReplicaAtGateway:
     digest: str
     mode: ServerMode = ServerMode.MAINT
     requests: RunningReplica = field(default_factory=RunningReplica)
+    told_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,9 +100,33 @@ class ServiceGateway:
         for index, slot in seen.items():
             if index not in self.runs and slot.state != "ending":
                 self.runs[index] = self._begun(slot)
+            elif index in self.runs and slot.state == "ending":
+                run = self.runs[index]
+                run.told_s = now_s if run.told_s is None else run.told_s
         self._looked_s = now_s
         slots = tuple(self._published(slot) for slot in view.slots)
         return view.model_copy(update={"slots": slots})
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a run has been told to end, and goes on."""
+        return any(run.told_s is not None for run in self.runs.values())
+
+    def finished(self, kill_wait_s: float) -> frozenset[int]:
+        """Slots whose run was told to end and is over: it has answered what it had, or must go.
+
+        What it works on then is lost.
+        """
+        now_s, over = self.requests.now_s, set[int]()
+        for index, run in self.runs.items():
+            if run.told_s is None:
+                continue
+            must_go = now_s >= run.told_s + max(1.0, kill_wait_s - _BEFORE_KILL_S)
+            if must_go:
+                self.requests.end(run.requests)
+            if must_go or (not run.requests.in_flight and now_s >= run.told_s + _NOTICE_S):
+                over.add(index)
+        return frozenset(over)
 
     def _begun(self, slot: SlotView) -> ReplicaAtGateway:
         # Slurm tells whole seconds; at the look before the run had not begun.

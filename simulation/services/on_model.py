@@ -134,7 +134,8 @@ class ServicesOnModel:
         return {one.service.key: one.gateway for one in self._running}[key]
 
     def _apply(self, service: SimulatedService) -> None:
-        array = self._model.submit(array_of(service, len(self._running) + 1))
+        asked = replace(array_of(service, len(self._running) + 1), finishes=True)
+        array = self._model.submit(asked)
         shape, launcher = service.spec.replica_shape, ServiceLauncher(service, self._every_s)
         cost = shape.cost_millislices(self._quotas.costs)
         gateway, at_s = ServiceGateway(service), service.applied_s
@@ -159,15 +160,19 @@ class ServicesOnModel:
         if now_s >= one.leases_s and one.gateway.runs:
             self._extend(one, now_s)
             one.leases_s = now_s + _LEASES_S
+        if over := one.gateway.finished(self._model.kill_wait_s):
+            self._model.finish(Tasks(one.array, over))
         requests = one.gateway.requests
         one.due_s = one.launcher.due_s(now_s, requests.arrivals[requests.arrived])
+        if one.gateway.is_ending:
+            one.due_s = min(one.due_s, now_s + self._every_s)
 
     def _is_calm(self, one: _Running, now_s: float) -> bool:
         """Whether a turn would see what the last one has seen, but for requests that are served."""
         if now_s >= one.calm_s or one.launcher.rests is not None or one.gateway.requests.queue:
             return False
         told = self.evictions.ending or self.evictions.has_waiting
-        moves = any(
+        moves = one.gateway.is_ending or any(
             run.mode is not ServerMode.READY and run.loaded_s <= now_s
             for run in one.gateway.runs.values()
         )

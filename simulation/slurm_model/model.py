@@ -91,6 +91,11 @@ class SlurmModel:
         return self._state.now_s
 
     @property
+    def kill_wait_s(self) -> float:
+        """Slurm's KillWait."""
+        return self._state.scheduling.kill_wait_s
+
+    @property
     def jobs(self) -> tuple[JobView, ...]:
         """Every job that slurmctld knows; each the same object until it changes."""
         state = self._state
@@ -180,6 +185,12 @@ class SlurmModel:
             elif record.state is JobState.ENDED and record.start_s is not None:
                 record.returns_held = True
                 self._state.wait_again(record)
+
+    def finish(self, target: Target) -> None:
+        """End, by themselves, runs that were told to end and go on (``ModelRequest.finishes``)."""
+        for record in self._records(target):
+            if record.state is JobState.COMPLETING:
+                self._state.finish_run(record)
 
     def update(self, target: Target, change: JobChange) -> str:
         """Change what waits; return Slurm's refusal, or "".

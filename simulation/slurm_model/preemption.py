@@ -4,8 +4,8 @@ As select/cons_tres does: candidates are removed one after another until the job
 the lowest QOS priority and of the fewest nodes first, or with preempt_youngest_first those that
 started last. Then the last of them is tried first, and after it those that hold most of the nodes
 that the job would get; and so once more (preempt_reorder_count is 1). Of those that are removed in
-the end only such go as hold the job's nodes. Left out are GraceTime, suspending,
-preempt_strict_order and other counts.
+the end only such go as hold the job's nodes. Left out are GraceTime, which keeps every other job
+that preempts waiting for the same victim, suspending, preempt_strict_order and other counts.
 """
 
 from collections.abc import Iterable

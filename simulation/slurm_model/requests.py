@@ -19,6 +19,9 @@ class ModelRequest:
         tasks: of an array, with the indices from 0; 0 for a job that is none.
         held: whether it is submitted held, as ``sbatch --hold`` does.
         requeues: whether Slurm may requeue it.
+        finishes: whether its runs are a replica's: told to end they go on until
+            ``SlurmModel.finish``, for KillWait at most, and those that their time limit ends come
+            back held (RequeueExitHold). Others end at once, as a script without a trap does.
         begin_s: Unix seconds before which it is not eligible; None is at once.
     """
 
@@ -40,6 +43,7 @@ class ModelRequest:
     tasks: int = 0
     held: bool = False
     requeues: bool = True
+    finishes: bool = False
     begin_s: float | None = None
 
 

@@ -15,6 +15,7 @@ from simulation.slurm_model.records import (
     BECOMES_PRIORITY,
     HELD_AFTER_REQUEUE,
     NO_REASON,
+    NODE_FAIL,
     PARTITION_TIME_LIMIT,
     EndedRun,
     JobRecord,
@@ -313,12 +314,24 @@ class ModelState:
         record.word = word
         record.returns, record.returns_held = returns, held
         record.until_s = now_s + self.scheduling.complete_s
+        if record.request.finishes and word != NODE_FAIL:
+            record.until_s += self.scheduling.kill_wait_s
+            if word == "TIMEOUT":
+                record.returns = record.returns_held = True
         record.turn += 1
         self.at(record.until_s, record)
         self.note_end(record, word)
         for i in record.nodes:
             self.nodes.changed(i)
         self.touch(record)
+
+    def finish_run(self, record: JobRecord) -> None:
+        """Let a run that was told to end, and went on, be over before KillWait is."""
+        record.until_s = min(record.until_s, self.now_s + self.scheduling.complete_s)
+        record.turn += 1
+        self.at(record.until_s, record)
+        for i in record.nodes:
+            self.nodes.changed(i)
 
     def note_end(self, record: JobRecord, word: str) -> None:
         """Note a run that has ended, or a job that was cancelled before it ran."""

@@ -105,6 +105,7 @@ class _Scheduling(_Section):
     preempts_youngest_first: bool = Scheduling.preempts_youngest_first
     start_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.start_s
     complete_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.complete_s
+    kill_wait_s: Annotated[float, Field(ge=0, le=65_533)] = Scheduling.kill_wait_s
 
 
 class _Failures(_Section):

@@ -151,7 +151,14 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
         backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs, least=1)),
         backfill_window_s=option("bf_window", Scheduling.backfill_window_s, _MINUTE_S, least=1),
         preempts_youngest_first=preempts_youngest_first(config),
+        kill_wait_s=_kill_wait_s(config.get("KillWait", "")),
     )
+
+
+def _kill_wait_s(text: str) -> float:
+    """Read ``30 sec``."""
+    found = _whole(text.removesuffix(" sec"))
+    return Scheduling.kill_wait_s if found is None else min(found, _MOST_S)
 
 
 def _options(text: str) -> Mapping[str, str]:

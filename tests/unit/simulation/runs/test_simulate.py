@@ -76,7 +76,7 @@ def test_services_are_in_use_and_not_compared_with_the_past() -> None:
     jobs = real(FOUR_DAYS[:1], 0.0)
     alone, beside = (
         simulate(experiment(*jobs, present=one, end_s=BEGIN_S + 7200), processes=1)
-        for one in (plan, replace(plan, services=(service,), turn_s=60.0, calm_s=900.0))
+        for one in (plan, replace(plan, services=(service,), turn_s=60.0, calm_s=300.0))
     )
     assert alone.self_check is not None
     assert beside.self_check is not None

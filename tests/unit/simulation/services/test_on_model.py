@@ -8,7 +8,16 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_services import START_S, TENANT, Quota, SimulatedWorld, a_service
+from simulated_services import (
+    PARTITION,
+    PROFILE,
+    PROMPT,
+    START_S,
+    TENANT,
+    Quota,
+    SimulatedWorld,
+    a_service,
+)
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobState, JobTag
@@ -18,6 +27,8 @@ from simulation.services.figures import ServiceOutcome, joined_outcome
 from simulation.services.gateway import ReplicaCount, ServiceGateway
 from simulation.services.launcher import ServiceLauncher
 from simulation.services.service import EngineModel, array_of
+from simulation.slurm_model.requests import ModelRequest, QosLimits
+from slurm_plugin.common.qos_names import borrowed_qos
 
 CHAT = "nlp/chat"
 BUSY = [5 + number / 4 for number in range(120)]
@@ -70,7 +81,8 @@ def test_a_request_wakes_it_and_it_goes_back_to_zero():
     assert [ready for _, _, ready in counts(world)] == [0, 1, 0, 0]
     assert states(world) == ["held"] * 4
     ended_s = counts(world)[-1][0]
-    assert 20 + 4 + 5 <= ended_s <= 20 + 4 + 5 + 2
+    # It is kept for 5 s, and goes on for 3 s once it is told to end.
+    assert 20 + 4 + 5 + 3 <= ended_s <= 20 + 4 + 5 + 3 + 2
     assert figures(world) == ServiceOutcome(
         CHAT, (3.0,), 1, 0, pytest.approx(ended_s - 20.0, abs=0.5), 2, 0
     )
@@ -235,6 +247,58 @@ def test_a_failed_node_loses_what_was_worked_on_there_and_the_slot_comes_back():
     assert states(world) == ["held"] * 4
 
 
+def preempted_while_busy(request_s: float, kill_wait_s: float = 30.0) -> SimulatedWorld:
+    """One replica, on borrowed quota, is preempted at 20 s by another's job for all GPUs; 50 s on.
+
+    It begins a request of ``request_s`` at 19 s.
+    """
+    scheduling = replace(PROMPT, kill_wait_s=kill_wait_s)
+    service = a_service([10.0, 19.0], service_s=(request_s,), spec={"max_replicas": 1})
+    world = SimulatedWorld(
+        service, gpus=1, of={TENANT: Quota(0, limit=1, borrowed=1)}, scheduling=scheduling
+    )
+    world.model.set_qos("other", QosLimits(preempts=frozenset({borrowed_qos(TENANT)})))
+    world.pass_until(20)
+    asked = ModelRequest("ann", 1, "other", PARTITION, "other", {PROFILE: 1}, run_s=inf)
+    world.model.submit(asked)
+    world.pass_until(70)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("request_s", "kill_wait_s", "lost", "start_s"),
+    [
+        # It goes on for 3 s in any case.
+        (0.5, 30.0, 0, 23.0),
+        (9.0, 30.0, 0, 28.0),
+        # Its script ends it 2 s before Slurm kills it.
+        (31.0, 30.0, 1, 48.0),
+        (9.0, 8.0, 1, 26.0),
+    ],
+)
+def test_a_preempted_replica_answers_what_it_has_as_kill_wait_allows(
+    request_s: float, kill_wait_s: float, lost: int, start_s: float
+):
+    world = preempted_while_busy(request_s, kill_wait_s)
+    assert figures(world).lost == lost
+    assert gateway_of(world).requests.answered == 2 - lost
+    (job,) = (one for one in world.model.jobs if one.account == "other")
+    assert job.start_s is not None
+    assert start_s <= job.start_s - START_S <= start_s + 2
+
+
+def test_a_preempted_replica_is_seen_to_its_end_whatever_calm_there_is():
+    world = SimulatedWorld(a_service(STEADY), calm_s=600.0)
+    world.pass_until(60)
+    (job,) = (one for one in world.model.jobs if one.state is JobState.RUNNING)
+    assert job.array_job_id is not None
+    assert job.task_index is not None
+    world.model.requeue_hold(Tasks(job.array_job_id, frozenset({job.task_index})))
+    world.pass_until(66)
+    assert states(world)[job.task_index] != "ending"
+    assert figures(world).lost == 0
+
+
 def test_a_slot_whose_run_has_ended_for_good_is_brought_back():
     world = SimulatedWorld(a_service(BUSY, spec={"max_queue_s": None}))
     world.pass_until(15.2)
@@ -243,8 +307,10 @@ def test_a_slot_whose_run_has_ended_for_good_is_brought_back():
     assert job.task_index is not None
     world.model.cancel(Tasks(job.array_job_id, frozenset({job.task_index})))
     world.pass_until(17)
+    assert states(world)[job.task_index] == "ending"
+    world.pass_until(21)
     assert states(world)[job.task_index] == "gone"
-    world.pass_until(24)
+    world.pass_until(28)
     assert "gone" not in states(world)
     world.pass_until(500)
     assert states(world) == ["held"] * 4

@@ -141,6 +141,38 @@ def test_a_preempted_job_waits_again_and_the_other_starts():
     assert one.jobs[0].restarts == 1
 
 
+def test_who_finishes_what_it_has_holds_its_gpus_for_kill_wait_at_most():
+    one = model({"a100": 2}, scheduling=replace(QUICK, kill_wait_s=30.0))
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    for _ in range(2):
+        one.submit(job(1, qos="loan", finishes=True))
+    after(one, 10)
+    one.submit(job(2))
+    after(one, 12)
+    assert {states(one)[task][0] for task in ("1", "2")} == {"COMPLETING"}
+    one.finish(1)
+    after(one, 0)
+    assert [states(one)[task][0] for task in ("1", "2")] == ["PENDING", "COMPLETING"]
+    after(one, 17)
+    assert states(one)["3"][0] == "PENDING"
+    after(one, 1)
+    assert started(one)["3"] == 40
+
+
+def test_who_finishes_what_it_has_can_t_on_a_node_that_fails_and_comes_back_held_at_its_limit():
+    one = model({"a100": 1}, {"a100": 1})
+    for _ in range(2):
+        one.submit(job(1, limit_s=60, finishes=True))
+    after(one, 10)
+    one.fail_node("n0")
+    after(one, 0)
+    assert [state for state, _ in states(one).values()] == ["PENDING", "RUNNING"]
+    after(one, 50)
+    assert states(one)["2"][0] == "COMPLETING"
+    after(one, 30)
+    assert states(one)["2"] == ("PENDING", "job requeued in held state")
+
+
 def test_no_more_jobs_are_preempted_than_must_be():
     one = model({"a100": 2}, {"a100": 2})
     one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))

@@ -46,10 +46,11 @@ def test_the_example():
     assert sum(one.quota.nominal_millislices for one in site.ledger.tenants.values()) <= has
 
 
-def test_slurm_may_preempt_the_youngest_first(tmp_path: Path):
-    text = f"{SMALL}\n[scheduling]\npreempts_youngest_first = true\n"
+def test_slurm_may_preempt_the_youngest_first_and_kill_later(tmp_path: Path):
+    text = f"{SMALL}\n[scheduling]\npreempts_youngest_first = true\nkill_wait_s = 60\n"
     cluster = read_cluster_file(written(tmp_path, text)).cluster
     assert cluster.scheduling.preempts_youngest_first
+    assert cluster.scheduling.kill_wait_s == 60
 
 
 def test_what_is_left_out_is_as_slurm_has_it(tmp_path: Path):

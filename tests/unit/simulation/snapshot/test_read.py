@@ -126,6 +126,7 @@ def test_scheduling_by_slurm_conf():
     assert (found.interval_s, found.backfill_jobs, found.backfill_window_s) == (2.0, 1000, 3600.0)
     assert (found.depth, found.backfills, found.backfill_s, found.weights.age) == (7, False, 30, 0)
     assert not found.preempts_youngest_first
+    assert [scheduling_of({"KillWait": one}).kill_wait_s for one in ("8 sec", "?")] == [8, 30]
     assert scheduling_of({"SchedulerParameters": "preempt_youngest_first"}).preempts_youngest_first
     weights = scheduling_of({"PriorityMaxAge": "1-00:00:00", "PriorityDecayHalfLife": "00:00:00"})
     assert (weights.weights.max_age_s, weights.weights.half_life_s) == (86_400, 0)
