@@ -78,6 +78,7 @@ class Qos:
         preempt_mode: what preemption does to its jobs, in small letters; "cluster" is slurm.conf's.
         flags: in small letters.
         priority: beside those of other QOS.
+        grace_s: GraceTime: seconds between the announcement of a preemption and the end.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Qos:
     preempt_mode: str = "cluster"
     flags: frozenset[str] = frozenset()
     priority: int = 0
+    grace_s: int = 0
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ QOS_FIELDS = (
     "PreemptMode",
     "Flags",
     "Priority",
+    "GraceTime",
 )
 
 # -- Nodes, partitions and steps
@@ -307,6 +308,7 @@ def _qos(row: Mapping[str, str], told: ReportsUnread) -> Qos:
         preempt_mode=row["PreemptMode"].lower(),
         flags=names(row["Flags"].lower()),
         priority=fields.read("priority", "Priority", _amount, 0),
+        grace_s=fields.read("grace_s", "GraceTime", duration_s, None) or 0,
     )
 
 

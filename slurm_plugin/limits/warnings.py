@@ -1,11 +1,11 @@
 """Finds what prevents limits from being set or from binding."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cluster.language.findings import Finding, Mend, Place, error, warning
 from cluster.language.gres import tres_name
 from cluster.slurm.interface import Association
-from slurm_plugin.common.qos_names import can_have_qos, is_ours, qos_name
+from slurm_plugin.common.qos_names import can_have_qos, is_borrowed, is_ours, qos_name
 from slurm_plugin.limits.desired import (
     OVER_PARTITION,
     Allowed,
@@ -168,6 +168,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             )
             for name in through
         ),
+        *_announced(found),
         *(
             warning(
                 "SW-LIMITS-TYPE",
@@ -177,6 +178,21 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             )
             for kind in unknown
         ),
+    )
+
+
+def _announced(found: SlurmLimits) -> Iterator[Finding]:
+    """Warn once of the borrowed QOS in which Slurm announces preemptions (docs/decisions/0045)."""
+    names = sorted(name for name, qos in found.qos.items() if is_borrowed(name) and qos.grace_s)
+    if not names:
+        return
+    others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    yield warning(
+        "SW-LIMITS-GRACE",
+        f"GraceTime is set on {', '.join(names[:_SHOWN_NAMES])}{others}",
+        "preempted jobs fail that end with their srun, and jobs that preempt wait for one another",
+        Mend(Place.ACCOUNTS, f"sacctmgr modify qos {','.join(names)} set GraceTime=0"),
+        advice="KillWait is the time in which replicas finish their requests.",
     )
 
 

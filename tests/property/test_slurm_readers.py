@@ -202,10 +202,12 @@ def test_associations_and_qos_cost_their_own_row_only(odd: str, field: int) -> N
     assert len(ASSOCIATION_FIELDS) == len(row)
     assert (found[-1].account, dict(found[-1].grp_tres)) == ("vision", {"billing": 3})
     assert all(one.record == "association" for one in told)
-    limits = f"odd|{'|'.join([cell] * 8)}\nnormal|||||00:01:00|cluster||\n"
+    limits = f"odd|{'|'.join([cell] * 9)}\nnormal|||||00:01:00|cluster|||00:00:30\n"
     qos, _ = told_of(lambda told: parse_qos(limits, told))
-    assert len(QOS_FIELDS) == 9
-    assert [(one.name, one.preempt_exempt_s) for one in qos[1:]] == [("normal", 60)]
+    assert len(QOS_FIELDS) == 10
+    assert [(one.name, one.preempt_exempt_s, one.grace_s) for one in qos[1:]] == [
+        ("normal", 60, 30)
+    ]
 
 
 @settings(max_examples=examples(80, nightly=6000), deadline=None)

@@ -418,8 +418,8 @@ def test_qos_of_other_clusters() -> None:
 def test_limits_and_preemption_of_a_qos() -> None:
     """As 22.05 shows it."""
     text = (
-        "own||a_borrowed,b_borrowed|billing=2000|billing=600000||cluster||\n"
-        "a_borrowed|billing=0||||1-00:02:30|REQUEUE|NoReserve,OverPartQOS|7\n"
+        "own||a_borrowed,b_borrowed|billing=2000|billing=600000||cluster|||00:00:00\n"
+        "a_borrowed|billing=0||||1-00:02:30|REQUEUE|NoReserve,OverPartQOS|7|00:00:30\n"
     )
     own, borrowed = parse.parse_qos(text, ignored)
     preempts = frozenset({"a_borrowed", "b_borrowed"})
@@ -434,6 +434,7 @@ def test_limits_and_preemption_of_a_qos() -> None:
         "requeue",
         frozenset({"noreserve", "overpartqos"}),
         7,
+        30,
     )
 
 

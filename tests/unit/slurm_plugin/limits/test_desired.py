@@ -552,6 +552,19 @@ def test_a_limit_on_a_type_that_slurm_does_not_count_is_reported():
     assert "9g.99gb" in said.text
 
 
+def test_a_grace_time_of_borrowed_qos_is_warned_of_once_and_left_alone():
+    policy, rows = tenants(vision=6000), [ROOT, done("vision")]
+    own, borrowed, *gate = ours(vision=6000)
+    qos = [replace(own, grace_s=30), borrowed, *gate]
+    assert limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG)) == ()
+    qos = [own, replace(borrowed, grace_s=30), *gate]
+    (said,) = limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG))
+    (mend,) = said.mends
+    assert said.code == "SW-LIMITS-GRACE"
+    assert mend.line == "sacctmgr modify qos slicewise_vision_borrowed set GraceTime=0"
+    assert changes(policy, rows, qos) == []
+
+
 def test_parts_of_shared_gpus_are_limited_by_their_own_tres():
     rows, qos = [ROOT, done("vision")], ours(vision=6000)
     policy = limited(type_limits={"shard": 4})
