@@ -1,6 +1,6 @@
 """Which calls fail, when and how: all by one seeded generator, in the order of the calls."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
@@ -55,16 +55,27 @@ class Faults:
     """Draws the faults.
 
     Attributes:
-        is_over: nothing fails any more.
+        is_over: nothing fails any more, but for what follows.
+        once: what happens to the next change by a server, by its name.
+        failed_once: told when that happens.
+        silent: servers that answer nobody.
     """
 
     def __init__(self, random: Random, rates: Mapping[str, Rates]) -> None:
         self._random, self._rates = random, rates
         self.is_over = False
+        self.once: dict[str, Fault] = {}
+        self.failed_once: Callable[[], None] = lambda: None
+        self.silent: set[str] = set()
         self.drawn: dict[Fault, int] = {}
 
     def of_call(self, server: str, passed_s: float, *, changes: bool) -> Fault | None:
         """The fault of a call made now; only calls that change something are done in part."""
+        if server in self.silent:
+            return self._note(Fault.DOWN)
+        if changes and server in self.once:
+            self.failed_once()
+            return self._note(self.once.pop(server))
         if self.is_over:
             return None
         rates = self._rates[server]

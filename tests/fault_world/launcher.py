@@ -174,6 +174,7 @@ class WorldLauncher:
         daemon = self._daemon()
         if daemon is None or not daemon.answers:
             raise down("daemon")
+        self._site.asked_for(array, len(desired.run))
         work = daemon.begin(
             daemon.state.set_desired_slots(
                 array, desired.run, desired.note, desired.urgency, avoid=desired.avoid

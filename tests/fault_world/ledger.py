@@ -27,6 +27,8 @@ class SiteLedger(MemoryStore):
 
     Attributes:
         lock: the connection that compiles now.
+        windows_now: the calendar's.
+        refuses: whether a charge of the job of this id is refused now.
     """
 
     clock: WorldClock = field(default_factory=WorldClock)
@@ -37,6 +39,8 @@ class SiteLedger(MemoryStore):
     called: tuple[Recall, ...] = ()
     remembered: dict[LimitKey, KnownLimit] = field(default_factory=dict)
     lock: "LedgerConnection | None" = None
+    windows_now: tuple[Window, ...] = ()
+    refuses: Callable[[int], bool] = lambda _job_id: False
     _open: tuple[Reservation, ...] | None = None
 
     def require_current(self) -> None: ...
@@ -53,7 +57,8 @@ class SiteLedger(MemoryStore):
         self.replace(self.lent, reason, self.called)
 
     def not_over(self) -> tuple[Window, ...]:
-        return ()
+        now_s = self.clock.now_s
+        return tuple(one for one in self.windows_now if now_s < (one.last_s or 0))
 
     def outstanding(self) -> tuple[Loan, ...]:
         return self.lent
@@ -64,7 +69,7 @@ class SiteLedger(MemoryStore):
     def replace(
         self, loans: Sequence[Loan], reason: str, recalls: Sequence[Recall] | None = None
     ) -> tuple[tuple[Loan, ...], tuple[Recall, ...]]:
-        allowed = loosely_within(self.tenants_now, (), loans)
+        allowed = loosely_within(self.tenants_now, self.not_over(), loans)
         self.lent = tuple(sorted(one for one in allowed if one.amount_millislices))
         if recalls is not None:
             amounts: Counter[tuple[str, str, int]] = Counter()
@@ -90,6 +95,8 @@ class SiteLedger(MemoryStore):
         return self.compiled_id == UNINSTALLED_ID
 
     def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
+        if any(self.refuses(one.run.key.job_id) for one in charges):
+            raise OutsideError("SW-LEDGER-REFUSED", "This charge is refused.")
         before, self._open = dict(self.booked), None
         try:
             return super().post(charges)

@@ -8,6 +8,7 @@ from memory_ledger import balance
 from slurm_database import COSTS
 
 from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView
+from fault_world.bounds import LATE_S
 from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import Account, RunKey
 from slurm_plugin.common.costs import run_cost
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
     from fault_world.launcher import AppliedService
     from fault_world.site_plan import Submitted
     from fault_world.world import World
-
-
-_ROUND_S = 90.0
-"""Seconds within which wrong limits are found and put right."""
 
 
 def always(world: "World") -> list[str]:
@@ -54,7 +51,7 @@ def _too_high_limits(world: "World") -> Iterator[str]:
     But for a round after slurmdbd has made a change of limits long after it was asked: others may
     have grown meanwhile, since it did not show.
     """
-    if world.clock.passed_s < world.site.late_s + _ROUND_S:
+    if world.clock.passed_s < world.site.late_s + LATE_S:
         return
     total = sum(world.site.limits().values())
     most = sum(one.quota.nominal_millislices for one in world.plan.policy.values())
@@ -68,7 +65,9 @@ def served(world: "World") -> list[str]:
 
     A slot is gone for good where Slurm has forgotten its run before anybody brought it back.
     """
-    return [words for one in world.services for words in _unserved(world, one)]
+    gone = world.exercises.cancelled
+    those = (one for one in world.services if one.array not in gone)
+    return [words for one in those for words in _unserved(world, one)]
 
 
 def _unserved(world: "World", one: "AppliedService") -> Iterator[str]:
@@ -112,9 +111,24 @@ def is_due(world: "World", probe: "Submitted") -> bool:
             held += run_cost(job.gpus, COSTS)
         if job.state in ALLOTTED and job.qos != borrowed_qos(job.account):
             taken.update(dict.fromkeys(job.nodes, job.gpus.get(kind, 0)))
+    if any(_comes_first(world, job, kind) for job in model.jobs):
+        return False
     quota = world.plan.policy[probe.account].quota.nominal_millislices
     room = max(node.gpus.get(kind, 0) - taken[node.name] for node in model.nodes)
     return held + run_cost(probe.gpus, COSTS) <= quota and room >= count
+
+
+def _comes_first(world: "World", job: JobView, kind: str) -> bool:
+    """Whether a job waits for such an instance by right of its own tenant."""
+    if job.state is not JobState.PENDING or job.held or kind not in job.gpus:
+        return False
+    held = sum(
+        run_cost(one.gpus, COSTS)
+        for one in world.site.model.jobs
+        if one.account == job.account and one.state in ALLOTTED
+    )
+    quota = world.plan.policy[job.account].quota.nominal_millislices
+    return held + run_cost(job.gpus, COSTS) <= quota
 
 
 def has_started(world: "World", job_id: int) -> bool:

@@ -92,8 +92,39 @@ class QuotaMoves:
     millislices: int
 
 
+@dataclass(frozen=True)
+class BudgetIsSet:
+    """An operator gives a tenant a budget."""
+
+    at_s: float
+    tenant: str
+    amount_millislice_s: int
+
+
+@dataclass(frozen=True)
+class QuotaIsPlanned:
+    """An operator plans another quota of a tenant for some time."""
+
+    at_s: float
+    tenant: str
+    millislices: int
+    first_s: float
+    last_s: float
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """PostgreSQL refuses charges of some jobs for a while: those whose id is ``rest`` of 3."""
+
+    first_s: float
+    last_s: float
+    rest: int
+
+
 Event = (
     QuotaMoves
+    | BudgetIsSet
+    | QuotaIsPlanned
     | Submitted
     | Applied
     | NodeFails
@@ -111,6 +142,8 @@ class SitePlan:
     Attributes:
         borrowers: jobs that borrow what is idle, once all is served.
         probe: a job of a lender that comes then; None if no tenant could lend.
+        refusal: charges that PostgreSQL refuses.
+        undecided: jobs of which one may get no answer, once nothing fails any more.
         ends_s: seconds after which nothing goes wrong any more and nobody submits.
         restart_s: seconds after which a daemon that died is started again, at most.
         lag_s: the most seconds by which accounting shows an end late.
@@ -123,6 +156,8 @@ class SitePlan:
     rates: Mapping[str, Rates]
     borrowers: tuple[Submitted, ...]
     probe: Submitted | None
+    undecided: tuple[Submitted, ...]
+    refusal: Refusal | None
     ends_s: float
     restart_s: float
     lag_s: float
@@ -154,10 +189,15 @@ def drawn(seed: int) -> SitePlan:
         seed=seed,
         cluster=cluster,
         policy=policy,
-        events=_events(random, nodes, policy, ends_s),
+        events=_in_order(
+            *_events(random, nodes, policy, ends_s),
+            *_policy_events(seeded("policy", seed), policy, ends_s),
+        ),
+        refusal=_refusal(seeded("refusal", seed), ends_s),
         rates=_rates(random, ends_s),
         borrowers=borrowers,
         probe=probe,
+        undecided=_undecided(seeded("undecided", seed), nodes, policy),
         ends_s=ends_s,
         restart_s=random.choice((2.0, 10.0, 40.0)),
         lag_s=random.choice((0.0, 5.0, 60.0)),
@@ -204,6 +244,15 @@ def _probe(
     return jobs, Submitted(0.0, lender, {kind: 1}, 20.0, 60)
 
 
+def _undecided(
+    random: Random, nodes: tuple[SimulatedNode, ...], policy: Policy
+) -> tuple[Submitted, ...]:
+    """Small jobs, one of each tenant that could start it."""
+    kind = random.choice([kind for node in nodes for kind in node.gpus])
+    able = [name for name in policy if COSTS[kind] <= _most(policy, name)]
+    return tuple(Submitted(0.0, name, {kind: 1}, 15.0, 60) for name in able)
+
+
 def _most(policy: Policy, name: str) -> int:
     """Millislices that a tenant has at best. A job of more is admitted, and waits for ever."""
     own, others = policy[name].quota, [one.quota for one in policy.values() if one.name != name]
@@ -244,7 +293,35 @@ def _events(
         events.append(QuotaMoves(some_time(), giver, taker, amount))
     events += [DaemonIsKilled(some_time()) for _ in range(random.choice((0, 0, 1, 2)))]
     events += [LauncherIsKilled(some_time()) for _ in range(random.choice((0, 0, 1)))]
+    return _in_order(*events)
+
+
+def _in_order(*events: Event) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda one: one.at_s))
+
+
+def _policy_events(random: Random, policy: Policy, ends_s: float) -> list[Event]:
+    """Budgets, some of which run out, and windows of the calendar."""
+    found: list[Event] = []
+    if random.random() < 0.3:
+        amount = 1000 * random.choice((600, 6000, 10**9))
+        at_s = random.uniform(BEGINS_S, ends_s)
+        found.append(BudgetIsSet(at_s, random.choice(tuple(policy)), amount))
+    if random.random() < 0.2:
+        tenant = random.choice(tuple(policy))
+        amount = random.randrange(0, policy[tenant].quota.nominal_millislices + 1, 500)
+        first_s = random.uniform(BEGINS_S, ends_s)
+        last_s = min(ends_s, first_s + random.choice((20.0, 60.0, 300.0)))
+        at_s = random.uniform(BEGINS_S, first_s)
+        found.append(QuotaIsPlanned(at_s, tenant, amount, first_s, last_s))
+    return found
+
+
+def _refusal(random: Random, ends_s: float) -> Refusal | None:
+    if random.random() < 0.7:
+        return None
+    first_s = random.uniform(BEGINS_S, ends_s)
+    return Refusal(first_s, ends_s, random.randrange(3))
 
 
 def _services(

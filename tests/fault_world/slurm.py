@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, TypeVar
@@ -46,6 +47,8 @@ from slurm_plugin.common.qos_names import GATE_QOS, borrowed_qos, qos_name
 T = TypeVar("T")
 PARTITION = "gpu"
 PORT = 20_000
+LATE_END_S = 700.0
+"""Seconds by which accounting shows some ends late: more than charging expects."""
 _LONGEST_WAIT_S = 2.0
 _LONGEST_S = 0.05
 """Seconds that a sacctmgr takes whose caller waits for its end."""
@@ -71,6 +74,11 @@ class Site:
     Attributes:
         scripts: of submitted jobs, by id.
         runs: every run that has ended.
+        calls: told of each change: its words, and whether it has changed anything.
+        asked_for: told of an array and how many slots the launcher asks for.
+        requeued: told of an array when slots of it were requeued.
+        asked_s: when slurmdbd was last asked, in seconds since the beginning.
+        late_ends: jobs whose ends accounting shows ``LATE_END_S`` late.
         late_s: when slurmdbd last made a change late, in seconds since the beginning.
         foreign: changes that were made to what is not Slicewise's.
         lag_s: the most seconds by which slurmdbd learns of an end late.
@@ -84,7 +92,12 @@ class Site:
     scripts: dict[int, str] = field(default_factory=dict)
     runs: list[AccountedRun] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    late_ends: set[int] = field(default_factory=set)
     late_s: float = -inf
+    asked_s: float = -inf
+    calls: Callable[[str, bool], None] = lambda _words, _has_changed: None
+    requeued: Callable[[int], None] = lambda _array: None
+    asked_for: Callable[[int, int], None] = lambda _array, _slots: None
 
     def __post_init__(self) -> None:
         self._model = SlurmModel(self.cluster, start_s=self.clock.now_s, costs=COSTS)
@@ -103,6 +116,7 @@ class Site:
             model.advance(self.clock.now_s)
         for run in model.take_ended():
             late_s = self.random.uniform(0.0, self.lag_s)
+            late_s = LATE_END_S if run.job_id in self.late_ends else late_s
             self.runs.append(AccountedRun(run, run.end_s + late_s))
         return model
 
@@ -288,17 +302,32 @@ class SlurmLine:
         )
 
     async def requeue_hold(self, target: Target) -> None:
-        await self._act("requeue_hold", target, lambda: self._site.model.requeue_hold(target))
+        array = target if isinstance(target, int) else target.array_job_id
+
+        def requeue() -> None:
+            self._site.model.requeue_hold(target)
+            self._site.requeued(array)
+
+        await self._act("requeue_hold", target, requeue)
 
     async def cancel(self, target: Target) -> None:
         await self._act("cancel", target, lambda: self._site.model.cancel(target))
 
     async def _act(self, name: str, target: Target, call: Callable[[], None]) -> None:
+        words = f"{name} {_text(target)}"
+
         def act() -> None:
             self._site.own(target)
-            call()
+            self._counted(words, call)
 
-        await self._ctld(f"{name} {_text(target)}", act, changes=True)
+        await self._ctld(words, act, changes=True)
+
+    def _counted(self, words: str, call: Callable[[], T]) -> T:
+        """Make a change of jobs, and tell whether any job is another one by it."""
+        before = self._site.model.jobs
+        done = call()
+        self._site.calls(words, self._site.model.jobs != before)
+        return done
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
         done: dict[Target, str] = {}
@@ -306,7 +335,8 @@ class SlurmLine:
         def make(some: Iterable[tuple[Target, JobChange]]) -> Mapping[Target, str]:
             for target, change in some:
                 self._site.own(target)
-                if words := self._site.model.update(target, change):
+                said = f"update {_text(target)} {_said(change)}"
+                if words := self._counted(said, partial(self._site.model.update, target, change)):
                     done[target] = words
             return done
 
@@ -330,7 +360,7 @@ class SlurmLine:
                 _ended_record(one, now_s)
                 for one in self._site.runs
                 if one.run.start_s is not None
-                and (one.run.end_s > since_s or now_s < one.visible_s)
+                and (int(one.run.end_s) > since_s or now_s < one.visible_s)
             )
             running = (_running_record(job) for job in jobs if job.state is JobState.RUNNING)
             return (*ended, *running)
@@ -338,6 +368,7 @@ class SlurmLine:
         return await self._dbd("runs", found)
 
     async def associations(self) -> tuple[Association, ...]:
+        self._site.asked_s = self._site.clock.passed_s
         rows = await self._site.database.associations()
         return await self._dbd("associations", lambda: rows)
 
@@ -355,7 +386,10 @@ class SlurmLine:
                 self._site.late_s = self._site.clock.passed_s
             for change in some:
                 self._site.database.commands.append(" ".join(change))
+                before = self._site.database.state()
                 self._site.database._take(list(change))
+                words = "sacctmgr " + " ".join(change)
+                self._site.calls(words, self._site.database.state() != before)
             self._site.tell()
 
         def part(drawn: Callable[[int], int]) -> None:

@@ -1,7 +1,7 @@
 """What has happened in a world, for people who look for the cause."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cluster.runtime.log import LoggedEvent
@@ -16,6 +16,7 @@ class Trace:
     Attributes:
         odd: what the product has logged that it never should.
         by_hand: limits that it says somebody else has changed.
+        heard: those who are told of each event that a program logs.
     """
 
     def __init__(self, clock: WorldClock) -> None:
@@ -23,6 +24,7 @@ class Trace:
         self._lines: list[tuple[float, str, object]] = []
         self.odd: list[str] = []
         self.by_hand: list[str] = []
+        self.heard: list[Callable[[LoggedEvent], None]] = []
 
     def note(self, who: str, words: object) -> None:
         """Note what ``who`` does, or what is done to it; it is made text only when it is read."""
@@ -61,4 +63,6 @@ class _Ear(logging.Handler):
                 self._trace.by_hand.append(str(said))
             elif "kind" in said.fields:
                 self._trace.odd.append(str(said))
+            for one in self._trace.heard:
+                one(said)
         return True

@@ -10,11 +10,14 @@ from typing import Any
 from slurm_database import Row
 
 from cluster.language.jobs import JobTag
-from cluster.language.units import Millislices
+from cluster.language.periods import Period
+from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import VERSION, SubmitRequest
 from cluster.settings.file import Settings
 from fault_world import rules
+from fault_world.bounds import Bounds
 from fault_world.daemon import WorldDaemon
+from fault_world.exercises import Exercises, exercises
 from fault_world.faults import CrashError, Faults, seeded
 from fault_world.launcher import AppliedService, WorldLauncher, applied
 from fault_world.ledger import LedgerConnection, SiteLedger
@@ -23,12 +26,14 @@ from fault_world.site_plan import (
     BEGINS_S,
     CLUSTER,
     Applied,
+    BudgetIsSet,
     ClockIsSet,
     DaemonIsKilled,
     Event,
     LauncherIsKilled,
     NodeFails,
     NodeIsCut,
+    QuotaIsPlanned,
     QuotaMoves,
     SitePlan,
     Submitted,
@@ -36,10 +41,11 @@ from fault_world.site_plan import (
 )
 from fault_world.slurm import PARTITION, Site, SlurmLine
 from fault_world.trace import Trace
-from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of, owning
+from fault_world.virtual_time import START_S, VirtualLoop, WorldClock, clocks_of, owning
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.quota.types import TenantUpdate
+from slurm_plugin.quota.calendar import Window, WindowKind
+from slurm_plugin.quota.types import Budget, TenantUpdate
 
 _LOOK_S = 5.0
 """Seconds between looks at what must always hold."""
@@ -116,6 +122,12 @@ class World:
         self.highest = {
             name: tenant.quota.nominal_millislices for name, tenant in plan.policy.items()
         }
+        self.is_calm = False
+        self.exercises = Exercises(self, exercises(plan, plan.undecided))
+        self.faults.failed_once = self.exercises.write_failed
+        self._bounds = Bounds(self)
+        self.ledger.refuses = self._refuses
+        self.has_moved_quota = False
         self._token = 0
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -191,11 +203,12 @@ class World:
             with suppress(CrashError):
                 await self.launcher.run()
             await asyncio.sleep(self.random.uniform(0.5, self.plan.restart_s))
+            await asyncio.sleep(max(0.0, self.exercises.away_until_s - self.clock.passed_s))
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            self._check(rules.always(self))
+            self._check([*rules.always(self), *self.exercises.broken, *self._bounds.broken()])
 
     def _check(self, broken: list[str]) -> None:
         if broken:
@@ -210,7 +223,7 @@ class World:
     def _do(self, event: Event) -> None:
         match event:
             case Submitted():
-                self._submit(event)
+                self.submit(event)
             case NodeFails():
                 self.trace.note("world", f"node {event.node} fails")
                 self.site.model.fail_node(event.node)
@@ -218,8 +231,8 @@ class World:
                 loop.call_later(event.back_s - event.at_s, self._restore, event.node)
             case NodeIsCut():
                 self._cut(event.node, event.gpus)
-            case QuotaMoves():
-                self._move_quota(event.giver, event.taker, event.millislices)
+            case QuotaMoves() | BudgetIsSet() | QuotaIsPlanned():
+                self._change_policy(event)
             case ClockIsSet():
                 self.trace.note("world", f"the daemon's clock is set by {event.by_s} s")
                 self.clock.ahead_s += event.by_s
@@ -228,9 +241,12 @@ class World:
                 self.services.append(one)
                 self.trace.note("world", f"service {one.array}: {event.service.spec.values()}")
             case LauncherIsKilled():
-                self._kill("launcher", self.launcher)
+                self.kill_launcher()
             case DaemonIsKilled():
                 self._kill("daemon", self.daemon)
+
+    def kill_launcher(self) -> None:
+        self._kill("launcher", self.launcher)
 
     def _kill(self, name: str, process: WorldDaemon | WorldLauncher | None) -> None:
         if process is not None and process.link.is_alive:
@@ -244,32 +260,67 @@ class World:
     def _move_quota(self, giver: str, taker: str, amount: int) -> None:
         policy = self.ledger.policy()
         amount = min(amount, policy[giver].quota.nominal_millislices)
+        self.has_moved_quota = True
         self.trace.note("world", f"{giver} gives {amount} of its quota to {taker}")
         for name, more in ((giver, -amount), (taker, amount)):
             nominal = policy[name].quota.nominal_millislices + more
             self.ledger.change(TenantUpdate(name, nominal_millislices=Millislices(nominal)))
             self.highest[name] = max(self.highest[name], nominal)
 
+    def _change_policy(self, event: QuotaMoves | BudgetIsSet | QuotaIsPlanned) -> None:
+        match event:
+            case QuotaMoves():
+                self._move_quota(event.giver, event.taker, event.millislices)
+            case BudgetIsSet():
+                self.trace.note("world", event)
+                budget = Budget(Period.NONE, MillisliceSeconds(event.amount_millislice_s))
+                self.ledger.change(TenantUpdate(event.tenant, budget=budget))
+            case QuotaIsPlanned():
+                self._plan_quota(event)
+
+    def _plan_quota(self, event: QuotaIsPlanned) -> None:
+        self.trace.note("world", event)
+        self.has_moved_quota = True
+        window = Window(
+            1,
+            event.tenant,
+            WindowKind.NOMINAL,
+            Millislices(event.millislices),
+            first_s=int(START_S + event.first_s),
+            last_s=int(START_S + event.last_s) + 1,
+        )
+        self.ledger.windows_now = (window,)
+
+    def _refuses(self, job_id: int) -> bool:
+        refusal, at_s = self.plan.refusal, self.clock.passed_s
+        if refusal is None or job_id % 3 != refusal.rest:
+            return False
+        return refusal.first_s <= at_s < refusal.last_s and not self.is_calm
+
     def _mend(self) -> None:
         """From now on nothing fails, and the site is again as it was drawn."""
-        self.faults.is_over = True
+        self.faults.is_over = self.is_calm = True
         self.trace.note("world", "no more faults")
         self.clock.ahead_s = 0.0
+        self.ledger.windows_now = ()
         shown = {node.name: dict(node.gpus) for node in self.site.model.nodes}
         for node in self.plan.cluster.nodes:
             if shown[node.name] != dict(node.gpus):
                 self._cut(node.name, node.gpus)
         for name, tenant in self.plan.policy.items():
             nominal = tenant.quota.nominal_millislices
-            if self.ledger.policy()[name].quota.nominal_millislices != nominal:
+            now = self.ledger.policy()[name]
+            if now.quota.nominal_millislices != nominal:
                 self.ledger.change(TenantUpdate(name, nominal_millislices=nominal))
+            if now.budget is not None:
+                self.ledger.change(TenantUpdate(name, budget="off"))
 
     def _restore(self, node: str) -> None:
         self.trace.note("world", f"node {node} is back")
         self.site.model.restore_node(node)
 
-    def _submit(self, job: Submitted) -> None:
-        """As slicewise.lua does: ask the daemon, or have it decided later."""
+    def submit(self, job: Submitted, *, unanswered: bool = False) -> None:
+        """As slicewise.lua does: ask the daemon, or, ``unanswered``, have it decided later."""
         self._token += 1
         token = f"{self._token:016x}"
         ((kind, count),) = job.gpus.items()
@@ -286,7 +337,7 @@ class World:
             admin_comment=JobTag(token, job.account, is_undecided=True).text(),
         )
         daemon = self.daemon
-        if daemon is not None and daemon.answers:
+        if daemon is not None and daemon.answers and not unanswered:
             answer = daemon.admission.submit(
                 SubmitRequest(
                     v=VERSION,
@@ -310,11 +361,14 @@ class World:
 
     async def _settle(self) -> None:
         """Wait until all is as it should be; FoundFaultError names what is not in time."""
+        self.exercises.begin()
         await self._until(lambda: rules.served(self))
+        if self.exercises.lose_slot():
+            await self._until(lambda: rules.served(self))
         await self._probe()
+        await self.exercises.scaled_down()
         for one in self.services:
-            self.trace.note("world", f"scancel {one.array}")
-            self.site.model.cancel(one.array)
+            self.exercises.cancel(one.array)
         await self._until(lambda: rules.settled(self))
         self._check(rules.at_the_end(self))
 
@@ -324,18 +378,21 @@ class World:
         Its tenant waits for nothing else then, and what others hold by right leaves it an instance.
         """
         before = len(self.jobs)
+        self.exercises.burst()
         for job in self.plan.borrowers:
-            self._submit(job)
+            self.submit(job)
         borrowers = self.jobs[before:]
         await asyncio.sleep(_FILLING_S)
+        self.exercises.begin_probe()
         if self.plan.probe is not None and rules.is_due(self, self.plan.probe):
             await self._start(self.plan.probe)
+        self.exercises.end_probe()
         for job_id in borrowers:
             self.site.model.cancel(job_id)
 
     async def _start(self, probe: Submitted) -> None:
         self.trace.note("world", "the probe of the guarantee")
-        self._submit(probe)
+        self.submit(probe)
         job_id = self.jobs[-1]
         within_s = self.plan.grace_s + _ROUNDS_S
         until_s = self.clock.passed_s + within_s

@@ -1,0 +1,226 @@
+"""How long what is wrong may last once nothing fails any more, looked at while the world lives.
+
+``docs/explanation/fault-simulation.md`` has the reason of each bound.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from slurm_database import COSTS
+
+from cluster.language.jobs import JobState, JobTag
+from cluster.rpc.messages import ServiceView
+from cluster.runtime.log import LoggedEvent
+from fault_world.slurm import PARTITION
+from slurm_plugin.accounting.types import RunKey
+from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+
+if TYPE_CHECKING:
+    from fault_world.world import World
+
+BACKOFF_S = 15.0
+"""Seconds for which a loop may still rest after its last failure (``periodic.BACKOFF_MAX_S``)."""
+_SOON_S = 10.0
+"""Seconds for a few turns of quick loops, and for a call that was late when the faults ended."""
+LATE_S = 90.0
+"""Seconds within which wrong limits are found and put right."""
+_COMPILES_S = 15.0
+"""Seconds between compilations while nothing changes (``quota_loop._RECOMPILE_S``)."""
+
+_OFTEN = 3
+"""So often a call that changes nothing may be made; loops decide on looks, which are some seconds
+old."""
+_QUIET_S = 60.0
+"""Seconds after the last fault from which on no turn of a loop fails, and no lease runs out."""
+
+Late = tuple[str, float]
+"""What is wrong, and the seconds for which it may be."""
+
+
+class Bounds:
+    """Since when each thing has been wrong, and which calls were in vain."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._since_s: dict[str, float] = {}
+        self._calm_s = 0.0
+        self._vain: Counter[str] = Counter()
+        self._wrong: list[str] = []
+        self._runs = 0
+        self._refused: Counter[tuple[int, object, object]] = Counter()
+        world.site.calls = self._called
+        world.trace.heard.append(self._hear)
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing has failed for a while."""
+        world = self._world
+        last_s = max(self._calm_s, world.exercises.disturbed_s)
+        return _is_calm(world) and world.clock.passed_s > last_s + _QUIET_S
+
+    def _called(self, words: str, has_changed: bool) -> None:
+        # An array that still ends is cancelled at each look, since that may fail.
+        if not has_changed and not words.startswith("cancel") and self._is_quiet():
+            self._vain[words] += 1
+
+    def _hear(self, said: LoggedEvent) -> None:
+        is_failure = said.name.endswith(("_failed", "_waits")) and "error" in said.fields
+        if is_failure and self._is_quiet():
+            self._wrong.append(f"nothing fails, but {said}")
+        if said.name == "charge_refused":
+            self._follow_refusal(said.fields["job_id"], said.fields["start_s"])
+
+    def _follow_refusal(self, job_id: object, start_s: object) -> None:
+        """Once accounting shows the end, each life of the daemon tells of a refusal once."""
+        world = self._world
+        for one in world.site.runs:
+            run = (one.run.job_id, int(one.run.start_s or 0))
+            if run == (job_id, start_s) and world.clock.now_s > one.visible_s:
+                self._refused[world.lives, job_id, start_s] += 1
+
+    def _ran_out(self) -> None:
+        """No replica that is wanted ends because nobody extends its lease."""
+        world, before = self._world, self._runs
+        self._runs = len(world.site.runs)
+        if not self._is_quiet():
+            return
+        for one in world.site.runs[before:]:
+            desired = world.daemon.state.desired_slots.get(one.run.array_job_id or 0, ())
+            if one.run.state == "TIMEOUT" and one.run.task in desired:
+                where = f"{one.run.array_job_id}_{one.run.task}"
+                self._wrong.append(f"slot {where} is wanted, and its lease ran out")
+
+    def broken(self) -> list[str]:
+        """What has been wrong for too long, or too often."""
+        world, now_s = self._world, self._world.clock.passed_s
+        is_calm = _is_calm(world)
+        self._calm_s = self._calm_s if is_calm and _has_launcher(world) else now_s
+        self._ran_out()
+        late = dict(_late(world)) if is_calm else {}
+        self._since_s = {words: self._since_s.get(words, now_s) for words in late}
+        vain = [words for words, count in self._vain.items() if count > _OFTEN]
+        told = [key for key, count in self._refused.items() if count > 1]
+        return [
+            *self._wrong,
+            *(f"made {self._vain[words]} times, and changes nothing: {words}" for words in vain),
+            *(
+                f"the refused charge of job {key[1]} is told {self._refused[key]} times"
+                for key in told
+            ),
+            *(
+                f"{words}, for more than {most_s} s"
+                for words, most_s in late.items()
+                if now_s - self._since_s[words] > most_s
+            ),
+        ]
+
+
+def _is_calm(world: "World") -> bool:
+    return world.is_calm and world.daemon is not None and world.daemon.answers
+
+
+def _has_launcher(world: "World") -> bool:
+    return world.launcher is not None and world.launcher.link.is_alive
+
+
+def _late(world: "World") -> Iterator[Late]:
+    yield from _undecided(world)
+    yield from _books(world)
+    yield from _quota(world)
+    for one in world.services:
+        view = one.look(world.site)
+        if view is not None:
+            yield from _slots(world, view)
+
+
+def _turns_s(world: "World", count: int) -> float:
+    return BACKOFF_S + _SOON_S + count * world.plan.sync_interval_s
+
+
+def _undecided(world: "World") -> Iterator[Late]:
+    """Jobs that got no answer are decided, and let go once they are."""
+    refused = world.daemon.state.refusals
+    for job in world.site.model.jobs:
+        tag = JobTag.find(job.admin_comment)
+        if tag is None or tag.service or job.state is not JobState.PENDING:
+            continue
+        if tag.is_undecided and job.job_id not in refused:
+            yield f"job {job.job_id} is undecided", _turns_s(world, 3)
+        elif job.held and not tag.is_undecided:
+            yield f"job {job.job_id} is decided and held", _turns_s(world, 3)
+
+
+def _books(world: "World") -> Iterator[Late]:
+    """A run is reserved soon after its start."""
+    open_ = {one.key for one in world.ledger.open_reservations()}
+    cluster = world.plan.cluster.name
+    for job in world.site.model.jobs:
+        if job.state is JobState.RUNNING and job.start_s is not None:
+            key = RunKey(cluster, job.job_id, job.start_s)
+            if key not in open_:
+                yield f"run {key.job_id} of {key.start_s} is not in the books", _turns_s(world, 3)
+    shown_s = world.clock.now_s
+    for one in world.site.runs:
+        if one.run.start_s is None or one.run.partition != PARTITION or one.visible_s > shown_s:
+            continue
+        key = RunKey(cluster, one.run.job_id, int(one.run.start_s))
+        if key in open_:
+            yield f"run {key.job_id} of {key.start_s} has ended and is open", _turns_s(world, 3)
+
+
+def _quota(world: "World") -> Iterator[Late]:
+    ledger = world.ledger
+    if ledger.compiled_id != ledger.newest:
+        yield f"change {ledger.newest} is not in force", _turns_s(world, 3) + _COMPILES_S
+    for one in ledger.called:
+        words = f"recall of {one.borrower} for {one.lender} of {one.called_s}"
+        yield words, world.plan.grace_s + _turns_s(world, 3) + _COMPILES_S
+    rolled = ledger.rollovers()
+    for name, tenant in ledger.policy().items():
+        if tenant.budget is not None and name not in rolled:
+            yield f"the budget of {name} has not begun", _turns_s(world, 3)
+    if not world.daemon.state.view.complete:
+        yield "the view is not whole", _turns_s(world, 1)
+
+
+def _slots(world: "World", view: ServiceView) -> Iterator[Late]:
+    array = view.array_job_id
+    wanted = world.daemon.state.desired_slots.get(array, frozenset())
+    lives = any(slot.state in {"held", "released", "starting", "running"} for slot in view.slots)
+    for slot in view.slots:
+        where = f"slot {array}_{slot.index}"
+        if slot.state == "gone" and slot.job_id is not None and lives:
+            yield f"{where} is lost", 60.0 + _turns_s(world, 3)
+        if slot.state == "released" and slot.index not in wanted:
+            yield f"{where} is released, and nobody wants it", _turns_s(world, 2)
+        is_told = _has_launcher(world)
+        if slot.state == "running" and slot.index not in wanted and is_told:
+            yield f"{where} runs, and nobody wants it", _turns_s(world, 2)
+        if slot.state == "ending":
+            yield f"{where} is ending", _turns_s(world, 2)
+
+
+def overcommitted(world: "World") -> Iterator[str]:
+    """What a tenant's jobs hold in its two QOS, and what could start there at once, are no more
+    than its quota and all that others might lend it.
+
+    Where an operator moves quota, what runs on it stays.
+    """
+    if world.has_moved_quota or world.clock.passed_s < world.site.late_s + LATE_S:
+        return
+    limits = world.site.limits()
+    held: Counter[str] = Counter()
+    for job in world.site.model.jobs:
+        if job.state is JobState.RUNNING:
+            held[job.qos] += run_cost(job.gpus, COSTS)
+    loans: Counter[str] = Counter()
+    for one in world.ledger.lent:
+        loans[one.borrower] += one.amount_millislices
+        loans[one.lender] -= one.amount_millislices
+    for name, tenant in world.plan.policy.items():
+        own, borrowed = qos_name(name), borrowed_qos(name)
+        total = sum(max(limits.get(qos, 0), held[qos]) for qos in (own, borrowed))
+        most = tenant.quota.nominal_millislices + max(0, loans[name])
+        if total > most and held[own] + held[borrowed] <= most:
+            yield f"{name} holds, and could start, {total} of {most}: {limits}, {dict(held)}"

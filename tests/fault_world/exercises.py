@@ -1,0 +1,259 @@
+"""What a world does once nothing fails any more, so that each repair has something to repair.
+
+All of it happens at moments that faults alone meet seldom: an owner cancels a service just as it
+scales down, one write to slurmdbd fails just as a lender takes its quota back.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+from typing import TYPE_CHECKING
+
+from cluster.language.jobs import JobState
+from cluster.language.periods import Period
+from cluster.language.units import MillisliceSeconds
+from cluster.runtime.log import LoggedEvent
+from cluster.slurm.interface import Tasks
+from fault_world.faults import Fault, seeded
+from simulation.services.requests import ServiceRequests
+from slurm_plugin.quota.types import Budget, TenantUpdate
+
+if TYPE_CHECKING:
+    from fault_world.launcher import AppliedService
+    from fault_world.site_plan import SitePlan, Submitted
+    from fault_world.world import World
+
+AWAY_S = 60.0
+"""Seconds for which the launcher is not there while somebody releases a slot."""
+_SCALES_S = 120.0
+"""Seconds for which an owner waits for a service to scale down, to cancel it then."""
+_SHORT_S = 0.4
+"""Seconds of a run that ends in the second in which it starts."""
+_AMPLE = MillisliceSeconds(10**13)
+_AGAIN_S = 3.0
+"""Seconds that the turn of a loop may take beside its pause."""
+
+
+@dataclass(frozen=True)
+class ExercisePlan:
+    """What of it this world does.
+
+    Attributes:
+        undecided: a job that is submitted while the daemon does not answer.
+        ends_late: whether it ends at once, and accounting shows that very late.
+        budget: a tenant that gets a budget, far more than it can use.
+        bursts: whether services get requests.
+        loses_slot: whether an owner cancels one slot of a service.
+        releases_slot: whether somebody releases a slot that nobody wants.
+        fails_write: how one change of limits fails while a lender takes its quota back.
+        silences: whether slurmctld does not answer while the grace of a recall ends.
+        cancels: whether services are cancelled as they scale down.
+        is_before: whether that is right when the launcher asks for fewer slots, not ``later_s``
+            after the daemon has requeued some.
+    """
+
+    undecided: "Submitted | None"
+    ends_late: bool
+    budget: str | None
+    bursts: bool
+    loses_slot: bool
+    releases_slot: bool
+    fails_write: Fault | None
+    silences: bool
+    cancels: bool
+    is_before: bool
+    later_s: float
+
+
+def exercises(plan: "SitePlan", undecided: "Sequence[Submitted]") -> ExercisePlan:
+    random = seeded("exercises", plan.seed)
+    return ExercisePlan(
+        undecided=random.choice(undecided) if undecided else None,
+        ends_late=random.random() < 0.05,
+        budget=random.choice((None, *plan.policy)),
+        bursts=random.random() < 0.6,
+        loses_slot=random.random() < 0.4,
+        releases_slot=random.random() < 0.3,
+        fails_write=random.choice((None, Fault.DOWN, Fault.LOST)),
+        silences=random.random() < 0.3,
+        cancels=random.random() < 0.6,
+        is_before=random.random() < 0.5,
+        later_s=random.choice((0.0, random.uniform(0.0, 5.0))),
+    )
+
+
+class Exercises:
+    """Does them.
+
+    Attributes:
+        away_until_s: until when the launcher is not started again.
+        cancelled: arrays that their owners have cancelled.
+        broken: what did not happen in time.
+        disturbed_s: when something last failed all the same.
+    """
+
+    def __init__(self, world: "World", plan: ExercisePlan) -> None:
+        self._world, self._plan = world, plan
+        self._random: Random = seeded("bursts", world.plan.seed)
+        self._is_probed = self._is_armed = False
+        self._recalled_s = inf
+        self.away_until_s = 0.0
+        self.cancelled: set[int] = set()
+        self.broken: list[str] = []
+        self.disturbed_s = -inf
+        world.trace.heard.append(self._hear)
+        world.site.requeued = self._requeued
+        world.site.asked_for = self.asked
+
+    def begin(self) -> None:
+        """Right when nothing fails any more, and the clock is right again."""
+        if self._plan.undecided is not None:
+            self._submit(self._plan.undecided)
+        if self._plan.budget is not None:
+            self._world.trace.note("world", f"{self._plan.budget} gets a budget")
+            budget = Budget(Period.NONE, _AMPLE)
+            self._world.ledger.change(TenantUpdate(self._plan.budget, budget=budget))
+        self.burst()
+
+    def _submit(self, job: "Submitted") -> None:
+        ends_late = self._plan.ends_late
+        job = replace(job, run_s=_SHORT_S) if ends_late else job
+        self._world.submit(job, unanswered=True)
+        if ends_late:
+            self._world.site.late_ends.add(self._world.jobs[-1])
+
+    def burst(self) -> None:
+        """Let requests come to each service for a while."""
+        for one in self._world.services:
+            if self._plan.bursts and one.array not in self.cancelled:
+                now_s = self._world.clock.now_s
+                gap_s = self._random.choice((0.3, 1.0))
+                more = [now_s + 1 + i * gap_s for i in range(self._random.choice((5, 20, 40)))]
+                _ask(one.gateway.requests, more, one.service.engine.service_s[0])
+
+    def lose_slot(self) -> bool:
+        """An owner cancels a slot that runs beside others; whether one did."""
+        if not self._plan.loses_slot:
+            return False
+        for one in self._world.services:
+            view = one.look(self._world.site)
+            slots = view.slots if view is not None and one.array not in self.cancelled else ()
+            running = [slot.index for slot in slots if slot.state == "running"]
+            if running and sum(slot.state in {"held", "running"} for slot in slots) > 1:
+                index = self._random.choice(running)
+                self._world.trace.note("world", f"scancel {one.array}_{index}")
+                self._world.site.model.cancel(Tasks(one.array, frozenset({index})))
+                return True
+        return False
+
+    def begin_probe(self) -> None:
+        """While others have borrowed all that they get."""
+        self._is_probed = True
+        if self._plan.releases_slot:
+            self._release_slot()
+        if self._plan.fails_write is not None:
+            self._is_armed = True
+            self._world.faults.once["slurmdbd"] = self._plan.fails_write
+
+    def end_probe(self) -> None:
+        self._is_probed = self._is_armed = False
+        self._world.faults.once.clear()
+
+    def _release_slot(self) -> None:
+        for one in self._world.services:
+            view = one.look(self._world.site)
+            held = [slot.index for slot in view.slots if slot.state == "held"] if view else []
+            if held and one.array not in self.cancelled:
+                self.away_until_s = self._world.clock.passed_s + AWAY_S
+                self._world.kill_launcher()
+                self._world.trace.note("world", f"scontrol release {one.array}_{held[0]}")
+                self._world.site.model.release(Tasks(one.array, frozenset({held[0]})))
+                return
+
+    def write_failed(self) -> None:
+        """The one write has failed: the daemon asks slurmdbd again within two turns.
+
+        A loop whose turn failed rests twice as long as usual.
+        """
+        if not self._is_armed:
+            return
+        self._is_armed = False
+        world, failed_s = self._world, self._world.clock.passed_s
+        self.disturbed_s = failed_s
+        within_s = 2 * world.plan.sync_interval_s + _AGAIN_S
+        life = world.lives
+
+        def look() -> None:
+            silent_s = self.disturbed_s > failed_s
+            if world.lives == life and not silent_s and world.site.asked_s <= failed_s:
+                self.broken.append(f"limits that failed were not tried again in {within_s} s")
+
+        asyncio.get_running_loop().call_later(within_s, look)
+
+    def _hear(self, said: LoggedEvent) -> None:
+        world = self._world
+        if said.name == "reclaimed" and world.daemon and not world.daemon.state.view.complete:
+            self.broken.append(f"decided on half a look: {said}")
+        if said.name == "recalled" and self._is_probed and self._plan.silences:
+            grace_s, self._is_probed = world.plan.grace_s, False
+            loop = asyncio.get_running_loop()
+            loop.call_later(max(0.0, grace_s - self._random.uniform(0, 5)), self._silence)
+            loop.call_later(grace_s + self._random.uniform(5, 15), self._let_answer)
+
+    def _silence(self) -> None:
+        self.disturbed_s = self._world.clock.passed_s
+        self._world.trace.note("world", "slurmctld answers nobody")
+        self._world.faults.silent.add("slurmctld")
+
+    def _let_answer(self) -> None:
+        self.disturbed_s = self._world.clock.passed_s
+        self._world.trace.note("world", "slurmctld answers again")
+        self._world.faults.silent.discard("slurmctld")
+
+    def asked(self, array: int, slots: int) -> None:
+        """The launcher asks for so many slots."""
+        if not self._plan.is_before or not self._cancels(array):
+            return
+        jobs = self._world.site.model.array(array)
+        if sum(job.state is JobState.RUNNING for job in jobs) > slots:
+            self.cancel(array)
+
+    def _requeued(self, array: int) -> None:
+        if self._cancels(array) and not self._plan.is_before:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._plan.later_s, self.cancel, array)
+
+    def _cancels(self, array: int) -> bool:
+        return self._world.is_calm and self._plan.cancels and array not in self.cancelled
+
+    def cancel(self, array: int) -> None:
+        """Its owner cancels a service."""
+        if array not in self.cancelled:
+            self.cancelled.add(array)
+            self._world.trace.note("world", f"scancel {array}")
+            self._world.site.model.cancel(array)
+
+    async def scaled_down(self) -> None:
+        """Wait until services have scaled down, and are cancelled by that."""
+        until_s = self._world.clock.passed_s + _SCALES_S
+        while self._plan.cancels and self._plan.bursts and self._world.clock.passed_s < until_s:
+            if not any(map(self._may_scale_down, self._world.services)):
+                return
+            await asyncio.sleep(1.0)
+
+    def _may_scale_down(self, one: "AppliedService") -> bool:
+        jobs = self._world.site.model.array(one.array)
+        running = sum(job.state is JobState.RUNNING for job in jobs)
+        return one.array not in self.cancelled and running > one.service.spec.min_replicas
+
+
+def _ask(requests: ServiceRequests, arrivals_s: Sequence[float], service_s: float) -> None:
+    """Let more requests come; they are known to nobody before."""
+    known = requests.arrivals[:-1]
+    later = sorted((*known[requests.arrived :], *arrivals_s))
+    requests.arrivals[:] = [*known[: requests.arrived], *later, inf]
+    requests.waits += [inf] * len(arrivals_s)
+    requests.answers += [inf] * len(arrivals_s)
+    requests._service += [service_s] * len(arrivals_s)
