@@ -4,18 +4,14 @@
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
-
-from slurm_database import COSTS
 
 from cluster.language.jobs import JobState, JobTag
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.log import LoggedEvent
 from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import RunKey
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 
 if TYPE_CHECKING:
     from fault_world.world import World
@@ -49,6 +45,7 @@ class Bounds:
         self._vain: Counter[str] = Counter()
         self._wrong: list[str] = []
         self._runs = 0
+        self._wanted: Mapping[int, frozenset[int]] = {}
         self._refused: Counter[tuple[int, object, object]] = Counter()
         world.site.calls = self._called
         world.trace.heard.append(self._hear)
@@ -81,12 +78,14 @@ class Bounds:
 
     def _ran_out(self) -> None:
         """No replica that is wanted ends because nobody extends its lease."""
-        world, before = self._world, self._runs
+        world, before, wanted = self._world, self._runs, self._wanted
         self._runs = len(world.site.runs)
+        daemon = world.daemon
+        self._wanted = dict(daemon.state.desired_slots) if daemon is not None else {}
         if not self._is_quiet():
             return
         for one in world.site.runs[before:]:
-            desired = world.daemon.state.desired_slots.get(one.run.array_job_id or 0, ())
+            desired = wanted.get(one.run.array_job_id or 0, ())
             if one.run.state == "TIMEOUT" and one.run.task in desired:
                 where = f"{one.run.array_job_id}_{one.run.task}"
                 self._wrong.append(f"slot {where} is wanted, and its lease ran out")
@@ -199,28 +198,3 @@ def _slots(world: "World", view: ServiceView) -> Iterator[Late]:
             yield f"{where} runs, and nobody wants it", _turns_s(world, 2)
         if slot.state == "ending":
             yield f"{where} is ending", _turns_s(world, 2)
-
-
-def overcommitted(world: "World") -> Iterator[str]:
-    """What a tenant's jobs hold in its two QOS, and what could start there at once, are no more
-    than its quota and all that others might lend it.
-
-    Where an operator moves quota, what runs on it stays.
-    """
-    if world.has_moved_quota or world.clock.passed_s < world.site.late_s + LATE_S:
-        return
-    limits = world.site.limits()
-    held: Counter[str] = Counter()
-    for job in world.site.model.jobs:
-        if job.state is JobState.RUNNING:
-            held[job.qos] += run_cost(job.gpus, COSTS)
-    loans: Counter[str] = Counter()
-    for one in world.ledger.lent:
-        loans[one.borrower] += one.amount_millislices
-        loans[one.lender] -= one.amount_millislices
-    for name, tenant in world.plan.policy.items():
-        own, borrowed = qos_name(name), borrowed_qos(name)
-        total = sum(max(limits.get(qos, 0), held[qos]) for qos in (own, borrowed))
-        most = tenant.quota.nominal_millislices + max(0, loans[name])
-        if total > most and held[own] + held[borrowed] <= most:
-            yield f"{name} holds, and could start, {total} of {most}: {limits}, {dict(held)}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 AWAY_S = 60.0
 """Seconds for which the launcher is not there while somebody releases a slot."""
-_SCALES_S = 120.0
+_SCALES_S = 60.0
 """Seconds for which an owner waits for a service to scale down, to cancel it then."""
 _SHORT_S = 0.4
 """Seconds of a run that ends in the second in which it starts."""
@@ -73,7 +73,7 @@ def exercises(plan: "SitePlan", undecided: "Sequence[Submitted]") -> ExercisePla
         undecided=random.choice(undecided) if undecided else None,
         ends_late=random.random() < 0.05,
         budget=random.choice((None, *plan.policy)),
-        bursts=random.random() < 0.6,
+        bursts=random.random() < 0.5,
         loses_slot=random.random() < 0.4,
         releases_slot=random.random() < 0.3,
         fails_write=random.choice((None, Fault.DOWN, Fault.LOST)),

@@ -27,6 +27,7 @@ class SiteLedger(MemoryStore):
 
     Attributes:
         lock: the connection that compiles now.
+        locked_s: when it began to, in seconds since the beginning.
         windows_now: the calendar's.
         refuses: whether a charge of the job of this id is refused now.
     """
@@ -39,6 +40,7 @@ class SiteLedger(MemoryStore):
     called: tuple[Recall, ...] = ()
     remembered: dict[LimitKey, KnownLimit] = field(default_factory=dict)
     lock: "LedgerConnection | None" = None
+    locked_s: float = 0.0
     windows_now: tuple[Window, ...] = ()
     refuses: Callable[[int], bool] = lambda _job_id: False
     _open: tuple[Reservation, ...] | None = None
@@ -174,6 +176,7 @@ class CompilingLock:
     def _take(self) -> bool:
         if self._ledger.lock is None:
             self._ledger.lock = self._connection
+            self._ledger.locked_s = self._ledger.clock.passed_s
         return self._ledger.lock is self._connection
 
     def give_up(self) -> None:

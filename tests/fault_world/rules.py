@@ -29,6 +29,7 @@ def always(world: "World") -> list[str]:
         *(f"changed though not Slicewise's: {one}" for one in world.site.foreign),
         *_beyond_quota(world),
         *_too_high_limits(world),
+        *(f"limits grow without a look at jobs: {one}" for one in world.site.blind),
     ]
 
 

@@ -1,6 +1,7 @@
 """The Slurm of a world: a model of slurmctld, a slurmdbd, and a process's line to both."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ LATE_END_S = 700.0
 _LONGEST_WAIT_S = 2.0
 _LONGEST_S = 0.05
 """Seconds that a sacctmgr takes whose caller waits for its end."""
+_BILLING = re.compile(r" name=(\S+) set .*grptres=billing=(\d+)")
 _ISOLATED = {
     "TaskPlugin": "task/cgroup",
     "ProctrackType": "proctrack/cgroup",
@@ -80,6 +82,8 @@ class Site:
         asked_s: when slurmdbd was last asked, in seconds since the beginning.
         late_ends: jobs whose ends accounting shows ``LATE_END_S`` late.
         late_s: when slurmdbd last made a change late, in seconds since the beginning.
+        blind: limits that grew though jobs were not looked at in that compilation.
+        compiles_s: when the last compilation began, in seconds since the beginning.
         foreign: changes that were made to what is not Slicewise's.
         lag_s: the most seconds by which slurmdbd learns of an end late.
     """
@@ -93,6 +97,8 @@ class Site:
     runs: list[AccountedRun] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     late_ends: set[int] = field(default_factory=set)
+    blind: list[str] = field(default_factory=list)
+    compiles_s: Callable[[], float] = lambda: 0.0
     late_s: float = -inf
     asked_s: float = -inf
     calls: Callable[[str, bool], None] = lambda _words, _has_changed: None
@@ -179,6 +185,7 @@ class SlurmLine:
 
     def __init__(self, site: Site, link: Link) -> None:
         self._site, self._link = site, link
+        self._jobs_s = -inf
 
     async def _ctld(self, words: str, call: Callable[[], T], **more: Any) -> T:
         return await self._link.ask("slurmctld", words, call, **more)
@@ -200,6 +207,7 @@ class SlurmLine:
         return await self._ctld("partitions", lambda: partitions)
 
     async def jobs(self) -> tuple[JobView, ...]:
+        self._jobs_s = self._site.clock.passed_s
         return await self._ctld("jobs", lambda: self._site.model.jobs)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
@@ -380,6 +388,8 @@ class SlurmLine:
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         asked_s = self._site.clock.passed_s
+        if self._jobs_s < self._site.compiles_s():
+            self._site.blind += [" ".join(one) for one in changes if self._grows(one)]
 
         def make(some: Iterable[tuple[str, ...]]) -> None:
             if self._site.clock.passed_s - asked_s > _LONGEST_S:
@@ -401,6 +411,14 @@ class SlurmLine:
         words = "; ".join(" ".join(change) for change in changes)
         await self._dbd(f"sacctmgr {words}", lambda: make(changes), changes=True, part=part)
         return {}
+
+    def _grows(self, change: tuple[str, ...]) -> bool:
+        found = _BILLING.search(" ".join(change))
+        if change[:2] != ("modify", "qos") or found is None:
+            return False
+        names, amount = found[1].split(","), int(found[2])
+        known = (self._site.database.known.get(name) for name in names)
+        return any(one and one.grp_tres.get("billing", 0) < amount for one in known)
 
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
         refused, named = await self.sacctmgr(changes), named_qos(changes)
