@@ -134,7 +134,7 @@ def slicewise_plan(name: str, site: SiteInputs, policy: Policy) -> SlicewisePlan
         site.settings,
         policy,
         site.now.ledger.windows,
-        qos=own_qos(_qos_limits(site.now)),
+        qos=own_qos(_qos_limits(site.now), site.tenants),
         accounts=accounts,
         known_spending=spending_of(site.now),
     )

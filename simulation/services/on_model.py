@@ -215,17 +215,18 @@ class ServicesOnModel:
         view = one.view
         one.recovery.follow((view,), now_s)
         revive = one.recovery.due(one.array, now_s)
-        room = self._room(view.tenant) if waits_beyond_quota(view) else None
+        room = self._room(view) if waits_beyond_quota(view) else None
         plan = plan_guard(view, one.desired - self.evictions.kept(view), revive, room)
         self._carry_out(one, plan, now_s)
 
-    def _room(self, tenant: str) -> TenantCapacity | None:
-        borrows = not self.evictions.waits(tenant)
-        return self._quotas.room(tenant, self._own_jobs(tenant), self.views, borrows=borrows)
+    def _room(self, view: ServiceView) -> TenantCapacity | None:
+        borrows = not self.evictions.waits(view.tenant)
+        own_jobs = self._own_jobs(view.tenant)
+        return self._quotas.room(view, own_jobs, self.views, borrows=borrows)
 
     def _bring(self, one: _Running, desired: DesiredSlots, now_s: float) -> DesiredSlotsAnswer:
         """Bring the slots to those desired, within quota, as the daemon does."""
-        plan = plan_desired(one.view, desired.run, self._room(one.view.tenant))
+        plan = plan_desired(one.view, desired.run, self._room(one.view))
         one.desired = desired.run
         self._carry_out(one, plan, now_s)
         return DesiredSlotsAnswer(

@@ -10,7 +10,7 @@ from simulation.site.requests import ANY_TYPE, chosen_gpus, submission
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.admission.rules import decide
 from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.quota.demand import guaranteed_use
+from slurm_plugin.quota.demand import guaranteed_instances, guaranteed_use
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.state import Observation, used_by_tenant
 from slurm_plugin.state.quota_in_force import QuotaInForce
@@ -61,6 +61,7 @@ class SiteAdmission:
             self._snapshot,
             used=used_by_tenant(own_jobs, self._partitions, self._costs),
             guaranteed_used=guaranteed_use(own_jobs, self._partitions, self._costs),
+            guaranteed_instances=guaranteed_instances(own_jobs, self._partitions),
             shares=self._shares,
         )
         token = f"{self._submissions:x}"

@@ -23,7 +23,7 @@ from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import capacity
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
 from slurm_plugin.reclaim.hold_back import about_to_start
@@ -185,6 +185,7 @@ class SlicewiseOnModel:
                 done.ceilings,
                 self._partitions,
                 self._costs,
+                guaranteed_types(policy),
             )
         )
         plan, evictions = done.plan, services.evictions

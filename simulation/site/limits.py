@@ -1,7 +1,7 @@
 """Puts the settings that Slicewise wants into the model of Slurm, as sacctmgr would."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cluster.language.gres import tres_name
@@ -9,9 +9,8 @@ from cluster.language.jobs import PartitionView
 from cluster.slurm.interface import Association
 from simulation.cluster import SimulatedCluster
 from simulation.slurm_model.requests import AccountLimits, QosLimits
-from slurm_plugin.common.qos_names import GATE_QOS, is_ours
+from slurm_plugin.common.qos_names import GATE_QOS, is_ours, qos_name
 from slurm_plugin.limits.desired import (
-    BILLING,
     EXEMPT,
     PREEMPT,
     PREEMPT_MODE,
@@ -19,6 +18,7 @@ from slurm_plugin.limits.desired import (
     Settings,
     type_limits,
 )
+from slurm_plugin.quota.tenants import guaranteed_types
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 from slurm_plugin.quota_cycle.wanted import Conf
 
@@ -40,7 +40,11 @@ def qos_limits(settings: Settings, own: Mapping[str, QosLimits]) -> Mapping[str,
 
 
 def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
-    limit = {"billing": int(of[BILLING])} if of.get(BILLING) else {}
+    limit = {
+        field.removeprefix(_GRP_TRES): int(value)
+        for field, value in of.items()
+        if field.startswith(_GRP_TRES) and value
+    }
     minutes = {"billing": int(of[RUN_MINUTES])} if of.get(RUN_MINUTES) else {}
     return replace(
         own,
@@ -54,28 +58,32 @@ def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
     )
 
 
-def own_qos(found: Mapping[str, QosLimits]) -> Mapping[str, QosLimits]:
+def own_qos(found: Mapping[str, QosLimits], policy: Policy) -> Mapping[str, QosLimits]:
     """The limits of a site's Slurm, without those that Slicewise sets of its own QOS."""
+    types = {
+        qos_name(tenant): {tres_name(kind) for kind in of}
+        for tenant, of in guaranteed_types(policy).items()
+    }
     return {
-        name: _without_ours(limits) if is_ours(name) else limits
+        name: _without_ours(limits, {"billing", *types.get(name, ())}) if is_ours(name) else limits
         for name, limits in found.items()
         if name != GATE_QOS
     }
 
 
-def _without_ours(limits: QosLimits) -> QosLimits:
-    """Slices and budgets go, and whom it preempts."""
+def _without_ours(limits: QosLimits, of_quotas: Collection[str]) -> QosLimits:
+    """Slices, guaranteed types and budgets go, and whom it preempts."""
     return replace(
         limits,
-        grp_tres=_without_billing(limits.grp_tres),
-        grp_run_mins=_without_billing(limits.grp_run_mins),
+        grp_tres=_without(limits.grp_tres, of_quotas),
+        grp_run_mins=_without(limits.grp_run_mins, {"billing"}),
         preempts=frozenset(),
         preempt_exempt_s=0,
     )
 
 
-def _without_billing(limits: Mapping[str, int]) -> Mapping[str, int]:
-    return {tres: most for tres, most in limits.items() if tres != "billing"}
+def _without(limits: Mapping[str, int], ours: Collection[str]) -> Mapping[str, int]:
+    return {tres: most for tres, most in limits.items() if tres not in ours}
 
 
 def own_accounts(

@@ -1,6 +1,7 @@
 """Decides in which of its tenant's QOS a submission waits: on guaranteed or borrowed quota."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import slices_text, slices_words
@@ -30,6 +31,8 @@ class QosRequest:
         cost_millislices: cost of the task.
         qos: the QOS that its user named; "" if none.
         may_move: whether it could be requeued and is not a slot of a service.
+        instances: GPU instances of the task, by type.
+        is_slot: whether it is a slot of a service, which may go to the borrowed QOS once released.
         is_whole: whether a part of its cost is of GPUs that it does not ask for, but gets with
             whole nodes.
     """
@@ -38,6 +41,8 @@ class QosRequest:
     cost_millislices: int
     qos: str
     may_move: bool
+    instances: Mapping[str, int] = field(default_factory=dict, hash=False)
+    is_slot: bool = False
     is_whole: bool = False
 
 
@@ -82,6 +87,12 @@ _BORROWED = "It runs on borrowed quota: it may be requeued when its owner needs 
 def _told_of_borrowing(wants: QosRequest, snapshot: Snapshot) -> str:
     """A task that no guarantee of its tenant can hold may wait long: others must lend the rest."""
     own = _highest_own(wants.tenant, snapshot)
+    if kind := _never_guaranteed(wants, snapshot):
+        return (
+            f"One task has {wants.instances[kind]} instances of {kind}, {wants.tenant!r} is "
+            f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]}: it starts only while "
+            "others lend them, and may be requeued when they need them back."
+        )
     if wants.cost_millislices <= own:
         return _BORROWED
     return (
@@ -93,11 +104,31 @@ def _told_of_borrowing(wants: QosRequest, snapshot: Snapshot) -> str:
 
 def _is_borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> bool:
     own = snapshot.quotas[wants.tenant]
-    if _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
+    is_beyond = _type_beyond(wants, snapshot, recent) is not None
+    if not is_beyond and _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
         return False
     used = _used(wants, snapshot, recent)
     fits = used + wants.cost_millislices <= snapshot.ceilings.get(wants.tenant, own)
-    return fits or wants.cost_millislices > own
+    return fits or wants.cost_millislices > own or _never_guaranteed(wants, snapshot) is not None
+
+
+def _type_beyond(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str | None:
+    """The type of which the task wants more than the guarantee has left; None if there is none."""
+    tenant = wants.tenant
+    used, admitted = (
+        of.get(tenant, {}) for of in (snapshot.guaranteed_instances, recent.guaranteed_instances)
+    )
+    for kind, most in snapshot.guaranteed_types.get(tenant, {}).items():
+        asked = wants.instances.get(kind, 0)
+        if asked and used.get(kind, 0) + admitted.get(kind, 0) + asked > most:
+            return kind
+    return None
+
+
+def _never_guaranteed(wants: QosRequest, snapshot: Snapshot) -> str | None:
+    """The type of which the task wants more than the whole guarantee covers; None if none."""
+    types = snapshot.guaranteed_types.get(wants.tenant, {})
+    return next((kind for kind, n in wants.instances.items() if n > types.get(kind, n)), None)
 
 
 def _highest_own(tenant: str, snapshot: Snapshot) -> int:
@@ -157,6 +188,17 @@ def _from_others(tenant: str, most: int, snapshot: Snapshot) -> str:
 def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None:
     own = _highest_own(wants.tenant, snapshot)
     most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
+    may_borrow = borrows or (wants.is_slot and snapshot.borrowing_limits.get(wants.tenant, 0) > 0)
+    kind = None if may_borrow else _never_guaranteed(wants, snapshot)
+    if kind is not None:
+        raise InvalidInputError(
+            "SW-QUOTA-EXCEEDED",
+            f"One task has {wants.instances[kind]} instances of {kind}, {wants.tenant!r} is "
+            f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]} and borrows none for it: "
+            "it could never start.",
+            "Ask for fewer or another type, or the operator for a larger guarantee; slicewise why "
+            f"{wants.tenant} --limits shows it.",
+        )
     if wants.cost_millislices <= most:
         return
     more = f", with {_from_others(wants.tenant, most - own, snapshot)}" if most > own else ""

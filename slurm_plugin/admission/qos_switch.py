@@ -113,7 +113,7 @@ def _placed(one: _Waiting, room: QuotaRoom) -> str | None:
     first = qos = _fitting(one, room)
     left = one.tasks
     while qos is not None and left:
-        room.take(one.record.account, qos, one.cost)
+        room.take(one.record.account, qos, one.cost, one.record.gpus)
         left -= 1
         qos = _fitting(one, room) if left else None
     return first
@@ -122,7 +122,7 @@ def _placed(one: _Waiting, room: QuotaRoom) -> str | None:
 def _fitting(one: _Waiting, room: QuotaRoom) -> str | None:
     tenant, now = one.record.account, one.record.qos
     choice = (qos_name(tenant), borrowed_qos(tenant)) if one.is_flexible else (now,)
-    return next((qos for qos in choice if room.has(tenant, qos, one.cost)), None)
+    return next((qos for qos in choice if room.has(tenant, qos, one.cost, one.record.gpus)), None)
 
 
 def unit_of(record: JobView) -> int:

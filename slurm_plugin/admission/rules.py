@@ -199,10 +199,12 @@ class _Submission:
     snapshot: Snapshot
     recent: Recent
 
-    def wants(self, gpus: ResolvedRequest, *, may_move: bool) -> QosRequest:
+    def wants(self, gpus: ResolvedRequest, *, may_move: bool, is_slot: bool = False) -> QosRequest:
         # Slurm ignores the case of a QOS name.
         return QosRequest(
             *(self.tenant, gpus.cost_millislices, self.request.qos.lower(), may_move),
+            instances=gpus.instances,
+            is_slot=is_slot,
             is_whole=gpus.unnamed_millislices > 0,
         )
 
@@ -273,7 +275,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     _require_quota(request.uid, tenant, snapshot)
     _check_class("priority_class", spec.priority_class, tenant, snapshot)
     gpus = _replica(spec, request, snapshot)
-    wants = submission.wants(gpus, may_move=False)
+    wants = submission.wants(gpus, may_move=False, is_slot=True)
     where = submission.place(wants)
     _check_limits(gpus, submission, "lease_s")
     _check_owner(spec, submission)

@@ -85,6 +85,8 @@ class Snapshot:
             ``rules.class_of_qos`` that the user may name there. Absent users are unknown.
         newest: tokens of jobs that were submitted just now, and that the snapshot counts.
         highest_quotas: the most that ``quotas`` are at any hour of the calendar, where it is more.
+        guaranteed_types: most instances by type that the guaranteed part covers, of named types.
+        guaranteed_instances: instances by type that its jobs in its own QOS hold or wait for.
         is_uninstalled: whether Slicewise was removed from Slurm: none of its QOS exists there.
     """
 
@@ -107,6 +109,8 @@ class Snapshot:
     highest_quotas: Mapping[str, int] = field(default_factory=dict, hash=False)
     is_uninstalled: bool = False
     shared: Mapping[str, Millislices] = field(default_factory=dict, hash=False)
+    guaranteed_types: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
+    guaranteed_instances: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,14 @@ class Recent:
     Attributes:
         used: millislices by tenant, in any QOS.
         guaranteed: millislices by tenant, in its own QOS.
+        guaranteed_instances: instances by tenant and type, in its own QOS.
         services: number of arrays by tenant, name and uid.
     """
 
     used: Mapping[str, int] = field(default_factory=dict, hash=False)
     guaranteed: Mapping[str, int] = field(default_factory=dict, hash=False)
     services: Mapping[tuple[str, str, int], int] = field(default_factory=dict, hash=False)
+    guaranteed_instances: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
 
 def types_text(types: Iterable[GpuType]) -> str:

@@ -2,9 +2,9 @@
 
 import secrets
 import time
-from collections import Counter, deque
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cluster.language.errors import Refusal
@@ -36,6 +36,7 @@ class _Admitted:
     uid: int
     cost_millislices: int
     is_guaranteed: bool
+    instances: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 _K = TypeVar("_K", bound=Hashable)
@@ -55,7 +56,8 @@ class Admission:
         self._used: Counter[str] = Counter()
         self._guaranteed: Counter[str] = Counter()
         self._services: Counter[tuple[str, str, int]] = Counter()
-        self._recent = Recent(self._used, self._guaranteed, self._services)
+        self._instances: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._recent = Recent(self._used, self._guaranteed, self._services, self._instances)
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
         """Decide on this snapshot from now on; ``observed_s`` is when its look at Slurm began."""
@@ -115,8 +117,11 @@ class Admission:
         is_guaranteed = not is_borrowed(decision.answer.qos or "")
         # A service's slots are held until they are released: they take nothing yet.
         cost = 0 if service else decision.cost_millislices
+        instances = {} if service else decision.instances
         token = decision.tag.token
-        admitted = _Admitted(time.time(), token, tenant, service, uid, cost, is_guaranteed)
+        admitted = _Admitted(
+            time.time(), token, tenant, service, uid, cost, is_guaranteed, instances
+        )
         if len(self._admitted) == _REMEMBERED:
             self._count(self._admitted.popleft(), -1)
         self._admitted.append(admitted)
@@ -126,6 +131,8 @@ class Admission:
         _add(self._used, one.tenant, sign * one.cost_millislices)
         if one.is_guaranteed:
             _add(self._guaranteed, one.tenant, sign * one.cost_millislices)
+            for kind, count in one.instances.items():
+                _add(self._instances[one.tenant], kind, sign * count)
         if one.service is not None:
             _add(self._services, (one.tenant, one.service, one.uid), sign)
 

@@ -9,7 +9,12 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import Held, held
-from slurm_plugin.quota.tenants import ancestors, effective_nominal, subtree
+from slurm_plugin.quota.tenants import (
+    ancestors,
+    effective_nominal,
+    guaranteed_types,
+    subtree,
+)
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
@@ -29,6 +34,8 @@ class Cause(StrEnum):
     """The limit of the tenant's own QOS."""
     CEILING = "ceiling"
     """The limit of the tenant's borrowed QOS."""
+    GUARANTEED_TYPE = "guaranteed-type"
+    """The instances of a type that the tenant's guaranteed quota covers."""
     BUDGET = "budget"
     TYPE_LIMIT = "type-limit"
     MODEL_LIMIT = "model-limit"
@@ -41,6 +48,7 @@ class Cause(StrEnum):
 SLURM_REASONS: Mapping[Cause, str] = {
     Cause.CEILING: "QOSGrpBilling",
     Cause.GUARANTEE: "QOSGrpBilling",
+    Cause.GUARANTEED_TYPE: "QOSGrpGRES",
     Cause.BUDGET: "QOSGrpBillingRunMinutes",
     Cause.TYPE_LIMIT: "AssocGrpGRES",
     Cause.MODEL_LIMIT: "AssocGrpGRES",
@@ -174,7 +182,8 @@ def explain(tenant: str, now: Situation) -> Explanation:
 def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     cost = now.costs[gres_type]
     all_qos = tuple(_bounds(tenant, gres_type, now))
-    own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now)))
+    of_type = _guaranteed_type(tenant, gres_type, now)
+    own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now), *of_type))
     taken = own_qos.instances
     left = (replace(one, instances=max(0, one.instances - taken)) for one in all_qos)
     borrowed = _fewest((*left, _borrowed(tenant, cost, now)))
@@ -218,6 +227,14 @@ def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
         _fitting(limit - held, cost),
         f"{tenant} holds {slices_text(held)} of {slices_text(limit)} guaranteed slices",
     )
+
+
+def _guaranteed_type(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
+    most = guaranteed_types(now.policy).get(tenant, {}).get(gres_type)
+    if most is not None:
+        held = now.held.get(tenant, _NOTHING).guaranteed.get(gres_type, 0)
+        words = f"{tenant} holds {held} of {most} guaranteed instances of {gres_type}"
+        yield Bound(Cause.GUARANTEED_TYPE, max(0, most - held), words)
 
 
 def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:

@@ -19,7 +19,11 @@ from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.limits.desired import binding_type_limits, type_limits
 from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
 from slurm_plugin.quota.demand import held, is_managed
-from slurm_plugin.quota.tenants import guaranteed_quota, overcommitted_millislices
+from slurm_plugin.quota.tenants import (
+    guaranteed_quota,
+    guaranteed_types,
+    overcommitted_millislices,
+)
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.reclaim.recalls import over_entitlement
@@ -197,12 +201,14 @@ class _Rules:
         own: millislices of the guaranteed quota.
         most: millislices with all that the tenant may borrow.
         types: instances by GRES type.
+        own_types: instances by GRES type that the guaranteed quota covers.
         budgets: millislice-seconds in a period.
     """
 
     own: Mapping[str, int] = field(hash=False)
     most: Mapping[str, int] = field(hash=False)
     types: Mapping[str, Mapping[str, int]] = field(hash=False)
+    own_types: Mapping[str, Mapping[str, int]] = field(hash=False)
     budgets: Mapping[str, int] = field(hash=False)
 
 
@@ -213,6 +219,7 @@ def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _R
         {name: min(own[name], most[name]) for name in policy},
         most,
         binding_type_limits(policy, inputs.rules.costs, models),
+        guaranteed_types(policy),
         period_budgets(policy),
     )
 
@@ -248,6 +255,9 @@ def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, st
     for name, count in gpus.items():
         if count > limits.get(name, count):
             return 0, f"needs {count} × {name}; at most {limits[name]}"
+        own = rules.own_types.get(tenant, {}).get(name, count)
+        if stays and count > own:
+            return 0, f"needs {count} × {name}; at most {own} in its own QOS"
     budget = rules.budgets.get(tenant)
     if budget is not None and job.time_limit_s is not None and cost * job.time_limit_s > budget:
         needs, has = hours(cost * job.time_limit_s), hours(budget)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cluster.language.jobs import SHAPES_NODE
 from slurm_plugin.common.qos_names import is_borrowed, is_ours
 from slurm_plugin.explain.headroom import Cause
-from slurm_plugin.quota.demand import ACCOUNTS_BUDGET, QOS_BUDGET, QOS_SLICES
+from slurm_plugin.quota.demand import ACCOUNTS_BUDGET, QOS_BUDGET, QOS_SLICES, QOS_TYPES
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ def translate(text: str, qos: str) -> Reason:
         return _BUDGET
     if name == QOS_SLICES:
         return _BORROWED_LIMIT if is_borrowed(qos) else _OWN_LIMIT if is_ours(qos) else _AT_THE_GATE
+    if name == QOS_TYPES and is_ours(qos) and not is_borrowed(qos):
+        return _OWN_TYPE
     return REASONS.get(name) or _limit(name) or Reason(f"Slurm says {text!r}")
 
 
@@ -51,6 +53,9 @@ _NOT_CUT = Reason("no GPU is now cut into what it asks for", cause=Cause.NONE_FR
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
 _BUDGET = Reason("the budget does not allow a run this long now", cause=Cause.BUDGET)
 _OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARANTEE)
+_OWN_TYPE = Reason(
+    "its tenant's guaranteed part has no more instances of this type", cause=Cause.GUARANTEED_TYPE
+)
 _BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)
 _AT_THE_GATE = Reason(
     "its partition gives GPUs only to jobs in Slicewise's QOS",

@@ -13,7 +13,7 @@ from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.limits.desired import type_limits
 from slurm_plugin.quota.demand import wanted_on_nodes
-from slurm_plugin.quota.tenants import ancestors, subtree
+from slurm_plugin.quota.tenants import ancestors, guaranteed_types, subtree
 from slurm_plugin.quota.types import Policy, Recall
 
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
@@ -108,8 +108,9 @@ def shortage(job: JobView, cause: Cause, sight: WhyInput) -> Shortage | None:
             return _own_limit(job, sight)
         case Cause.CEILING:
             return _borrowed_limit(job, sight)
-        case Cause.TYPE_LIMIT:
-            return _worst(_type_limits(job, sight))
+        case Cause.TYPE_LIMIT | Cause.GUARANTEED_TYPE:
+            of_types = _type_limits if cause is Cause.TYPE_LIMIT else _own_types
+            return _worst(of_types(job, sight))
         case _:
             return None
 
@@ -150,6 +151,20 @@ def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
     limit = sight.situation.ceilings[tenant].own_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
+
+
+def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
+    tenant, own, needs = job.account, qos_name(job.account), job.gpus
+    most = guaranteed_types(sight.situation.policy).get(tenant, {})
+    its_own = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
+    for kind in sorted(needs.keys() & most.keys()):
+        holders = _instances(kind, its_own)
+        held = sum(count for _, count in holders)
+        words = (
+            f"The jobs of {tenant} in QOS {own} hold {held} of {most[kind]} guaranteed instances"
+            f" of {kind}; this one needs {needs[kind]}"
+        )
+        yield Shortage(words, held + needs[kind] - most[kind], holders, kind)
 
 
 def _borrowed_limit(job: JobView, sight: WhyInput) -> Shortage:

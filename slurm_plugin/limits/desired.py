@@ -23,7 +23,7 @@ from slurm_plugin.common.qos_names import (
 from slurm_plugin.limits.budget_parts import BudgetPart, Claims, Runs, drawn_on, parts, runs_of
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import is_managed
-from slurm_plugin.quota.tenants import downward, parent
+from slurm_plugin.quota.tenants import downward, guaranteed_types, parent
 from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
 
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
@@ -245,7 +245,8 @@ def desired_limits(
     the tree is shaped, and no account and no other partition is limited. What a tenant's jobs hold
     in other QOS, in which they started earlier, is subtracted from both limits. The own QOS may
     preempt the borrowed QOS of every tenant that borrows, once a job there is older than its term;
-    preempted jobs are requeued. An account may use its tenant's two QOS beside its other QOS, but
+    preempted jobs are requeued. Where a quota names types, the own QOS also limits their instances
+    to what is guaranteed. An account may use its tenant's two QOS beside its other QOS, but
     not those of tenants above. The QOS of a removed tenant allows nothing. The QOS that all tenants
     once shared has no limit, and stays as long as jobs are in it.
 
@@ -361,6 +362,7 @@ def _qos_settings(
     borrowers = _borrowers(tenants, allowed, found)
     preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
+    types = guaranteed_types(allowed.policy)
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
@@ -371,6 +373,7 @@ def _qos_settings(
             PREEMPT: preempted,
         }
         fields |= _minutes(of_budgets.get(name), found.billing)
+        fields |= _guaranteed_types(types.get(tenant, {}), found)
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
         fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
         fields |= _minutes(of_budgets.get(on_loan), found.billing)
@@ -382,6 +385,14 @@ def _qos_settings(
     for name in sorted(seen - wanted_names - {SHARED_QOS}):
         settings |= _qos(name, "", _limit(0, "its tenant is gone"))
     return settings
+
+
+def _guaranteed_types(types: Mapping[str, int], found: SlurmLimits) -> Mapping[str, Setting]:
+    return {
+        f"grptres={tres}": Setting(str(count), "instances of the type that are guaranteed")
+        for kind, count in types.items()
+        if (tres := tres_name(kind)) in found.tres
+    }
 
 
 def _borrowers(tenants: Collection[str], allowed: Allowed, found: SlurmLimits) -> frozenset[str]:
@@ -513,7 +524,8 @@ def _handed_back(
 
     def goes_back(key: LimitKey) -> bool:
         if key.entity == "qos":
-            return key.field in {EXEMPT, RUN_MINUTES} and key.name in found.qos
+            goes = key.field in {EXEMPT, RUN_MINUTES} or limits_type(key.field)
+            return goes and key.name in found.qos
         is_over = limits_type(key.field) or key.field in once
         is_over |= key.field == RUN_MINUTES and key.name not in kept
         return is_over and key.name in found.accounts

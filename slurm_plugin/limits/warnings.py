@@ -140,7 +140,10 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         {
             kind
             for tenant in tenants
-            for kind in type_limits(allowed.policy[tenant].quota, allowed.costs, allowed.models)
+            for kind in (
+                *type_limits(allowed.policy[tenant].quota, allowed.costs, allowed.models),
+                *allowed.policy[tenant].quota.type_nominals,
+            )
             if tres_name(kind) not in found.tres
         }
     )

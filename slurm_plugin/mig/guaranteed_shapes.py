@@ -8,7 +8,7 @@ tenant's guaranteed quota (its nominal less what its children are due) needs the
 - those that its jobs in its own QOS hold and wait for: the tenant *claims* these now;
 - with what is left of the guaranteed quota, those that it used lately: of each type, the dearest
   first, the most that it held at a time, or for which its services have slots, within its limits on
-  types and as many as fit.
+  types, what its guarantee covers of them, and as many as fit.
 
 So together they cost no more than the guaranteed quota, and those of all tenants no more than their
 nominals.
@@ -24,7 +24,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.demand import is_managed, is_waiting
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import MAX_TYPE_LIMIT, Policy
 
 _Used = Mapping[str, Mapping[str, int]]
@@ -56,15 +56,22 @@ def needs(
     held, claimed = (_claims(managed, waiting=waiting) for waiting in (False, True))
     lately = _most(_peaks(runs, partitions), _slots(managed))
     limits = binding_type_limits(policy, costs, models)
+    types = guaranteed_types(policy)
     now, total = Counter[str](), Counter[str]()
     for name, own in guaranteed_quota(policy).items():
         bundle = Counter[str]()
+        most = _lesser(limits[name], types.get(name, {}))
         for wanted in (held, claimed):
-            _add(bundle, wanted.get(name, {}), own, costs, limits[name])
+            _add(bundle, wanted.get(name, {}), own, costs, most)
         now.update(bundle)
-        _add(bundle, lately.get(name, {}), own, costs, limits[name])
+        _add(bundle, lately.get(name, {}), own, costs, most)
         total.update(bundle)
     return Needs(now, total)
+
+
+def _lesser(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
+    both = {kind: min(some[kind], others[kind]) for kind in some.keys() & others.keys()}
+    return {**some, **others, **both}
 
 
 def _add(

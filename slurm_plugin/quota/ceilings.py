@@ -44,12 +44,15 @@ class QosUse:
         waiting: millislices that a tenant's own QOS keeps for its waiting jobs.
         tasks: millislices of each of the first waiting jobs or tasks, in Slurm's order.
         doubtful: QOS that have a job with an unreadable record.
+        own_first: tenants' own QOS whose waiting jobs come before what runs on loan: guarantees of
+            types.
     """
 
     held: Mapping[str, int] = field(default_factory=dict, hash=False)
     waiting: Mapping[str, int] = field(default_factory=dict, hash=False)
     tasks: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
     doubtful: frozenset[str] = frozenset()
+    own_first: frozenset[str] = frozenset()
 
 
 def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
@@ -71,8 +74,10 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     if use.doubtful & {its_own, on_loan}:
         return ceiling
     left, running = max(0, own - use.held.get(its_own, 0)), use.held.get(on_loan, 0)
-    moved = min(left, max(0, running - borrowed))
-    spare = max(0, left - moved - use.waiting.get(its_own, 0))
+    waiting = use.waiting.get(its_own, 0)
+    first = waiting if its_own in use.own_first else 0
+    moved = min(max(0, left - first), max(0, running - borrowed))
+    spare = max(0, left - moved - waiting)
     room = max(0, borrowed + moved - running)
     # Only Slurm knows for which of these tasks GPUs are free, so all that could start count.
     wanted = sum(cost for cost in use.tasks.get(on_loan, ()) if cost <= room + spare)

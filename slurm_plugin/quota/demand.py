@@ -9,9 +9,9 @@ from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, is_usable
-from slurm_plugin.common.qos_names import borrowed_qos, is_ours, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
 from slurm_plugin.quota.ceilings import QosUse
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.slurm_config.pads import is_pad
 
@@ -67,6 +67,9 @@ follow the prefix."""
 
 QOS_SLICES = "QOSGrpBilling"
 """The only limit that more slices help, in a tenant's QOS; in any other QOS it is the gate's."""
+QOS_TYPES = "QOSGrpGRES"
+"""The reason of a job for whose GPU type its tenant's guarantee has no more instances: the tenant's
+own QOS limits them. Where it may borrow, the job may start in the borrowed QOS."""
 QOS_BUDGET = "QOSGrpBillingRunMinutes"
 """The reason of a job for which its QOS' part of a budget is too small."""
 ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
@@ -144,7 +147,7 @@ def demand(
             guaranteed[job.account] += run_cost(job.gpus, costs)
         elif not is_guaranteed and (job.state in ALLOTTED or waits_for_quota(job)):
             others[job.account] += _cost(job, costs)
-    for job in paid_by_guaranteed(ours, own, costs, or_by_budget=True):
+    for job in paid_by_guaranteed(ours, policy, costs, or_by_budget=True):
         guaranteed[job.account] += run_cost(job.gpus, costs)
     doubtful = {job.account for job in ours if _is_in_doubt(job)}
     return others + Counter(
@@ -170,7 +173,8 @@ def waiting_for_own(
         if not waits_for_quota(job) or job.qos != qos_name(job.account):
             continue
         since_s = waits_since_s(job)
-        if since_s is None or not is_managed(job, partitions):
+        # What a loan gives back helps no job whose type the guarantee covers no further.
+        if job.reason == QOS_TYPES or since_s is None or not is_managed(job, partitions):
             continue
         if cost := run_cost(job.gpus, costs):
             waiting[job.account].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
@@ -192,7 +196,7 @@ def waits_since_s(job: JobView) -> int | None:
 
 
 def qos_use(
-    own: Mapping[str, int],
+    policy: Policy,
     jobs: Iterable[JobView],
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
@@ -200,8 +204,7 @@ def qos_use(
     """Sum up what jobs hold and wait for, by QOS.
 
     In a tenant's own QOS only those waiting jobs count that ``demand`` counts: no loan is made to
-    replace slices that the QOS keeps for other jobs. ``own`` has the guaranteed quotas in
-    millislices.
+    replace slices that the QOS keeps for other jobs.
     """
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)
@@ -219,9 +222,10 @@ def qos_use(
         if cost := run_cost(job.gpus, costs):
             left = FIRST_TASKS - len(tasks[job.qos])
             tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
-    for job in paid_by_guaranteed(ours, own, costs, or_by_budget=True):
+    for job in paid_by_guaranteed(ours, policy, costs, or_by_budget=True):
         waiting[job.qos] += run_cost(job.gpus, costs)
-    return QosUse(held, waiting, tasks, frozenset(doubtful))
+    first = frozenset(map(qos_name, guaranteed_types(policy)))
+    return QosUse(held, waiting, tasks, frozenset(doubtful), first)
 
 
 def guaranteed_use(
@@ -233,11 +237,28 @@ def guaranteed_use(
     wait for anything else than slices, GPUs or a budget do not.
     """
     used: Counter[str] = Counter()
+    for job in _in_own(jobs, partitions):
+        used[job.account] += _cost(job, costs)
+    return used
+
+
+def guaranteed_instances(
+    jobs: Iterable[JobView], partitions: frozenset[str]
+) -> Mapping[str, Mapping[str, int]]:
+    """Count the GPU instances by type for which ``guaranteed_use`` sums up the cost, by account."""
+    used: dict[str, Counter[str]] = defaultdict(Counter)
+    for job in _in_own(jobs, partitions):
+        tasks = max(1, len(job.untouched))
+        used[job.account].update({kind: count * tasks for kind, count in job.gpus.items()})
+    return used
+
+
+def _in_own(jobs: Iterable[JobView], partitions: frozenset[str]) -> Iterator[JobView]:
+    """Yield the jobs that hold guaranteed quota or wait for it, or for a budget."""
     for job in jobs:
         counts = job.state in ALLOTTED or waits_for_quota(job) or waits_for_budget(job)
         if job.qos == qos_name(job.account) and counts and is_managed(job, partitions):
-            used[job.account] += _cost(job, costs)
-    return used
+            yield job
 
 
 def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, int]:
@@ -408,9 +429,9 @@ def waits_for_quota(job: JobView) -> bool:
     """Whether a job could start now if its tenant might hold more; GPUs may have to come free."""
     if not is_waiting(job):
         return False
-    is_at_gate = job.reason == QOS_SLICES and not is_ours(job.qos)
-    others = (*_LIMITS, *_SENTENCES)
-    is_over_another = job.reason.startswith(others) and job.reason != QOS_SLICES
+    is_by_quota = job.reason == QOS_SLICES or (job.reason == QOS_TYPES and not is_borrowed(job.qos))
+    is_at_gate = is_by_quota and not is_ours(job.qos)
+    is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_by_quota
     is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
     return not is_no_matter_of_slices
 
@@ -430,22 +451,24 @@ def waits_for_nodes(job: JobView) -> bool:
 
 def paid_by_guaranteed(
     jobs: Sequence[JobView],
-    own: Mapping[str, int],
+    policy: Policy,
     costs: Mapping[str, Millislices],
     *,
     or_by_budget: bool = False,
 ) -> Iterator[JobView]:
-    """Yield the jobs waiting in their tenants' own QOS for which the ``own`` parts suffice.
+    """Yield the jobs waiting in their tenants' own QOS for which guaranteed quotas suffice.
 
     Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
     included, as what is left of a budget changes with every run.
     """
-    left = Counter(own)
+    left = Counter(guaranteed_quota(policy))
+    types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
     guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
     for job in guaranteed:
         if job.state in ALLOTTED:
             left[job.account] -= run_cost(job.gpus, costs)
+            take_types(types.get(job.account), job.gpus)
     waiting = (
         job
         for job in guaranteed
@@ -454,10 +477,24 @@ def paid_by_guaranteed(
     for job in by_priority(waiting):
         cost = run_cost(job.gpus, costs)
         for _ in range(max(1, len(job.untouched))):
-            if not 0 < cost <= left[job.account]:
+            of_types = types.get(job.account)
+            if not 0 < cost <= left[job.account] or not has_types(of_types, job.gpus):
                 break
             left[job.account] -= cost
+            take_types(of_types, job.gpus)
             yield job
+
+
+def has_types(left: Mapping[str, int] | None, gpus: Mapping[str, int]) -> bool:
+    """Whether so many instances are left of each type; types that are not named have no bound."""
+    return not left or all(count <= left.get(kind, count) for kind, count in gpus.items())
+
+
+def take_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
+    """Take instances from what is left of the types that are named."""
+    if left:
+        for kind in left.keys() & gpus.keys():
+            left[kind] -= gpus[kind]
 
 
 def late_jobs(
@@ -483,7 +520,7 @@ def late_tasks(
 ) -> Iterator[JobView]:
     """Yield the same jobs, an array once for each of its tasks that waits for too long."""
     ours = [job for job in jobs if is_managed(job, partitions)]
-    for job in paid_by_guaranteed(ours, guaranteed_quota(policy), costs):
+    for job in paid_by_guaranteed(ours, policy, costs):
         began_s = waits_since_s(job)
         if began_s is not None and began_s < before_s:
             yield job

@@ -7,8 +7,13 @@ from cluster.language.jobs import ALLOTTED, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.quota.demand import is_managed
-from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota
+from slurm_plugin.quota.demand import has_types, is_managed, take_types
+from slurm_plugin.quota.tenants import (
+    ancestors,
+    effective_nominal,
+    guaranteed_quota,
+    guaranteed_types,
+)
 from slurm_plugin.quota.types import Policy
 
 
@@ -28,6 +33,7 @@ class QuotaRoom:
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
         self._own = Counter(guaranteed_quota(policy))
+        self._types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
         self._subtree = {
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
@@ -36,18 +42,21 @@ class QuotaRoom:
         for job in jobs:
             if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
                 held[job.account, job.qos] += run_cost(job.gpus, costs)
+                if job.qos == qos_name(job.account):
+                    take_types(self._types.get(job.account), job.gpus)
         for (tenant, qos), cost in held.items():
-            self.take(tenant, qos, cost)
+            self.take(tenant, qos, cost, {})
 
-    def take(self, tenant: str, qos: str, cost: int) -> None:
-        """Count a cost that runs, or is to run, in that QOS."""
+    def take(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> None:
+        """Count a cost and GPU instances that run, or are to run, in that QOS."""
         if qos == qos_name(tenant):
             self._own[tenant] -= cost
+            take_types(self._types.get(tenant), gpus)
         for name in self._above[tenant]:
             self._subtree[name] -= cost
 
     def most(self, tenant: str, qos: str) -> int:
-        """Millislices that may still start in that QOS.
+        """Millislices that may still start in that QOS, of whatever type.
 
         In the own QOS this is what is left of the guaranteed quota, in any other QOS what is left
         of all that the tenant and the tenants above it may hold.
@@ -56,11 +65,21 @@ class QuotaRoom:
             return max(0, self._own[tenant])
         return max(0, min(self._subtree[name] for name in self._above[tenant]))
 
-    def has(self, tenant: str, qos: str, cost: int) -> bool:
-        """Whether that QOS has room for the cost.
+    def tasks(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> int:
+        """The number of tasks of that cost and these GPU instances that may still start there."""
+        found = self.most(tenant, qos) // cost
+        if qos == qos_name(tenant):
+            left = self._types.get(tenant, {})
+            bounds = (max(0, left[kind]) // n for kind, n in gpus.items() if n and kind in left)
+            found = min((found, *bounds))
+        return found
+
+    def has(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> bool:
+        """Whether that QOS has room for the cost and the GPU instances.
 
         The borrowed QOS of a tenant that may borrow nothing never has room, whatever is left of its
         guaranteed quota.
         """
-        may = qos == qos_name(tenant) or tenant in self._borrows
+        is_own = qos == qos_name(tenant)
+        may = has_types(self._types.get(tenant), gpus) if is_own else tenant in self._borrows
         return may and cost <= self.most(tenant, qos)

@@ -1,6 +1,7 @@
 """The tree of tenants: which changes are valid, and what follows from the tree's shape."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
@@ -142,6 +143,34 @@ class _Shape:
                 own[above] -= self.nominal[name]
         return own
 
+    @cached_property
+    def nominal_types(self) -> Mapping[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        for name in reversed(self.downward):
+            sums = Counter[str]()
+            for child in self.by_parent.get(name, ()):
+                sums += found[child]
+            found[name] = sums | Counter(self._policy[name].quota.type_nominals)
+        return found
+
+    @cached_property
+    def guaranteed_types(self) -> Mapping[str, Mapping[str, int]]:
+        policy, below = self._policy, self.by_parent
+        if not any(tenant.quota.type_nominals for tenant in policy.values()):
+            return {}
+        due = self.nominal_types
+        named: dict[str, frozenset[str]] = {"": frozenset()}
+        own: dict[str, Mapping[str, int]] = {}
+        for name in self.downward:
+            kinds = named[parent(policy, name)] | policy[name].quota.type_nominals.keys()
+            named[name] = kinds
+            children = below.get(name, ())
+            own[name] = {
+                kind: due[name][kind] - sum(due[child][kind] for child in children)
+                for kind in sorted(kinds)
+            }
+        return {name: of for name, of in own.items() if of}
+
 
 _SHAPES = 8
 """So many policies are remembered. A round asks what follows from the same one dozens of times."""
@@ -211,6 +240,21 @@ def guaranteed_quota(policy: Policy) -> Mapping[str, int]:
     children.
     """
     return _shape(policy).guaranteed
+
+
+def nominal_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
+    """Instances by GRES type that each tenant's quota names, or those below it if they are more."""
+    return _shape(policy).nominal_types
+
+
+def guaranteed_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
+    """Most instances by GRES type that each tenant's guaranteed quota covers.
+
+    That is what its quota names of the type, less what its children are due of it. A tenant below
+    one that names a type is guaranteed only what it names itself. Types that neither the tenant nor
+    one above it names are left out, as are tenants without any: only slices bound these.
+    """
+    return _shape(policy).guaranteed_types
 
 
 def payers(policy: Policy) -> Mapping[str, str]:
@@ -300,14 +344,14 @@ def _check_quota(quota: Quota) -> None:
             f"A weight of {quota.weight} is out of range.",
             f"Give 1 to {MAX_WEIGHT}; 2 gets twice the share of 1.",
         )
-    for name in (*quota.type_limits, *quota.model_limits):
+    for name in (*quota.type_nominals, *quota.type_limits, *quota.model_limits):
         if not _TYPE_OR_MODEL.fullmatch(name):
             raise InvalidInputError(
                 "SW-TYPE-LIMIT",
                 f"{name!r} is not a GPU type or model.",
                 "Write a GRES type such as 3g.40gb, or a model such as H200-141GB.",
             )
-    for name, count in quota.type_limits.items():
+    for name, count in (*quota.type_nominals.items(), *quota.type_limits.items()):
         if not 0 <= count <= MAX_TYPE_LIMIT:
             raise InvalidInputError(
                 "SW-TYPE-LIMIT",
@@ -367,6 +411,18 @@ def _tree_faults(
                 worse.remove(tenant)
                 yield name, _too_small(after, tenant, below, nominal)
                 break
+    types_before, types_now = missing_types(before), missing_types(after)
+    fewer = {
+        (name, kind)
+        for name, kinds in types_now.items()
+        for kind, count in kinds.items()
+        if count > types_before.get(name, {}).get(kind, 0)
+    }
+    for name in names:
+        path = (name, *ancestors(after, name))
+        if found := min((one for one in fewer if one[0] in path), default=None):
+            fewer = {one for one in fewer if one[0] not in path}
+            yield name, _too_few(after, *found)
 
 
 def missing(policy: Policy) -> Mapping[str, int]:
@@ -377,6 +433,27 @@ def missing(policy: Policy) -> Mapping[str, int]:
     own = {name: int(tenant.quota.nominal_millislices) for name, tenant in policy.items()}
     nominal = effective_nominal(policy)
     return {name: nominal[name] - own[name] if own[name] else 0 for name in policy}
+
+
+def missing_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
+    """Instances of each type that a tenant names by which it falls short of its children's sum."""
+    needed = nominal_types(policy)
+    found = {
+        name: {kind: needed[name][kind] - n for kind, n in tenant.quota.type_nominals.items()}
+        for name, tenant in policy.items()
+        if tenant.quota.type_nominals
+    }
+    return {name: {kind: n for kind, n in of.items() if n > 0} for name, of in found.items()}
+
+
+def _too_few(policy: Policy, tenant: str, kind: str) -> InvalidInputError:
+    has, needed = policy[tenant].quota.type_nominals[kind], nominal_types(policy)[tenant][kind]
+    return InvalidInputError(
+        "SW-QUOTA-TREE",
+        f"{tenant} is guaranteed {has} instances of {kind}; with these changes the tenants below "
+        f"it need {needed}.",
+        f"Give {tenant} more of {kind}, or those below it less.",
+    )
 
 
 def _too_small(

@@ -30,8 +30,11 @@ class Quota:
             other tenants leave idle.
         lending_limit_millislices: most of its own idle nominal that other tenants may hold.
         weight: weight of its share of idle quota, relative to other tenants that want it.
-        type_limits: most instances by GRES type: ``{"3g.40gb": 2}``.
+        type_limits: most instances by GRES type in any QOS: ``{"3g.40gb": 2}``.
         model_limits: most millislices by GPU model: ``{"H200-141GB": 7000}``.
+        type_nominals: most instances by GRES type that the nominal guarantees:
+            ``{"1g.10gb": 40}``. More of them run on loan. Of other types it guarantees as many as
+            its slices pay for.
     """
 
     nominal_millislices: Millislices
@@ -40,6 +43,7 @@ class Quota:
     weight: int = 1
     type_limits: Mapping[str, int] = field(default_factory=dict, hash=False)
     model_limits: Mapping[str, Millislices] = field(default_factory=dict, hash=False)
+    type_nominals: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class TenantUpdate:
     type_limits: Mapping[str, int] | None = field(default=None, hash=False)
     model_limits: Mapping[str, Millislices] | None = field(default=None, hash=False)
     budget: Budget | Literal["off"] | None = None
+    type_nominals: Mapping[str, int] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import capacity, qos_use
-from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.services.state import used_by_tenant
 
@@ -103,7 +102,7 @@ class QuotaInputs:
     def use(self) -> QosUse:
         """How much of the limits of tenants' QOS jobs use and wait for."""
         rules = self.rules
-        return qos_use(guaranteed_quota(self.policy), self.seen.jobs, rules.partitions, rules.costs)
+        return qos_use(self.policy, self.seen.jobs, rules.partitions, rules.costs)
 
     @cached_property
     def ceilings(self) -> Mapping[str, Ceiling]:

@@ -64,14 +64,14 @@ def giving_back(
     held = used_by_tenant(theirs, partitions, costs)
     needs = own_needs_now(policy, theirs, partitions, costs)
     waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
-    own, running, services = guaranteed_quota(policy), there.running, inputs.seen.services
+    running, services = there.running, inputs.seen.services
     if excess:
         running = tuple(
             _running(jobs, services, costs, there.free, excess=excess, now_s=there.now_s)
         )
     return replace(
         there,
-        wanting=tuple(_wants(job, costs) for job in paid_by_guaranteed(theirs, own, costs)),
+        wanting=tuple(_wants(job, costs) for job in paid_by_guaranteed(theirs, policy, costs)),
         running=running,
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),

@@ -47,7 +47,7 @@ from slurm_plugin.quota.demand import (
     wanted_on_nodes,
 )
 from slurm_plugin.quota.lending import borrowed_lately, lend, lends_anew
-from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
+from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
@@ -129,7 +129,7 @@ def waits(
     partitions, costs, turn_s = inputs.rules.partitions, inputs.rules.costs, inputs.rules.turn_s
     ours = [job for job in inputs.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
     left, guaranteed = FreeInstances(reclaim_input.free), set[str]()
-    for job in paid_by_guaranteed(ours, guaranteed_quota(inputs.policy), costs):
+    for job in paid_by_guaranteed(ours, inputs.policy, costs):
         left.place(_need(job))
         guaranteed.add(job.account)
     free = dict.fromkeys(reclaim_input.free, _NOTHING) | left.by_node()
@@ -178,14 +178,27 @@ def own_needs(
     small for any job would start nothing, so other tenants may have it. A tenant in ``guaranteed``
     (with jobs that wait in its own QOS) keeps all of its guaranteed quota that it wants: while
     these jobs start, it takes back quota and borrows nothing.
+
+    Where guarantees are by type, jobs of the named types that wait for a loan are beyond them. They
+    keep nothing from other tenants: such a tenant could wait for one type and keep others idle.
     """
     own, used = guaranteed_quota(policy), _used(policy, demand, queues)
-    return {
-        name: max(used[name], min(demand.get(name, 0), own[name]))
-        if name in guaranteed
-        else _with_whole_jobs(used[name], queues.get(name, ()), own[name])
-        for name in policy
-    }
+    types = guaranteed_types(policy)
+    needs: dict[str, int] = {}
+    for name in policy:
+        queue = queues.get(name, ())
+        if of_types := types.get(name):
+            others = (job for job in queue if not _is_of(job, of_types))
+            needs[name] = _with_whole_jobs(used[name], others, own[name])
+        elif name in guaranteed:
+            needs[name] = max(used[name], min(demand.get(name, 0), own[name]))
+        else:
+            needs[name] = _with_whole_jobs(used[name], queue, own[name])
+    return needs
+
+
+def _is_of(job: WaitingJob, types: Collection[str]) -> bool:
+    return any(kind in types for kind, _ in job.need.shape)
 
 
 def own_needs_now(
@@ -200,7 +213,7 @@ def own_needs_now(
         policy,
         demand(policy, ours, partitions, costs),
         waiting_for_loans(ours, partitions, costs),
-        {job.account for job in paid_by_guaranteed(ours, guaranteed_quota(policy), costs)},
+        {job.account for job in paid_by_guaranteed(ours, policy, costs)},
     )
 
 

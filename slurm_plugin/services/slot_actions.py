@@ -8,8 +8,8 @@ from cluster.language.jobs import JobView
 from cluster.language.units import slices_text
 from cluster.rpc.messages import ServiceView, SlotView
 
-_QUOTA_USED_UP = "QOSGrpBilling"
-"""Slurm's reason."""
+_QUOTA_USED_UP = frozenset({"QOSGrpBilling", "QOSGrpGRES"})
+"""Slurm's reasons: of slices, of instances of a type."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _waiting_for_quota(service: ServiceView) -> frozenset[int]:
     return _indices_of(
         service,
         lambda slot: (
-            slot.state == "released" and not slot.is_borrowed and slot.reason == _QUOTA_USED_UP
+            slot.state == "released" and not slot.is_borrowed and slot.reason in _QUOTA_USED_UP
         ),
     )
 

@@ -9,6 +9,7 @@ from cluster.rpc.messages import ServiceView
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.attainable import Attainable
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
+from slurm_plugin.quota.demand import Held, held
 from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
 from slurm_plugin.services.state import used_by_tenant
 
@@ -25,6 +26,7 @@ class SlotQuotas:
         bounds: the most that tenants could ever have.
         ceilings: what each tenant may hold now, as compiled last; empty before that.
         partitions: the partitions whose jobs count.
+        types: most instances by type that the guaranteed quota covers, by tenant.
     """
 
     guaranteed: Mapping[str, int] = field(hash=False)
@@ -32,30 +34,52 @@ class SlotQuotas:
     ceilings: Mapping[str, Ceiling] = field(hash=False)
     partitions: frozenset[str]
     costs: Mapping[str, Millislices] = field(hash=False)
+    types: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
     def room(
         self,
-        tenant: str,
+        service: ServiceView,
         jobs: Sequence[JobView],
         services: Sequence[ServiceView],
         *,
         borrows: bool,
     ) -> TenantCapacity | None:
-        """The tenant's room in its own QOS, and with what it may borrow, if it ``borrows`` now.
+        """The room of the service's tenant in its own QOS, and with what it may borrow, if it
+        ``borrows`` now.
 
-        None if it has no quota.
+        None if it has no quota. Where the guarantee has less of the replicas' type left than of
+        slices, the rest of the slices counts as held: these replicas could not start on it.
         """
+        tenant = service.tenant
         if tenant not in self.guaranteed:
             return None
         own = self.guaranteed[tenant]
         in_own = self._used(tenant, (job for job in jobs if job.qos == qos_name(tenant)))
         released = released_millislices(tenant, services, borrowed=False)
         on_loan = released_millislices(tenant, services, borrowed=True)
-        held = self._used(tenant, jobs) + released + on_loan
+        in_all = self._used(tenant, jobs) + released + on_loan
         may = borrows and self.bounds.borrowing_limits.get(tenant, 0) > 0
         most = self.bounds.ceilings[tenant] if may else own
-        return TenantCapacity(
-            own, in_own + self._taken_elsewhere(tenant, jobs) + released, most, held
+        own_held = in_own + self._taken_elsewhere(tenant, jobs) + released
+        left = self._left_of_type(service, jobs, services)
+        own_held = own_held if left is None else max(own_held, own - left)
+        return TenantCapacity(own, own_held, most, in_all if may else max(in_all, own_held))
+
+    def _left_of_type(
+        self, service: ServiceView, jobs: Iterable[JobView], services: Iterable[ServiceView]
+    ) -> int | None:
+        """Millislices of the service's type that the guarantee has left, less than 0 if more wait.
+
+        None if the guarantee has no bound on the type.
+        """
+        tenant, kind = service.tenant, service.profile
+        most, each = self.types.get(tenant, {}).get(kind), self.costs.get(kind)
+        if most is None or each is None:
+            return None
+        alike = (one for one in services if one.profile == kind)
+        its_own = held(jobs, self.partitions).get(tenant, Held()).guaranteed
+        return (most - its_own.get(kind, 0)) * each - released_millislices(
+            tenant, alike, borrowed=False
         )
 
     def _taken_elsewhere(self, tenant: str, jobs: Iterable[JobView]) -> int:

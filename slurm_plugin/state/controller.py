@@ -291,7 +291,7 @@ class ClusterState:
 
     def _room(self, service: ServiceView) -> TenantCapacity | None:
         borrows = not self.evictions.waits(service.tenant)
-        return self.quotas.room(service.tenant, self.jobs, self.view.services, borrows=borrows)
+        return self.quotas.room(service, self.jobs, self.view.services, borrows=borrows)
 
     def _may_be_outdated(self) -> bool:
         """Whether quota that is used up may have become free since the last look."""

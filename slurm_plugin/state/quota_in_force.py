@@ -14,6 +14,7 @@ from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import (
     capacity,
+    guaranteed_instances,
     guaranteed_use,
     node_costs,
     shared_costs,
@@ -23,6 +24,7 @@ from slurm_plugin.quota.tenants import (
     downward,
     effective_nominal,
     guaranteed_quota,
+    guaranteed_types,
     parent,
     payers,
 )
@@ -64,6 +66,7 @@ class QuotaInForce:
         self._nominal: Mapping[str, int] = {}
         self._guaranteed: Mapping[str, int] = {}
         self._type_limits: Mapping[str, Mapping[str, int]] = {}
+        self._types: Mapping[str, Mapping[str, int]] = {}
         self._budgets: Mapping[str, int] = {}
         self._payers: Mapping[str, str] = {}
         self._bounds = Attainable({}, {}, {})
@@ -85,6 +88,7 @@ class QuotaInForce:
         self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
         self._nominal = effective_nominal(policy)
         self._guaranteed = guaranteed_quota(policy)
+        self._types = guaranteed_types(policy)
         self._budgets, self._payers = period_budgets(policy), payers(policy)
         self._bounds = attainable(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
@@ -136,20 +140,26 @@ class QuotaInForce:
 
     def room(
         self,
-        tenant: str,
+        service: ServiceView,
         jobs: Sequence[JobView],
         services: Sequence[ServiceView],
         *,
         borrows: bool,
     ) -> TenantCapacity | None:
-        """The tenant's room in its own QOS, and with what it may borrow, if it ``borrows`` now.
+        """The room of the service's tenant in its own QOS, and with what it may borrow, if it
+        ``borrows`` now.
 
         None if it has no quota.
         """
         quotas = SlotQuotas(
-            self._guaranteed, self._bounds, self.ceilings, self._partitions, self._settings.costs
+            self._guaranteed,
+            self._bounds,
+            self.ceilings,
+            self._partitions,
+            self._settings.costs,
+            self._types,
         )
-        return quotas.room(tenant, jobs, services, borrows=borrows)
+        return quotas.room(service, jobs, services, borrows=borrows)
 
     def snapshot(
         self,
@@ -193,4 +203,6 @@ class QuotaInForce:
             ),
             newest=tokens(jobs, seen.at_s - _NEWEST_S),
             highest_quotas=self._bounds.quotas,
+            guaranteed_types=self._types,
+            guaranteed_instances=guaranteed_instances(jobs, partitions) if self._types else {},
         )

@@ -44,17 +44,19 @@ def test_limits_preemption_terms_and_modes_are_taken() -> None:
 def test_what_a_site_has_set_of_slicewise_s_qos_stays() -> None:
     settings = {
         LimitKey("qos", "slicewise_a", "grptres=billing"): Setting("7000", ""),
+        LimitKey("qos", "slicewise_a", "grptres=gres/gpu:a100"): Setting("1", ""),
         LimitKey("qos", "slicewise_a", "preempt"): Setting("slicewise_b_borrowed", ""),
     }
     was = QosLimits(
-        grp_tres={"billing": 3, "cpu": 9},
+        grp_tres={"billing": 3, "cpu": 9, "gres/gpu:a100": 2},
         grp_run_mins={"billing": 5, "cpu": 6},
         preempts=frozenset({"gone"}),
         preempt_exempt_s=60,
         priority=8,
     )
     site = {"slicewise_a": was, "slicewise_gate": QosLimits({"billing": 0}), "long": was}
-    own = own_qos(site)
+    types = {"a": Tenant("a", "", Quota(Millislices(GPU), type_nominals={"a100": 2}))}
+    own = own_qos(site, types)
     assert own == {
         "slicewise_a": QosLimits({"cpu": 9}, {"cpu": 6}, priority=8),
         "long": was,
@@ -62,7 +64,10 @@ def test_what_a_site_has_set_of_slicewise_s_qos_stays() -> None:
     preempts = frozenset({"slicewise_b_borrowed"})
     assert qos_limits(settings, own) == {
         "slicewise_a": QosLimits(
-            {"cpu": 9, "billing": 7000}, {"cpu": 6}, preempts=preempts, priority=8
+            {"cpu": 9, "billing": 7000, "gres/gpu:a100": 1},
+            {"cpu": 6},
+            preempts=preempts,
+            priority=8,
         )
     }
 

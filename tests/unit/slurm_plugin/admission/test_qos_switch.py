@@ -224,3 +224,16 @@ class TestTurn:
     @pytest.mark.parametrize("mode", ["observe", "advise"])
     async def test_it_does_nothing_in_other_modes(self, mode: str) -> None:
         assert (await self.turned(mode)).actions == []
+
+
+def test_what_the_guarantee_has_no_more_instances_for_is_borrowed() -> None:
+    """One of two slices is free, and the guarantee covers one instance of the type."""
+    quota = {**BORROWS, "type_nominals": {"1g.10gb": 1}}
+    policy = policy_of(tenant("vision", 2000, **quota))
+    jobs = [running(1), job(2, reason="QOSGrpGRES"), fixed(3, reason="QOSGrpGRES")]
+    assert moves(policy, jobs, MANAGED, COSTS) == {2: BORROWED}
+    assert moves(policy, [job(2, BORROWED)], MANAGED, COSTS) == {2: OWN}
+    tasks = array(4, 3)
+    assert moves(policy, [running(1), tasks], MANAGED, COSTS) == {
+        Tasks(4, frozenset({0, 1, 2})): BORROWED
+    }

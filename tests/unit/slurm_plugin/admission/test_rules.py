@@ -13,7 +13,7 @@ from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.rules import Mode, as_mode_allows, check_membership, submission_of
 from slurm_plugin.admission.rules import decide as decision
-from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
+from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Recent, Snapshot
 from slurm_plugin.admission_server.admit import Admission
 
 ALICE, BOB, UNKNOWN = 61001, 61002, 7
@@ -928,3 +928,41 @@ def test_parts_of_shared_gpus_with_a_price_are_admitted_on_the_own_quota(
 )
 def test_what_shared_gpus_are_refused_for(changes: dict[str, Any], code: str) -> None:
     assert decide(submit(**changes), SHARED, TOKEN).code == code
+
+
+BY_TYPE = replace(
+    SNAPSHOT,
+    guaranteed_types={"vision": {"1g.10gb": 2}},
+    guaranteed_instances={"vision": {"1g.10gb": 1}},
+)
+NONE_LENT = replace(BY_TYPE, borrowing_limits={}, ceilings={"vision": 6000})
+OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
+
+
+@pytest.mark.parametrize(
+    ("gres", "qos"),
+    [("gpu:1g.10gb:1", OWN), ("gpu:1g.10gb:2", BORROWED), ("gpu:3g.40gb:1", OWN)],
+)
+def test_what_the_guarantee_has_no_more_instances_for_waits_for_a_loan(gres: str, qos: str) -> None:
+    assert decide(submit(gres=gres), BY_TYPE, TOKEN).qos == qos
+    assert decide(submit(gres=gres), SNAPSHOT, TOKEN).qos == OWN
+    # It waits for its own where nothing may be borrowed.
+    assert decide(submit(gres=gres), NONE_LENT, TOKEN).qos == OWN
+    admitted = Recent(guaranteed_instances={"vision": {"1g.10gb": 1}})
+    small = decision(submit(gres="gpu:1g.10gb:1"), BY_TYPE, TOKEN, admitted).answer
+    assert small.qos == BORROWED
+
+
+def test_more_instances_than_are_ever_guaranteed_start_on_loan_or_never() -> None:
+    three = submit(gres="gpu:1g.10gb:3")
+    answer = decide(three, BY_TYPE, TOKEN)
+    assert answer.qos == BORROWED
+    words = "One task has 3 instances of 1g.10gb, 'vision' is guaranteed 2"
+    assert words in answer.notice
+    for snapshot, request_ in ((NONE_LENT, three), (BY_TYPE, altered(three, qos=OWN))):
+        answer = decide(request_, snapshot, TOKEN)
+        assert (answer.action, answer.code) == ("refuse", "SW-QUOTA-EXCEEDED")
+        assert words in answer.message
+    none = {"guaranteed_types": {"vision": {"1g.10gb": 0}}}
+    assert decide(service(), replace(BY_TYPE, **none), TOKEN).action == "admit"
+    assert decide(service(), replace(NONE_LENT, **none), TOKEN).code == "SW-QUOTA-EXCEEDED"

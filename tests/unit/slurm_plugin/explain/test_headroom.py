@@ -211,3 +211,14 @@ def test_what_is_over_its_limit_leaves_nothing_not_less():
 
 def test_every_cause_but_a_refusal_has_a_reason_in_squeue():
     assert {cause for cause in Cause if not SLURM_REASONS[cause]} == {Cause.BORROWING}
+
+
+def test_what_is_guaranteed_of_a_type_bounds_the_own_qos_alone():
+    now = situation(
+        tenant("a", 5000, type_nominals={"1g.10gb": 3}, borrowing_limit_millislices=9000),
+        held={"a": own(1)},
+        free={"1g.10gb": 9},
+    )
+    words = "a holds 1 of 3 guaranteed instances of 1g.10gb"
+    assert room(now).guaranteed_bound == Bound(Cause.GUARANTEED_TYPE, 2, words)
+    assert room(now).borrowed_bound.cause == Cause.CEILING

@@ -659,3 +659,20 @@ def test_a_service_s_array_tells_slots_at_rest_from_those_that_wait():
 def test_a_program_that_failed_at_once_has_run(reason: str, ran: str):
     over = job(1, reason, state=JobState.ENDED, start_s=NOW_S, end_s=NOW_S)
     assert asked("1", sight(over, tenants=(VISION,))).sentences == (ran,)
+
+
+def test_a_guarantee_of_a_type_counts_what_its_own_qos_holds():
+    by_type = tenant("vision", 9000, type_nominals={SMALL: 1})
+    now = sight(
+        running(1, NOW_S + 600),
+        running(2, NOW_S + 60, qos="slicewise_vision_borrowed"),
+        job(9, "QOSGrpGRES"),
+        tenants=(by_type,),
+    )
+    answer = asked("9", now)
+    assert "its tenant's guaranteed part has no more instances of this type" in answer.headline
+    assert answer.sentences[1] == (
+        "The jobs of vision in QOS slicewise_vision hold 1 of 1 guaranteed instances of 1g.10gb;"
+        " this one needs 1."
+    )
+    assert answer.start_s == NOW_S + 600

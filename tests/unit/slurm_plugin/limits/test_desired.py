@@ -803,3 +803,19 @@ def test_a_qos_that_stands_for_a_class_and_is_not_there_is_told_of():
     qos = (Qos("urgent", {}, frozenset()),)
     (said,) = unknown_qos(["urgent", "lost"], found_of("c", [ROOT], qos, CONFIG))
     assert "names lost, but slurmdbd has no such QOS" in said.text
+
+
+def test_guarantees_by_type_limit_the_own_qos_alone():
+    rows, qos = [ROOT, done("vision")], ours(vision=6000)
+    by_type = limited(type_nominals={"3g.40gb": 1, "9g.99gb": 1})
+    assert changes(by_type, rows, qos) == [
+        ["modify qos where name=slicewise_vision set grptres=gres/gpu:3g.40gb=1"]
+    ]
+    (said,) = limit_findings(allowed(by_type), found_of("c", rows, qos, CONFIG))
+    assert "9g.99gb" in said.text
+    set_ = [replace(one, grp_tres={**one.grp_tres, "gres/gpu:3g.40gb": 1}) for one in qos[:1]]
+    key = LimitKey("qos", "slicewise_vision", "grptres=gres/gpu:3g.40gb")
+    assert changes(by_type, rows, [*set_, *qos[1:]]) == []
+    assert changes(tenants(vision=6000), rows, [*set_, *qos[1:]], {key: KnownLimit("", "1")}) == [
+        ["modify qos where name=slicewise_vision set grptres=gres/gpu:3g.40gb=-1"]
+    ]

@@ -100,6 +100,8 @@ def test_the_slots_of_services_at_rest_are_wanted_any_moment():
 def test_limits_on_types_and_other_partitions_count():
     limited = policy_of(tenant("vision", 7000, type_limits={THREE: 1, WHOLE: 0}))
     assert need(run(10, 50, WHOLE), run(10, 50, THREE, 2), policy=limited) == {THREE: 1}
+    by_type = policy_of(tenant("vision", 7000, type_nominals={THREE: 1, WHOLE: 0}))
+    assert need(run(10, 50, WHOLE), run(10, 50, THREE, 2), policy=by_type) == {THREE: 1}
     elsewhere = (plain(1, partition="cpu"), run(10, 50, WHOLE, partition="cpu"))
     assert need(*elsewhere) == {}
     assert need(run(10, 50, "unpriced", 4)) == {}

@@ -134,3 +134,13 @@ def test_a_large_job_on_its_own_part_does_not_wait_behind_one_for_which_no_gpu_i
     use = QosUse(tasks={"slicewise_a_borrowed": (4000, 7000, 8000)})
     after = by_use({"a": before}, use)["a"]
     assert (after.own_limit_millislices, after.borrowed_limit_millislices) == (0, 7000)
+
+
+def test_a_guarantee_by_type_comes_before_what_its_tenant_runs_on_loan():
+    """Jobs on loan run on three of its four slices, and two wait for the guarantee."""
+    before = ceilings(POLICY, (), 10_000)["c"]
+    held, waits = {"slicewise_c_borrowed": 3000}, {"slicewise_c": 2000}
+    kept = by_use({"c": before}, QosUse(held, waits))["c"]
+    assert (kept.own_limit_millislices, kept.borrowed_limit_millislices) == (1000, 3000)
+    first = by_use({"c": before}, QosUse(held, waits, own_first=frozenset({"slicewise_c"})))["c"]
+    assert (first.own_limit_millislices, first.borrowed_limit_millislices) == (2000, 2000)

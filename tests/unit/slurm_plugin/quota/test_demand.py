@@ -15,9 +15,13 @@ from slurm_plugin.quota.demand import (
     PendingDemand,
     capacity,
     demand,
+    guaranteed_instances,
     guaranteed_use,
     held,
+    late_jobs,
     node_costs,
+    paid_by_guaranteed,
+    qos_use,
     waiting_for_own,
     waiting_instances,
     waits_for_nodes,
@@ -92,7 +96,7 @@ def test_of_all_that_slurm_names_these_wait_for_quota():
     jobs = [waiting(reason=name, held=name in held) for name in slurm_reasons()]
     assert {job.reason for job in jobs if waits_for_quota(job)} == {
         *("None", "SchedDefer", "Priority", "Resources", "ReqNodeNotAvail", "QOSGrpBilling"),
-        *("Prolog", "Cleaning"),
+        *("Prolog", "Cleaning", "QOSGrpGRES"),
         *ended,
         *of_blue_gene,
     }
@@ -347,3 +351,40 @@ def test_tasks_that_wait_for_their_tenant_s_own_quota_do_so_each_for_itself() ->
     assert waiting_for_own((tasks,), MANAGED, COSTS) == {
         "vision": [PendingDemand(7, 2000, tasks=2)]
     }
+
+
+BY_TYPE = {"vision": Tenant("vision", "", Quota(Millislices(9000), type_nominals={"1g.10gb": 3}))}
+LARGE = {"gres/gpu:3g.40gb": "1"}
+
+
+def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
+    """Running jobs hold two of three; a job of two is beyond, one of another type is not."""
+    small, large = waiting(job_id=8, priority=9), waiting(job_id=9, tres=LARGE)
+    jobs = [job(), small, large, waiting(job_id=10, reason="QOSGrpGRES")]
+    assert list(paid_by_guaranteed(jobs, BY_TYPE, COSTS)) == [large]
+    assert list(late_jobs(jobs, BY_TYPE, MANAGED, COSTS, 10**9)) == [large]
+    assert demand(BY_TYPE, jobs, MANAGED, COSTS) == {"vision": 5500}
+    used = qos_use(BY_TYPE, jobs, MANAGED, COSTS)
+    assert used.waiting == {"slicewise_vision": 3500}
+    assert used.own_first == {"slicewise_vision"}
+    assert qos_use(ROOM, jobs, MANAGED, COSTS).own_first == frozenset()
+    one = waiting(tres={"gres/gpu:1g.10gb": "1"}, untouched=frozenset({4, 5}))
+    assert list(paid_by_guaranteed([job(), one], BY_TYPE, COSTS)) == [one], "the first task"
+
+
+def test_a_job_in_the_own_qos_that_waits_for_its_type_may_move_and_calls_nothing_back() -> None:
+    own = waiting(reason="QOSGrpGRES")
+    assert waits_for_quota(own)
+    assert waiting_for_own([own], MANAGED, COSTS) == {}
+    assert not waits_for_quota(waiting(reason="QOSGrpGRES", qos="slicewise_vision_borrowed"))
+    assert not waits_for_quota(waiting(reason="QOSGrpGRES", qos="normal"))
+
+
+def test_instances_of_the_guarantee_are_counted_by_type() -> None:
+    jobs = [
+        job(),
+        waiting(tres=LARGE, untouched=frozenset({1, 2})),
+        job(qos="slicewise_vision_borrowed"),
+        waiting("a", reason="Dependency"),
+    ]
+    assert guaranteed_instances(jobs, MANAGED) == {"vision": {"1g.10gb": 2, "3g.40gb": 2}}

@@ -322,3 +322,36 @@ def test_what_follows_from_a_policy_is_not_taken_from_what_it_was_before() -> No
     assert tenants.guaranteed_quota(policy) == {"org": 5, "lab": 4}
     policy["new"] = policy.pop("lab")
     assert tenants.downward(policy) == ("org", "new")
+
+
+def test_guarantees_by_type_are_set_as_a_whole_and_what_those_below_are_due_is_taken_off():
+    lab = tenants.changed(POLICY, update("imaging", type_nominals={"1g.10gb": 5, "a100": 0}))
+    assert tenants.guaranteed_types(POLICY) == {}
+    both = {"1g.10gb": 5, "a100": 0}
+    none = dict.fromkeys(both, 0)
+    assert tenants.guaranteed_types(lab) == {"imaging": both, "mri": none, "ct": none}
+    after = tenants.changed(lab, update("mri", type_nominals={"1g.10gb": 2, "3g.40gb": 1}))
+    assert tenants.guaranteed_types(after) == {
+        "imaging": {"1g.10gb": 3, "a100": 0},
+        "mri": {"1g.10gb": 2, "3g.40gb": 1, "a100": 0},
+        "ct": none,
+    }
+    assert tenants.nominal_types(after)["physics"] == {"1g.10gb": 5, "3g.40gb": 1}
+    again = tenants.changed(after, update("imaging", type_nominals={}))
+    assert tenants.guaranteed_types(again) == {"mri": {"1g.10gb": 2, "3g.40gb": 1}}
+
+
+def test_those_below_are_guaranteed_no_more_of_a_type_than_there_is_above():
+    lab = tenants.changed(POLICY, update("imaging", type_nominals={"1g.10gb": 2}))
+    words = "imaging is guaranteed 2 instances of 1g.10gb; with these changes the tenants below"
+    change = update("mri", type_nominals={"1g.10gb": 3})
+    with pytest.raises(InvalidInputError, match=words) as caught:
+        tenants.changed(lab, change)
+    assert str(caught.value).endswith("[SW-QUOTA-TREE]")
+    tenants.changed(lab, replace(change, type_nominals={"1g.10gb": 2}))
+    # What falls short already may stay as it is.
+    mri = replace(lab["mri"].quota, type_nominals={"1g.10gb": 3})
+    short = {**lab, "mri": replace(lab["mri"], quota=mri)}
+    tenants.changed(short, update("mri", weight=2))
+    assert refusal("bio", type_nominals={"3g.40gb": -1}).endswith("[SW-TYPE-LIMIT]")
+    assert refusal("bio", type_nominals={"": 1}).endswith("[SW-TYPE-LIMIT]")

@@ -719,3 +719,17 @@ def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
     held = job(3, account="a", qos="slicewise-borrowed")
     (queue,) = seen(array, first, held, nodes=(N,)).queues.values()
     assert [(one.need.key, one.tasks, one.since_s) for one in queue] == [(9, 1, 5), (8, 2, 5)]
+
+
+def test_who_waits_beyond_a_guarantee_of_a_type_keeps_no_other_type_idle():
+    """Its own part would pay for more of the type, of which nothing is free."""
+    tenants = policy({"a": 4000, "b": 0})
+    quota = replace(tenants["a"].quota, type_nominals={"1g.10gb": 0})
+    by_type = {**tenants, "a": replace(tenants["a"], quota=quota)}
+    there = waiting({"3g.40gb": 1}, a=[wait(1, SMALL, tasks=4)], b=[wait(2, LARGE)])
+    demand = {"a": 4000, "b": 3500}
+    assert own_needs(tenants, demand, there.queues)["a"] == 4000
+    assert own_needs(by_type, demand, there.queues)["a"] == 0
+    assert own_needs(by_type, demand, there.queues, guaranteed=("a",))["a"] == 0
+    assert lent(tenants, there)[0] == {}
+    assert lent(by_type, there)[0] == {"b": 3500}

@@ -8,7 +8,7 @@ from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.messages import BudgetView
+from cluster.rpc.messages import BudgetView, ServiceView, SlotView
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.types import Budget
 from slurm_plugin.services.slot_actions import TenantCapacity
@@ -17,6 +17,17 @@ from slurm_plugin.state.quota_in_force import QuotaInForce
 BORROWER = policy_of(
     tenant("vision", 3000, borrowing_limit_millislices=Millislices(4000)),
     tenant("lab", 9000, lending_limit_millislices=Millislices(9000)),
+)
+SERVICE = ServiceView(
+    array_job_id=814,
+    tenant="vision",
+    name="resnet",
+    user="alice",
+    submit_s=0,
+    directives={},
+    profile="1g.10gb",
+    cost_millislices=1000,
+    slots=(),
 )
 OWN, BORROWED, BEFORE = "slicewise_vision", "slicewise_vision_borrowed", "normal"
 
@@ -43,13 +54,13 @@ def test_what_jobs_hold_in_qos_of_before_is_taken_off_as_slurms_limits_have_it(
 ) -> None:
     """First of what is lent. Slots were released that Slurm did not start."""
     jobs = [runs(0, OWN), runs(1, BORROWED), runs(2, BEFORE), runs(3, BEFORE)]
-    room = quotas(lent).room("vision", jobs, [], borrows=True)
+    room = quotas(lent).room(SERVICE, jobs, [], borrows=True)
     assert room == TenantCapacity(own=3000, own_held=own_held, most=7000, held=4000)
 
 
 def test_what_they_hold_in_other_qos_is_never_more_than_the_own_part() -> None:
     jobs = [runs(index, BEFORE) for index in range(5)]
-    room = quotas(0).room("vision", jobs, [], borrows=True)
+    room = quotas(0).room(SERVICE, jobs, [], borrows=True)
     assert room == TenantCapacity(own=3000, own_held=3000, most=7000, held=5000)
 
 
@@ -102,3 +113,39 @@ def test_of_the_budgets_on_the_way_up_the_one_that_leaves_the_least_binds() -> N
     above = BudgetView(payer="science", run_millislice_min=500)
     own = BudgetView(payer="vision", run_millislice_min=20, resets_s=31 * 86_400)
     assert budgets == {"science": above, "vision": own, "nlp": above, "free": None}
+
+
+@pytest.mark.parametrize(
+    ("of_type", "borrowing", "expected"),
+    [
+        (3, 4000, TenantCapacity(own=3000, own_held=1000, most=7000, held=2000)),
+        (2, 4000, TenantCapacity(own=3000, own_held=2000, most=7000, held=2000)),
+        (0, 4000, TenantCapacity(own=3000, own_held=4000, most=7000, held=2000)),
+        # What may not borrow has no more room than its guarantee has for the type.
+        (2, 0, TenantCapacity(own=3000, own_held=2000, most=3000, held=2000)),
+        (1, 0, TenantCapacity(own=3000, own_held=3000, most=3000, held=3000)),
+    ],
+)
+def test_replicas_have_room_for_as_many_of_their_type_as_are_guaranteed(
+    of_type: int, borrowing: int, expected: TenantCapacity
+) -> None:
+    """One replica of the type runs in the own QOS, one of an array without priced GPUs beside."""
+    quota = {"type_nominals": {"1g.10gb": of_type, "3g.40gb": 0}}
+    tenants = policy_of(
+        tenant("vision", 3000, borrowing_limit_millislices=Millislices(borrowing), **quota)
+    )
+    found = QuotaInForce(settings())
+    found.set_policy(tenants, {}, None)
+    jobs = [runs(0, OWN), runs(1, BORROWED)]
+    assert found.room(SERVICE, jobs, [], borrows=True) == expected
+
+
+def test_released_slots_of_the_type_take_its_guarantee_too() -> None:
+    found = QuotaInForce(settings())
+    found.set_policy(policy_of(tenant("vision", 3000, type_nominals={"1g.10gb": 2})), {}, None)
+    slots = tuple(SlotView(index=index, state="released") for index in (0, 1))
+    services = [SERVICE.model_copy(update={"slots": slots})]
+    room = found.room(SERVICE, [], services, borrows=True)
+    assert room == TenantCapacity(own=3000, own_held=3000, most=3000, held=3000)
+    other = SERVICE.model_copy(update={"profile": "3g.40gb"})
+    assert found.room(other, [], services, borrows=True) == replace(room, own_held=2000, held=2000)
