@@ -114,7 +114,7 @@ def _shown(system: str, record: MixedRecord, load: MixedLoad) -> Figures:
         start_s=load.warm_s,
         end_s=load.end_s,
         capacity_millislices=CAPACITY_MILLISLICES,
-        guarantees=(Guarantee(load.begin_s, load.guarantees),),
+        guarantees=(Guarantee(load.begin_s, load.guarantees, load.guaranteed_types),),
         grace_s=SETTINGS.lending.grace_s,
     )
     own = load.guarantees

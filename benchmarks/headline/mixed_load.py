@@ -95,6 +95,14 @@ class MixedLoad:
         return {name: sum(of.values()) for name, of in self.quotas.items()}
 
     @property
+    def guaranteed_types(self) -> Shares:
+        """How many instances of each type are guaranteed to each tenant."""
+        return {
+            name: {kind: of.get(kind, 0) // COSTS[kind] for kind in self.instances}
+            for name, of in self.quotas.items()
+        }
+
+    @property
     def seconds(self) -> float:
         """How long is measured."""
         return self.end_s - self.warm_s

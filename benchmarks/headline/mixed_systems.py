@@ -11,6 +11,7 @@ from benchmarks.headline.mixed_load import (
     NODES,
     SETTINGS,
     MixedLoad,
+    Shares,
     demand_s,
     divided,
 )
@@ -106,7 +107,7 @@ def slicewise(load: MixedLoad) -> MixedRecord:
     """
     cluster = _cluster(load, load.instances, youngest_first=True)
     services = tuple(one.slices for one in load.services)
-    policy = tenants(load.guarantees)
+    policy = tenants(load.guarantees, load.guaranteed_types)
     # A turn each second, as the launcher makes it.
     plan = SlicewisePlan(SLICEWISE, SETTINGS, policy, services=services, calm_s=0.0)
     site = Site(cluster, plan, COSTS, _replays(load, cluster), _times(load))
@@ -114,11 +115,21 @@ def slicewise(load: MixedLoad) -> MixedRecord:
     return MixedRecord(record, record.services)
 
 
-def tenants(guarantees: Mapping[str, int]) -> Policy:
-    """Each tenant is guaranteed what it owns, and lends and borrows without a limit."""
+def tenants(guarantees: Mapping[str, int], types: Shares) -> Policy:
+    """Each tenant is guaranteed what it owns, by type, and lends and borrows without a limit."""
     no_limit = MAX_NOMINAL_MILLISLICES
     return {
-        name: Tenant(name, "", Quota(Millislices(own), no_limit, no_limit, max(1, own // 1000)))
+        name: Tenant(
+            name,
+            "",
+            Quota(
+                Millislices(own),
+                no_limit,
+                no_limit,
+                max(1, own // 1000),
+                type_nominals=types[name],
+            ),
+        )
         for name, own in guarantees.items()
     }
 

@@ -22,7 +22,7 @@ from simulation.runs.node_figures import (
 from simulation.services.figures import ServiceOutcome, joined_outcome, outcome
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from simulation.slurm_model.model import REQUEUE_WAIT_S
-from slurm_plugin.quota.demand import FIRST_TASKS, late_before_s
+from slurm_plugin.quota.demand import FIRST_TASKS, has_types, late_before_s, take_types
 
 _SHORTEST_S = 10.0
 """Shorter runs count as that long in slowdowns: otherwise jobs of a second would outweigh all."""
@@ -30,10 +30,15 @@ _SHORTEST_S = 10.0
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Millislices guaranteed to each tenant from ``since_s`` on, without those below it."""
+    """What is guaranteed to each tenant from ``since_s`` on, without those below it.
+
+    Attributes:
+        types: most instances that are, by tenant and GRES type.
+    """
 
     since_s: float
     millislices: Mapping[str, int] = field(hash=False)
+    types: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -170,6 +175,8 @@ class _Sweep:
         self._record, self._by = record, by
         self._jobs = (*record.jobs, *record.replicas)
         self._own: Mapping[str, int] = {}
+        self._types: Mapping[str, Mapping[str, int]] = {}
+        self._held_types: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._held: Counter[str] = Counter()
         self._holding: set[int] = set()
         self._ran: set[int] = set()
@@ -205,7 +212,7 @@ class _Sweep:
         while later and later[0].since_s <= at_s:
             guarantee = later.popleft()
             self._until(guarantee.since_s)
-            self._own = guarantee.millislices
+            self._own, self._types = guarantee.millislices, guarantee.types
             self._look_at(tuple(self._waiting))
 
     def _until(self, at_s: float) -> None:
@@ -275,9 +282,11 @@ class _Sweep:
             self._holding.add(nth)
             self._ran.add(nth)
             self._held[tenant] += cost
+            self._held_types[tenant].update(job.gpus)
         elif not event.holds and nth in self._holding:
             self._holding.remove(nth)
             self._held[tenant] -= cost
+            self._held_types[tenant].subtract(job.gpus)
         return tenant
 
     def _look_at(self, tenants: Iterable[str]) -> None:
@@ -285,12 +294,17 @@ class _Sweep:
         for tenant in tenants:
             queue, before = self._waiting.get(tenant, {}), self._due.get(tenant, {})
             left = self._own.get(tenant, 0) - self._held[tenant]
+            held = self._held_types[tenant]
+            types = {kind: n - held[kind] for kind, n in self._types.get(tenant, {}).items()}
             due: dict[int, float] = {}
-            for nth, cost in islice(queue.items(), FIRST_TASKS):
+            within = (nth for nth in queue if not types or has_types(types, self._jobs[nth].gpus))
+            for nth in islice(within, FIRST_TASKS):
+                cost = queue[nth]
                 if left <= 0:
                     break
                 if cost <= left and nth not in self._ran:
                     left -= cost
+                    take_types(types, self._jobs[nth].gpus)
                     due[nth] = before.get(nth, self._at_s)
             for nth in before.keys() - due.keys():
                 self._note(tenant, nth, before[nth])

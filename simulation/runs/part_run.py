@@ -20,7 +20,7 @@ from simulation.site.requests import Replayable, replays
 from simulation.site.window_times import window_times_s
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 
 _STEPS = 200
 
@@ -84,12 +84,13 @@ def guarantees(plan: SlicewisePlan | None, begin_s: float, end_s: float) -> tupl
     if plan is None:
         return ()
     zone, found = plan.settings.ledger.time_zone, []
-    before: Mapping[str, int] | None = None
+    before: Guarantee | None = None
     for at_s in (begin_s, *window_times_s(plan.windows, begin_s, end_s, zone)):
-        own = guaranteed_quota(in_force(plan.tenants, plan.windows, moment(at_s, zone)))
-        if own != before:
-            found.append(Guarantee(at_s, own))
-            before = own
+        policy = in_force(plan.tenants, plan.windows, moment(at_s, zone))
+        one = Guarantee(at_s, guaranteed_quota(policy), guaranteed_types(policy))
+        if before is None or one != replace(before, since_s=at_s):
+            found.append(one)
+            before = one
     return tuple(found)
 
 

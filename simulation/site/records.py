@@ -1,7 +1,7 @@
 """What a simulated site leaves behind: which jobs waited and ran, and when."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from simulation.services.figures import ServiceRecord
@@ -32,6 +32,7 @@ class ReplayedJob:
         run_s: seconds that it runs if nothing ends it.
         given_up_s: when it was cancelled while it waited; None if it was not.
         waits_again: whether it waited after its last run when the simulation stopped.
+        gpus: GPU instances by type of all its nodes.
     """
 
     number: int
@@ -42,6 +43,7 @@ class ReplayedJob:
     runs: tuple[ReplayedRun, ...] = ()
     given_up_s: float | None = None
     waits_again: bool = False
+    gpus: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def replayed(
@@ -66,6 +68,7 @@ def replayed(
         runs=runs,
         given_up_s=given_up_s,
         waits_again=waits and bool(runs),
+        gpus={kind: n * job.request.nodes for kind, n in job.request.gpus.items()},
     )
 
 

@@ -139,3 +139,16 @@ def test_parts_are_joined_one_after_the_other() -> None:
 def test_runs_without_any_length_leave_nothing_behind() -> None:
     found = measure(one(0, "a", 4, 10, (10.0, 10.0)))
     assert (found.held_millislice_s, found.idle_wanted_millislice_s) == (0.0, 0.0)
+
+
+def test_what_is_owed_of_a_type_is_no_more_than_is_guaranteed_of_it() -> None:
+    types = {"a": {"small": 1}}
+    by = replace(HUNDRED, guarantees=(Guarantee(0.0, {"a": 6}, types),))
+    small, large = {"gpus": {"small": 1}}, {"gpus": {"large": 1}}
+    holds = one(0, "a", 1, 0, (0.0, 100.0), **small)
+    found = measure(holds, one(1, "a", 1, 10, **small), by=by).tenants["a"]
+    assert (found.own_waited_s, found.late_jobs) == (100.0, 1), "once the first has ended"
+    found = measure(holds, one(1, "a", 1, 10, **large), by=by).tenants["a"]
+    assert found.own_waited_s == 190.0
+    both = measure(one(1, "a", 1, 10, **small), one(2, "a", 1, 10, **small), by=by)
+    assert both.tenants["a"].late_jobs == 1
