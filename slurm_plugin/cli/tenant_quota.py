@@ -36,7 +36,11 @@ from slurm_plugin.common.known_names import names_text
 from slurm_plugin.common.uninstalled import require_installed
 from slurm_plugin.ledger.summaries import ledger_view_now
 from slurm_plugin.quota.accounts import place_in_slurm
-from slurm_plugin.quota.amounts import limit_from_text, limits_from_texts
+from slurm_plugin.quota.amounts import (
+    limit_from_text,
+    limits_from_texts,
+    type_nominals_from_texts,
+)
 from slurm_plugin.quota.tenants import changed, overcommitted_millislices
 from slurm_plugin.quota.types import Policy, Quota, QuotaChange, TenantUpdate
 
@@ -60,7 +64,8 @@ tenant_quota_app.add_typer(calendar_app, name="calendar")
     epilog="Examples: slicewise tenant-quota set vision --nominal 6"
     " | slicewise tenant-quota set vision --nominal 6 --wait 60"
     " | slicewise tenant-quota set nlp --borrowing-limit unlimited --weight 2"
-    " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'",
+    " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'"
+    " | slicewise tenant-quota set nlp --nominal 12 --type-nominal 1g.10gb=5",
 )
 def set_quota(
     tenant: TenantName,
@@ -75,6 +80,15 @@ def set_quota(
     lending_limit: LendingLimit = None,
     weight: Annotated[
         int | None, typer.Option(help="Its share of idle slices, relative to other borrowers.")
+    ] = None,
+    type_nominal: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TYPE=COUNT",
+            help="Instances of a type that the nominal guarantees at most; more run on loan."
+            " TYPE=none: as many as its slices pay for. May be given several times.",
+            show_default=False,
+        ),
     ] = None,
     limit: Annotated[
         list[str] | None,
@@ -104,7 +118,7 @@ def set_quota(
         lending_limit_millislices=_read(limit_from_text, lending_limit, "--lending-limit"),
         weight=weight,
     )
-    if update == TenantUpdate(tenant) and not limit:
+    if update == TenantUpdate(tenant) and not limit and not type_nominal:
         raise typer.BadParameter("Give what to set: --nominal, --limit or another option.")
     settings = load_settings()
     with opened_ledger(settings) as ledger:
@@ -116,8 +130,8 @@ def set_quota(
             look = look_at_slurm(settings)
             update = replace(update, parent=place_in_slurm(policy, tenant, look.accounts))
         require_installed(look is not None and look.is_uninstalled)
-        if limit:
-            update = _limited(update, policy, settings, limit)
+        if limit or type_nominal:
+            update = _by_type(update, policy, settings, limit or (), type_nominal or ())
         if look is not None and not overcommit:
             check_capacity(policy, changed(policy, update), look.capacity_millislices)
         began_s = time.monotonic()
@@ -153,13 +167,25 @@ def _read(
     return None if text is None else reader(text, key)
 
 
-def _limited(
-    update: TenantUpdate, policy: Policy, settings: Settings, limits: Sequence[str]
+def _by_type(
+    update: TenantUpdate,
+    policy: Policy,
+    settings: Settings,
+    limits: Sequence[str],
+    nominals: Sequence[str],
 ) -> TenantUpdate:
-    """Return the update with all limits of types and models, unchanged ones included."""
+    """Return the update with all limits of types and models, or all guarantees by type.
+
+    Of what is set of one of both, unchanged ones are included.
+    """
     quota = policy[update.tenant].quota if update.tenant in policy else Quota(Millislices(0))
-    found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
-    return replace(update, type_limits=found.types, model_limits=found.models)
+    if limits:
+        found = limits_from_texts(limits, quota, settings.costs, settings.gpus)
+        update = replace(update, type_limits=found.types, model_limits=found.models)
+    if nominals:
+        types = type_nominals_from_texts(nominals, quota, settings.costs)
+        update = replace(update, type_nominals=types)
+    return update
 
 
 def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:

@@ -39,6 +39,7 @@ class ChangeOfTenantJson(ChangeJson):
     weight: int | None
     type_limits: dict[str, int] | None
     model_limits: dict[str, int] | None
+    type_nominals: dict[str, int] | None
     budget: Budget | Literal["off"] | None
 
 

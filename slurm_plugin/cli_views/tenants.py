@@ -21,7 +21,7 @@ from slurm_plugin.cli_views.texts import (
 )
 from slurm_plugin.quota.accounts import AccountDifference, TakeOver
 from slurm_plugin.quota.amounts import limit_text
-from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Tenant, TenantUpdate
+from slurm_plugin.quota.types import Loan, Policy, Quota, QuotaChange, Tenant, TenantUpdate
 from slurm_plugin.quota.words import (
     budget_text,
     limits_text,
@@ -119,11 +119,19 @@ def quotas_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
             column("borrows", (_limit(q.borrowing_limit_millislices) for q in quotas), right=True),
             column("lends", (_limit(q.lending_limit_millislices) for q in quotas), right=True),
             column("weight", (quota.weight for quota in quotas), right=True, rank=3),
+            *_types(quotas),
             column("at most", map(limits_text, quotas), folds=True, rank=2),
             column("in use", _in_use(tenant_statuses), right=True),
             column("runs", (one.running for one in tenant_statuses), right=True, rank=1),
         )
     )
+
+
+def _types(quotas: Sequence[Quota]) -> Iterable[Column]:
+    """A column of guarantees by type, where there are some."""
+    if any(quota.type_nominals for quota in quotas):
+        texts = (types_text(quota.type_nominals) for quota in quotas)
+        yield column("by type", texts, folds=True, rank=2)
 
 
 def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
@@ -336,6 +344,10 @@ def _change_words(update: TenantUpdate) -> Iterable[tuple[str, str | None]]:
     yield (
         "models",
         _when_set(update.model_limits, lambda limits: models_text(limits) or "unlimited"),
+    )
+    yield (
+        "guaranteed by type",
+        _when_set(update.type_nominals, lambda types: types_text(types) or "any"),
     )
     yield "budget", None if update.budget is None else budget_text(update.budget)
 

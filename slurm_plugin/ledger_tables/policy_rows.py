@@ -51,6 +51,7 @@ def tenant(row: Any) -> Tenant:
         row.weight,
         row.type_limits,
         row.model_limits,
+        row.type_nominals,
     )
     return Tenant(row.tenant, row.parent, quota, _budget(row))
 
@@ -101,6 +102,7 @@ def quota_change(row: Any) -> QuotaChange:
         row.type_limits,
         row.model_limits,
         "off" if row.budget_period == _OFF else _budget(row),
+        row.type_nominals,
     )
     return QuotaChange(row.id, update, row.author, row.reason, row.at_s)
 
@@ -117,6 +119,7 @@ def change_values(update: TenantUpdate) -> Mapping[str, object]:
         "weight": update.weight,
         "type_limits": None if update.type_limits is None else dict(update.type_limits),
         "model_limits": None if update.model_limits is None else dict(update.model_limits),
+        "type_nominals": None if update.type_nominals is None else dict(update.type_nominals),
         **_budget_values(update),
     }
 

@@ -68,6 +68,7 @@ quota_changes = Table(
     Column("model_limits", JSONB(none_as_null=True)),
     Column("budget_period", Text),
     *(Column(name, BigInteger) for name in _BUDGETS),
+    Column("type_nominals", JSONB(none_as_null=True)),
     CheckConstraint(
         f"nominal_millislices BETWEEN 0 AND {MAX_NOMINAL_MILLISLICES}", name="nominal_in_range"
     ),
@@ -86,6 +87,7 @@ quota_changes = Table(
         "jsonb_typeof(type_limits) = 'object' AND jsonb_typeof(model_limits) = 'object'",
         name="limits_objects",
     ),
+    CheckConstraint("jsonb_typeof(type_nominals) = 'object'", name="type_nominals_object"),
     CheckConstraint(f"budget_period IN ({_PERIODS})", name="period_known"),
     CheckConstraint(
         " AND ".join(f"{name} BETWEEN 0 AND {MAX_BUDGET_MILLISLICE_S}" for name in _BUDGETS),
@@ -116,6 +118,7 @@ policy = table(
             "model_limits",
             "budget_period",
             *_BUDGETS,
+            "type_nominals",
         )
     ),
     schema=SCHEMA,

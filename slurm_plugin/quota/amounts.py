@@ -159,11 +159,33 @@ def limits_from_texts(
         elif name in types and _COUNT.fullmatch(amount):
             of_types[name] = int(amount)
         else:
-            _refuse_limit(text, (*types, *models))
+            _refuse_pair(
+                "--limit", text, (*types, *models), "TYPE=COUNT, MODEL=SLICES or NAME=none"
+            )
     return TypeLimits(of_types, of_models)
 
 
-def _refuse_limit(text: str, known: Iterable[str]) -> NoReturn:
+def type_nominals_from_texts(
+    texts: Iterable[str], quota: Quota, types: Collection[str]
+) -> Mapping[str, int]:
+    """Return the quota's guarantees by type after each ``TYPE=COUNT`` or ``TYPE=none``.
+
+    ``types`` are those of slicewise.toml. One of a type that is no longer there can still be taken
+    away. Raises InvalidInputError (SW-TYPE-LIMIT).
+    """
+    found = dict(quota.type_nominals)
+    for text in texts:
+        name, _, amount = text.partition("=")
+        if amount == NONE and name in {*types, *found}:
+            found.pop(name, None)
+        elif name in types and _COUNT.fullmatch(amount):
+            found[name] = int(amount)
+        else:
+            _refuse_pair("--type-nominal", text, types, "TYPE=COUNT or TYPE=none")
+    return found
+
+
+def _refuse_pair(option: str, text: str, known: Iterable[str], forms: str) -> NoReturn:
     names = sorted(known)
     name, _, amount = text.partition("=")
     if name in names:
@@ -172,6 +194,6 @@ def _refuse_limit(text: str, known: Iterable[str]) -> NoReturn:
         why = f"no GPU type or model is called {name!r}"
     raise InvalidInputError(
         "SW-TYPE-LIMIT",
-        f"--limit {text!r} can't be read: {why}.",
-        f"Write TYPE=COUNT, MODEL=SLICES or NAME=none; names: {', '.join(names)}.",
+        f"{option} {text!r} can't be read: {why}.",
+        f"Write {forms}; names: {', '.join(names)}.",
     )

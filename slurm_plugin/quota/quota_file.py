@@ -16,6 +16,7 @@ from slurm_plugin.quota.amounts import (
     budget_from_words,
     limit_from_text,
     limits_from_texts,
+    type_nominals_from_texts,
 )
 from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
 
@@ -28,6 +29,7 @@ borrowing_limit = "unlimited"       # or slices
 lending_limit = 3
 weight = 2
 limits = { "3g.40gb" = 2 }          # TYPE = COUNT, MODEL = SLICES, or NAME = "none"
+type_nominals = { "3g.40gb" = 1 }   # most that the nominal guarantees: TYPE = COUNT, or "none"
 
 [tenants.nlp]
 nominal = 9
@@ -75,6 +77,7 @@ _KEYS = (
     "lending_limit",
     "weight",
     "limits",
+    "type_nominals",
     "budget",
     "parent",
     _REMOVE,
@@ -188,6 +191,7 @@ def table_update(
         model_limits=limits.models if limits else None,
         budget=faults.tried(name, _budget, before, words),
         parent=faults.tried(name, _parent, words),
+        type_nominals=faults.tried(name, _type_nominals, words, before.quota, settings),
     )
 
 
@@ -259,6 +263,18 @@ def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> Ty
     if not isinstance(given, dict) or not given:
         raise _bad("limits: it must be a table such as { '3g.40gb' = 2 }", ("TYPE", "MODEL"))
     return limits_from_texts(_pairs(given), quota, settings.costs, settings.gpus)
+
+
+def _type_nominals(
+    words: Mapping[str, object], quota: Quota, settings: Settings
+) -> Mapping[str, int] | None:
+    """Return all guarantees by type, unchanged ones included; None if the table sets none."""
+    if "type_nominals" not in words:
+        return None
+    given = words["type_nominals"]
+    if not isinstance(given, dict) or not given:
+        raise _bad("type_nominals: it must be a table such as { '3g.40gb' = 1 }", ("TYPE",))
+    return type_nominals_from_texts(_pairs(given), quota, settings.costs)
 
 
 def _pairs(given: Mapping[str, object]) -> Iterator[str]:

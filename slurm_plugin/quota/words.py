@@ -48,24 +48,29 @@ def models_text(limits: Mapping[str, int]) -> str:
 
 def quota_words(before: Quota | None, after: Quota) -> str:
     """The nominal, and what else is new: ``nominal 6 slices (was 4 slices), weight 2 (was 1)``."""
-    old = quota_texts(before or Quota(Millislices(0)))
+    old, new = quota_texts(before or Quota(Millislices(0))), quota_texts(after)
     words = []
-    for name, text in quota_texts(after).items():
-        differs = text != old[name]
-        if differs or name == "nominal":
-            words.append(f"{name} {text}" + (f" (was {old[name]})" if before and differs else ""))
+    for name in {**new, **old}:
+        text, was = new.get(name, _ANY_TYPES), old.get(name, _ANY_TYPES)
+        if text != was or name == "nominal":
+            words.append(f"{name} {text}" + (f" (was {was})" if before and text != was else ""))
     return ", ".join(words)
 
 
 def quota_texts(quota: Quota) -> Mapping[str, str]:
-    """Each part of a quota in words, by its name."""
+    """Each part of a quota in words, by its name; guarantees by type only where there are some."""
+    types = types_text(quota.type_nominals)
     return {
         "nominal": slices_words(quota.nominal_millislices),
         "borrowing limit": limit_text(quota.borrowing_limit_millislices),
         "lending limit": limit_text(quota.lending_limit_millislices),
         "weight": str(quota.weight),
         "at most": limits_text(quota) or "anything",
+        **({_TYPE_NOMINALS: types} if types else {}),
     }
+
+
+_TYPE_NOMINALS, _ANY_TYPES = "guaranteed by type", "any"
 
 
 def budget_text(budget: Budget | Literal["off"]) -> str:

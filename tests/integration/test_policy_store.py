@@ -95,14 +95,19 @@ def test_what_an_update_leaves_out_stays(ledger: Ledger):
         nominal_millislices=Millislices(6000),
         weight=3,
         type_limits={"3g.40gb": 2},
+        type_nominals={"1g.10gb": 4},
         budget=budget,
     )
     ledger.tenants.change(nominal("lab", 0), "root", "")
     ledger.tenants.change(first, "root", "")
     ledger.tenants.change(TenantUpdate("vision", parent="lab"), "root", "")
-    quota = Quota(Millislices(6000), weight=3, type_limits={"3g.40gb": 2})
+    quota = Quota(
+        Millislices(6000), weight=3, type_limits={"3g.40gb": 2}, type_nominals={"1g.10gb": 4}
+    )
     assert ledger.tenants.policy()["vision"] == Tenant("vision", "lab", quota, budget)
-    ledger.tenants.change(TenantUpdate("vision", type_limits={}, budget="off"), "root", "")
+    ledger.tenants.change(
+        TenantUpdate("vision", type_limits={}, type_nominals={}, budget="off"), "root", ""
+    )
     assert ledger.tenants.policy()["vision"] == Tenant(
         "vision", "lab", Quota(Millislices(6000), weight=3)
     )
@@ -243,6 +248,7 @@ _BAD = {
         TenantUpdate("vision", type_limits={"3g.40gb": 10**20}),
         TenantUpdate("vision", type_limits={"\udcff": 1}),
         TenantUpdate("vision", type_limits={"a\x00": 1}),
+        TenantUpdate("vision", type_nominals={"3g.40gb": -1}),
     ],
     "SW-BUDGET-RANGE": [
         TenantUpdate("vision", budget=Budget(Period.DAY, MillisliceSeconds(-1))),

@@ -70,6 +70,7 @@ def test_the_example_can_be_read(tmp_path: Path):
         weight=2,
         type_limits={"3g.40gb": 2},
         model_limits={},
+        type_nominals={"3g.40gb": 1},
     )
     assert nlp.budget == Budget(
         Period.MONTH,
@@ -109,6 +110,16 @@ def test_a_budget_and_a_limit_can_be_taken_away(tmp_path: Path):
     text = "[tenants.a]\nbudget = 'none'\nlimits = { '1g.10gb' = 'none' }\n"
     (update,) = read(tmp_path, text, {"a": Tenant("a", "", quota, MONTHLY)})
     assert (update.budget, update.type_limits) == ("off", {})
+    assert update.type_nominals is None
+
+
+def test_a_guarantee_by_type_can_be_taken_away(tmp_path: Path):
+    quota = Quota(Millislices(0), type_nominals={"1g.10gb": 3, "3g.40gb": 1})
+    text = "[tenants.a]\ntype_nominals = { '1g.10gb' = 'none' }\n"
+    (update,) = read(tmp_path, text, {"a": Tenant("a", "", quota)})
+    assert (update.type_nominals, update.type_limits) == ({"3g.40gb": 1}, None)
+    with pytest.raises(InvalidInputError, match="type_nominals: it must be a table"):
+        read(tmp_path, "[tenants.a]\ntype_nominals = 3\n")
 
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path):

@@ -21,6 +21,7 @@ def row(period: str | None) -> SimpleNamespace:
         weight=1,
         type_limits={},
         model_limits={},
+        type_nominals={},
         budget_period=period,
         budget_millislice_s=3000,
         carry_over_millislice_s=2000,

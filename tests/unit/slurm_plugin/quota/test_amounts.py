@@ -104,3 +104,16 @@ def test_a_period_that_does_not_exist_is_refused_with_those_that_do():
     with pytest.raises(InvalidInputError, match="SW-PERIOD") as refused:
         amounts.period_from_text("year")
     assert refused.value.refusal.hint == f"Choose one of: {', '.join(Period)}."
+
+
+def test_guarantees_by_type_are_read_beside_those_that_stay():
+    quota = Quota(Millislices(6000), type_nominals={"3g.40gb": 2, "gone": 1})
+
+    def read(*texts: str) -> object:
+        return amounts.type_nominals_from_texts(texts, quota, TYPES)
+
+    assert read("1g.10gb=0") == {"1g.10gb": 0, "3g.40gb": 2, "gone": 1}
+    assert read("3g.40gb=none", "gone=none") == {}
+    for text in ("A100-80GB=7", "1g.10gb=-1", "1g.10gb", "gone=2"):
+        with pytest.raises(InvalidInputError, match=r"--type-nominal .* names: 1g\.10gb, 3g\.40gb"):
+            read(text)

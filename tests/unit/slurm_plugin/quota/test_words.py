@@ -1,5 +1,7 @@
 """Tests quotas and budgets in words."""
 
+from dataclasses import replace
+
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.quota.types import (
@@ -47,3 +49,14 @@ def test_a_change_of_a_tenant_in_one_line():
         " budget 1,000 slice-hours a month, carries over all (was none), below lab (was at the top)"
     )
     assert change_words("vision", before, None) == "vision: removed"
+
+
+def test_guarantees_by_type_are_told_where_there_are_some():
+    plain = Quota(Millislices(1000))
+    by_type = replace(plain, type_nominals={"3g.40gb": 2, "1g.10gb": 5})
+    words = "guaranteed by type 5 × 1g.10gb, 2 × 3g.40gb"
+    assert quota_words(plain, by_type) == f"nominal 1 slice, {words} (was any)"
+    assert quota_words(by_type, plain).endswith(
+        "guaranteed by type any (was 5 × 1g.10gb, 2 × 3g.40gb)"
+    )
+    assert "by type" not in quota_words(None, plain)
