@@ -53,6 +53,7 @@ from slurm_plugin.doctor.limit_checks import (
     drift_checks,
     group_checks,
     minutes_checks,
+    type_checks,
 )
 from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
@@ -268,6 +269,7 @@ class _Site:
                     len(seen.differences), [*map(out_of_band_text, seen.out_of_band)], wanted.mode
                 ),
                 *group_checks(policy),
+                *type_checks(policy, seen.inputs.seen.nodes, seen.inputs.rules.partitions),
                 *cluster_checks(policy, elsewhere),
                 *minutes_checks(seen.associations, policy),
             ),

@@ -305,6 +305,26 @@ def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(sandbox: Sandbox, 
         assert running(sandbox, account)[own] == found[own], "only borrowed jobs are preempted"
 
 
+def test_a_guarantee_of_a_type_leaves_the_rest_of_it_to_others(sandbox: Sandbox, account: str):
+    """Its ten slices would pay for all ten 1g.10gb, of which six are guaranteed to it."""
+    with tenant_account(sandbox) as other:
+        set_quota(sandbox, other, "4", "--lending-limit", "4", "--type-nominal", "1g.10gb=4")
+        set_quota(sandbox, account, "10", "--type-nominal", "1g.10gb=6")
+        for _ in range(12):
+            submit(sandbox, account, seconds=600)
+        own, borrowed = f"slicewise_{account}", f"slicewise_{account}_borrowed"
+        until_is(lambda: running(sandbox, account), {own: 6})
+        until(lambda: "QOSGrpGRES" in reasons(sandbox, account))
+        # What it has of its own quota left for other types is enough for the other four.
+        set_quota(sandbox, account, "10", "--borrowing-limit", "4")
+        until_is(lambda: running(sandbox, account), {own: 6, borrowed: 4})
+
+        for _ in range(5):
+            submit(sandbox, other, seconds=600)
+        until(lambda: running(sandbox, other)[f"slicewise_{other}"] == 4)
+        until_is(lambda: running(sandbox, account), {own: 6})
+
+
 def test_types_and_budgets_bind(sandbox: Sandbox, account: str):
     set_quota(sandbox, account, "5", "--limit", "1g.10gb=1")
     for _ in range(2):

@@ -36,6 +36,7 @@ from slurm_plugin.doctor.limit_checks import (
     drift_checks,
     group_checks,
     minutes_checks,
+    type_checks,
 )
 from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
@@ -170,6 +171,21 @@ def limits(
     return (*group_checks(policy), *cluster_checks(policy, elsewhere), *found)
 
 
+def guaranteed(**of_type: int) -> Iterable[Finding]:
+    """What is found where seven instances are there, and tenants in a group are guaranteed some."""
+    policy = {
+        name: Tenant(name, "group", Quota(4000, type_nominals={"1g.10gb": count}))  # type: ignore[arg-type]
+        for name, count in of_type.items()
+    }
+    group = Tenant("group", "", Quota(0, type_nominals={"1g.10gb": 7}))  # type: ignore[arg-type]
+    nodes = [replace(NODE, gpus={"1g.10gb": 7}), replace(NODE, partitions=frozenset({"cpu"}))]
+    return type_checks({"group": group, **policy}, nodes, frozenset({"gpu"}))
+
+
+def test_as_many_instances_as_there_are_may_be_guaranteed():
+    assert list(guaranteed(team=4, other=3)) == []
+
+
 def test_a_good_site_has_nothing_to_mend() -> None:
     found = (
         *(*conf(), *partition_checks(FACTS, WANTED), *limits(), *script(), *ledger(), *daemon()),
@@ -255,6 +271,7 @@ PLANTED = [
     ),
     # limits
     ("SW-LENDING-GROUP", HINT, limits({"group": 0})),
+    ("SW-QUOTA-TYPES", WARNING, guaranteed(team=8)),
     ("SW-LIMITS-MINUTES", HINT, limits(minutes={"billing": 900})),
     ("SW-LIMITS-SHARED", WARNING, limits(elsewhere=("slicewise_team",))),
     ("SW-LIMITS-SHARED", WARNING, limits(elsewhere=("slicewise_group_borrowed",))),
