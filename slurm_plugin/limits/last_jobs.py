@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cluster.language.billing import BillingUnit
+from cluster.language.gres import tres_name
 from cluster.language.jobs import ALLOTTED, JobState, JobView, folded_tasks
 from cluster.language.units import Millislices
 from cluster.slurm.fields import numbers_text
@@ -27,7 +28,7 @@ from slurm_plugin.common.qos_names import SHARED_QOS, is_ours, own_of, qos_name
 from slurm_plugin.limits.budget_parts import binding, drawn_on, larger_parts, minutes_left
 from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, SlurmLimits
 from slurm_plugin.quota.demand import FIRST_TASKS, is_waiting
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import LimitKey, Policy
 
 
@@ -52,11 +53,13 @@ class Due:
         slices: the limit at one time, by own QOS.
         budgets: the budgets on which each QOS, own or borrowed, draws.
         minutes: billing-minutes that each budget has left for jobs in these QOS.
+        types: TRES of GPU types whose limits on an own QOS end, as more of them ran on loan.
     """
 
     slices: Mapping[str, int] = field(default_factory=dict, hash=False)
     budgets: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     minutes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,10 @@ def due_of(
         {qos_name(name): billing.limit(part) for name, part in guaranteed_quota(policy).items()},
         drawn_on(policy, run_minutes, policy),
         {name: billing.limit(max(0, minutes)) for name, minutes in left.items()},
+        {
+            qos_name(name): tuple(map(tres_name, types))
+            for name, types in guaranteed_types(policy).items()
+        },
     )
 
 
@@ -160,11 +167,12 @@ def last_jobs(
 ) -> LastJobs:
     """Plan for the ``jobs`` in Slicewise's QOS.
 
-    Limits only grow, up to what is ``due`` to an own QOS. Higher limits that an operator has set
-    manually stay, and so do ``fixed`` limits. Without the ledger nothing is known to be due, so
-    limits stay as Slurm has them. Limits of QOS that are ``theirs``, which another cluster on the
-    same slurmdbd uses, also stay. Jobs that Slurm has ``refused`` to move are not moved. They are
-    named by job, and arrays as a whole, because tasks of an array start from look to look.
+    Limits only grow, up to what is ``due`` to an own QOS, and those of GPU types end there. Higher
+    limits that an operator has set manually stay, and so do ``fixed`` limits. Without the ledger
+    nothing is known to be due, so limits stay as Slurm has them. Limits of QOS that are ``theirs``,
+    which another cluster on the same slurmdbd uses, also stay. Jobs that Slurm has ``refused`` to
+    move are not moved. They are named by job, and arrays as a whole, because tasks of an array
+    start from look to look.
     """
     has = {
         name: Amount(row.grp_tres.get("billing"), row.grp_tres_run_mins.get("billing"))
@@ -200,8 +208,16 @@ def last_jobs(
     own = sorted(due.slices.keys() & has.keys() & rest.staying)
     grown = tuple(one for name in own for one in _differences(name, has[name], limits[name]))
     changing = {one.key for one in grown}
+    ended = (
+        Difference(key, str(now), "", "all of its tenant's jobs run in it")
+        for name in own
+        if name not in theirs
+        for tres in due.types.get(name, ())
+        if (now := found.qos[name].grp_tres.get(tres)) is not None
+        if (key := LimitKey("qos", name, f"grptres={tres}")) not in fixed
+    )
     reached = (key for name in own for key in _keys(name) if key not in changing)
-    return replace(rest, limits=grown, reached=tuple(reached))
+    return replace(rest, limits=(*grown, *ended), reached=tuple(reached))
 
 
 def _keys(qos: str) -> tuple[LimitKey, ...]:

@@ -565,3 +565,16 @@ async def test_a_slot_that_slurm_does_not_let_back_is_named_and_tried_at_the_nex
     done = await world.finish()
     assert len(done.given_back) == 1
     assert not [one for one in done.waits if "avoids" in one]
+
+
+async def test_a_guarantee_of_a_type_keeps_no_job_of_its_tenant_waiting_for_ever():
+    """None of the type was guaranteed: all ran on loan."""
+    world = World(job(1, BORROWED))
+    world.quota("vision", type_nominals={"1g.10gb": 0})
+    await world.installed()
+    tres = world.slurm.known[OWN].grp_tres
+    assert tres["gres/gpu:1g.10gb"] == 0
+    await world.uninstall()
+    assert world.qos() == {1: OWN}
+    assert "gres/gpu:1g.10gb" not in world.slurm.known[OWN].grp_tres
+    assert world.limit(OWN) == 3000
