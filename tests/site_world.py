@@ -78,13 +78,14 @@ def simulated(
     on: SimulatedCluster | None = None,
     last_s: float = DAY_S,
     begin_s: float = 0.0,
+    costs: Mapping[str, Millislices] = COSTS,
 ) -> SiteRecord:
     """What the site leaves behind."""
     on = on or cluster()
     times = SiteTimes(BEGIN_S + begin_s, BEGIN_S + last_s, BEGIN_S + last_s)
-    can = Replayable(on, COSTS)
+    can = Replayable(on, costs)
     found = replays(enumerate(jobs), can, begin_s=times.begin_s, end_s=times.last_s)
-    return Site(on, plan, COSTS, found, times).run()
+    return Site(on, plan, costs, found, times).run()
 
 
 def starts(record: SiteRecord) -> Mapping[int, float | None]:

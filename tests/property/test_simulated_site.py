@@ -25,11 +25,14 @@ from site_world import (
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.settings.file import Settings
+from simulation.cluster import SimulatedNode
 from simulation.history.jobs import HistoryJob
 from simulation.runs.measure import Guarantee, Yardstick, measured
 from simulation.site.plans import SlurmPlan
 from simulation.site.records import SiteRecord
 from simulation.slurm_model.requests import QosLimits
+from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import late_before_s
 from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
 
@@ -179,3 +182,67 @@ def test_the_same_past_gives_the_same_future(jobs: Sequence[HistoryJob], policy:
 
 def replaced(job: HistoryJob, **values: str) -> HistoryJob:
     return HistoryJob(**{**vars(job), **values})  # type: ignore[arg-type]
+
+
+CUT = {"1g.10gb": 7, "a100": 2}
+BOTH = Settings.model_validate(
+    {
+        "cluster": {"name": "test", "partitions": ["gpu"]},
+        "gpus": {"A100-80GB": {"types": ["1g.10gb"], "whole": ["a100"]}},
+    }
+)
+
+
+@st.composite
+def policies_by_type(draw: st.DrawFn) -> Policy:
+    """All instances of a node, each guaranteed to one of the tenants."""
+    owners = {kind: [draw(st.sampled_from(NAMES)) for _ in range(n)] for kind, n in CUT.items()}
+    types = {name: {kind: owners[kind].count(name) for kind in CUT} for name in NAMES}
+    return {
+        name: replace(
+            one,
+            quota=replace(
+                one.quota,
+                nominal_millislices=Millislices(run_cost(types[name], BOTH.costs)),
+                type_nominals=types[name],
+            ),
+        )
+        for name, one in tenants(**dict.fromkeys(NAMES, 0)).items()
+    }
+
+
+@st.composite
+def jobs_of_both(draw: st.DrawFn) -> tuple[HistoryJob, ...]:
+    """Jobs of one instance each."""
+    return tuple(
+        past(
+            draw(st.sampled_from(NAMES)),
+            {draw(st.sampled_from(("1g.10gb", "a100"))): 1},
+            draw(st.integers(0, 6000)),
+            float(draw(st.integers(1, 4000))),
+        )
+        for _ in range(draw(st.integers(1, 40)))
+    )
+
+
+@given(jobs_of_both(), policies_by_type())
+@settings(max_examples=examples(25), deadline=None)
+def test_what_is_guaranteed_of_a_type_waits_at_most_for_the_grace_and_its_rounds(
+    jobs: Sequence[HistoryJob], policy: Policy
+) -> None:
+    """And a tenant's own QOS never holds more of a type than that."""
+    on = replace(cluster(1), nodes=(SimulatedNode("n0", frozenset({"gpu"}), CUT),))
+    plan = slicewise(policy, settings=BOTH)
+    record = simulated(plan, *jobs, on=on, last_s=LAST_S, costs=BOTH.costs)
+    own = {name: int(one.quota.nominal_millislices) for name, one in policy.items()}
+    types = {name: one.quota.type_nominals for name, one in policy.items()}
+    grace_s = BOTH.lending.grace_s
+    guarantee = Guarantee(BEGIN_S, own, types)
+    by = Yardstick(BEGIN_S, BEGIN_S + LAST_S, 3 * GPU, (guarantee,), grace_s)
+    for sums in measured(record, by).tenants.values():
+        assert sums.own_waited_s <= grace_s + ROUNDS_S
+    for kind in CUT:
+        of_kind = replace(record, jobs=tuple(job for job in record.jobs if kind in job.gpus))
+        for held in held_over_time(of_kind, on_loan=False):
+            for name, amount in held.items():
+                assert amount <= types[name][kind] * BOTH.costs[kind]
