@@ -207,8 +207,8 @@ def as_budgets_let(
         minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)
         able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
         claimed = min(able, room.tasks(name, job.qos, cost, job.gpus))
-        taken = {kind: claimed * count for kind, count in job.gpus.items()}
-        room.take(name, job.qos, claimed * cost, taken)
+        gpus = {kind: claimed * count for kind, count in job.gpus.items()}
+        room.take(name, job.qos, claimed * cost, gpus)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
         judged[job.job_id] = _judged(job, able)
     return tuple(judged.get(job.job_id, job) for job in jobs)
