@@ -1,4 +1,4 @@
-"""Draws the systems side by side, and the GPUs that are in use over time."""
+"""Draws the systems side by side, and Slicewise by the term of loans."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
