@@ -67,8 +67,9 @@ class Scheduling:
     """How slurmctld schedules: what of SchedulerParameters matters here, in seconds.
 
     Attributes:
-        interval_s: seconds at least between two runs of the main scheduler. What delays submissions
-            in Slurm is batch_sched_delay; sched_min_interval is microseconds.
+        interval_s: seconds at least between two runs of the main scheduler (sched_min_interval).
+        batch_delay_s: seconds at least between two runs of it for what is submitted or released
+            (batch_sched_delay); what ends is followed at once.
         depth: waiting jobs that the main scheduler tries after a job came or ended
             (default_queue_depth).
         backfills: whether SchedulerType is sched/backfill.
@@ -84,6 +85,7 @@ class Scheduling:
 
     weights: PriorityWeights = PriorityWeights()
     interval_s: float = 2.0
+    batch_delay_s: float = 0.0
     depth: int = 100
     backfills: bool = True
     backfill_s: float = 30.0

@@ -121,7 +121,8 @@ class Site:
         self._replicas: list[ReplayedJob] = []
         self._refused: list[tuple[int, str]] = []
         self._give_up: list[tuple[float, int]] = []
-        self._settle_s = _SETTLE_S + cluster.scheduling.interval_s
+        of = cluster.scheduling
+        self._settle_s = _SETTLE_S + max(of.interval_s, of.batch_delay_s)
         # When something changed first since the last round; inf if nothing did.
         self._changed_s = -inf
         self._round_s = -inf

@@ -78,8 +78,8 @@ class SlurmModel:
         self._names = tuple(self._state.nodes.index)
         self._start_s = start_s
         self._backfills = cluster.scheduling.backfills
-        self._scheduler_s = self._full_s = self._backfill_s = inf
-        self._last_s = self._last_full_s = -inf
+        self._scheduler_s = self._batch_s = self._full_s = self._backfill_s = inf
+        self._last_s = self._last_batch_s = self._last_full_s = -inf
         self._last_backfill_s = self._ticked_s = start_s
         self._jobs: tuple[JobView, ...] = ()
 
@@ -302,7 +302,7 @@ class SlurmModel:
             elif state.wake_s <= at_s:
                 state.wake_s = inf
                 state.is_changed = True
-            elif self._scheduler_s <= at_s or self._full_s <= at_s:
+            elif min(self._scheduler_s, self._batch_s, self._full_s) <= at_s:
                 self._schedule()
             else:
                 self._backfill_s = inf
@@ -314,14 +314,23 @@ class SlurmModel:
         state = self._state
         if state.is_changed:
             state.is_changed = False
-            self._plan_runs()
-        own = min(self._scheduler_s, self._full_s, self._backfill_s, state.wake_s)
+            self._plan_run()
+            self._plan_further_runs()
+        own = min(self._scheduler_s, self._batch_s, self._full_s, self._backfill_s)
+        own = min(own, state.wake_s)
         return max(state.now_s, min(own, state.next_event_s(), self._tick_s()))
 
-    def _plan_runs(self) -> None:
-        now_s = self.now_s
-        due_s = max(now_s, self._last_s + self._state.scheduling.interval_s)
+    def _plan_run(self) -> None:
+        due_s = max(self.now_s, self._last_s + self._state.scheduling.interval_s)
         self._scheduler_s = min(self._scheduler_s, due_s)
+
+    def _plan_batch_run(self) -> None:
+        """Plan a run for jobs that were submitted or released."""
+        of = self._state.scheduling
+        due_s = max(self.now_s, self._last_s + of.interval_s, self._last_batch_s + of.batch_delay_s)
+        self._batch_s = min(self._batch_s, due_s)
+
+    def _plan_further_runs(self) -> None:
         self._full_s = min(self._full_s, self._phase_s(FULL_RUN_S, self._last_full_s))
         if self._backfills:
             every_s = self._state.scheduling.backfill_s
@@ -336,7 +345,9 @@ class SlurmModel:
     def _schedule(self) -> None:
         state = self._state
         is_full = self._full_s <= state.now_s
-        self._scheduler_s = inf
+        if self._batch_s <= state.now_s:
+            self._last_batch_s = state.now_s
+        self._scheduler_s = self._batch_s = inf
         self._last_s = state.now_s
         if is_full:
             self._full_s = inf
@@ -388,7 +399,8 @@ class SlurmModel:
         record.priority = state.priorities.of(record, state.now_s)
         state.enqueue(record)
         state.touch(record)
-        state.is_changed = True
+        self._plan_batch_run()
+        self._plan_further_runs()
 
     def _complete(self, record: JobRecord) -> None:
         self._state.complete(record)

@@ -98,6 +98,7 @@ class _Scheduling(_Section):
     weights: _Weights = _Weights()
     backfills: bool = True
     interval_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.interval_s
+    batch_delay_s: Annotated[float, Field(ge=0, le=3600)] = Scheduling.batch_delay_s
     depth: Annotated[int, Field(ge=1, le=1_000_000)] = Scheduling.depth
     backfill_s: Annotated[float, Field(gt=0, le=3600)] = Scheduling.backfill_s
     backfill_jobs: Annotated[int, Field(ge=1, le=1_000_000)] = Scheduling.backfill_jobs

@@ -20,7 +20,9 @@ from slurm_plugin.snapshot.contents import SiteSnapshot, SnapshotService
 _MULTIFACTOR, _BACKFILL = "priority/multifactor", "sched/backfill"
 _BY_QOS = "preempt/qos"
 _NEVER = "-1"
-_MINUTE_S = 60.0
+_MINUTE_S, _MICROSECOND_S = 60.0, 1e-6
+_MIN_INTERVAL_US, _BATCH_DELAY_S = 2.0, 3.0
+"""Slurm's sched_min_interval and batch_sched_delay where SchedulerParameters has none."""
 _MOST_S = 10_000_000
 
 
@@ -144,7 +146,8 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
     is_backfill = config.get("SchedulerType", _BACKFILL) == _BACKFILL
     return Scheduling(
         weights=weights,
-        interval_s=option("sched_min_interval", Scheduling.interval_s, 1e-6),
+        interval_s=option("sched_min_interval", _MIN_INTERVAL_US * _MICROSECOND_S, _MICROSECOND_S),
+        batch_delay_s=option("batch_sched_delay", _BATCH_DELAY_S),
         depth=int(option("default_queue_depth", Scheduling.depth)),
         backfills=is_backfill and options.get("bf_interval") != _NEVER,
         backfill_s=option("bf_interval", Scheduling.backfill_s, least=1),

@@ -71,6 +71,17 @@ def test_the_main_scheduler_pauses_between_its_runs():
     assert started(one) == {"1": 0, "2": 3}
 
 
+def test_what_is_submitted_waits_for_batch_sched_delay_and_what_ends_makes_room_at_once():
+    scheduling = Scheduling(interval_s=0, batch_delay_s=3, start_s=0, complete_s=0)
+    one = model({"a100": 2}, scheduling=replace(scheduling, backfills=False))
+    one.submit(job(run_s=10))
+    after(one, 1)
+    one.submit(job())
+    one.submit(job())
+    after(one, 10)
+    assert started(one) == {"1": 0, "2": 3, "3": 10}
+
+
 def test_the_first_that_waits_for_resources_makes_the_others_wait():
     one = model({"a100": 4}, scheduling=Scheduling(interval_s=0, backfills=False))
     for gpus in (3, 2, 1):

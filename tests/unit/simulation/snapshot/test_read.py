@@ -117,13 +117,16 @@ def test_scheduling_by_slurm_conf():
     found = scheduling_of(
         {
             "SchedulerType": "sched/builtin",
-            "SchedulerParameters": "sched_min_interval=2000000,bf_max_job_test=1000,bf_window=60,"
-            "default_queue_depth=7,bf_interval=x,defer",
+            "SchedulerParameters": "sched_min_interval=2000000,batch_sched_delay=1,"
+            "bf_max_job_test=1000,bf_window=60,default_queue_depth=7,bf_interval=x,defer",
             "PriorityType": "priority/basic",
             "PriorityWeightAge": "1000",
         }
     )
     assert (found.interval_s, found.backfill_jobs, found.backfill_window_s) == (2.0, 1000, 3600.0)
+    assert found.batch_delay_s == 1.0
+    bare = scheduling_of({})
+    assert (bare.interval_s, bare.batch_delay_s) == (pytest.approx(2e-6), 3.0)
     assert (found.depth, found.backfills, found.backfill_s, found.weights.age) == (7, False, 30, 0)
     assert not found.preempts_youngest_first
     assert [scheduling_of({"KillWait": one}).kill_wait_s for one in ("8 sec", "?")] == [8, 30]
