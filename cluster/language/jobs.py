@@ -266,7 +266,7 @@ class RunRecord:
         return gpu_types_of_tres(self.tres)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PastRun:
     """One row of accounting (``sacct -D -X``) with what the job asked for; it may never have run.
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from sys import intern
 
 from cluster.language.gres import parse_tres
 from cluster.language.jobs import PastRun
@@ -47,6 +48,8 @@ def parse_history(text: str, told: ReportsUnread) -> tuple[PastRun, ...]:
 def past_run(row: Mapping[str, str]) -> PastRun:
     """Read one row by sacct's names of its columns; only those of times and ids must be there.
 
+    Names are kept once for all rows: there may be millions.
+
     Raises OutsideError (SW-SLURM-FAILED) or LookupError if it can't be read.
     """
     task = row.get("JobID") or row["JobIDRaw"]
@@ -58,15 +61,15 @@ def past_run(row: Mapping[str, str]) -> PastRun:
     return PastRun(
         job_id=int(job_id),
         task=task,
-        user=row.get("User", ""),
-        account=row.get("Account", ""),
-        qos=named(row.get("QOS", "")),
-        partition=row.get("Partition", ""),
+        user=intern(row.get("User", "")),
+        account=intern(row.get("Account", "")),
+        qos=intern(named(row.get("QOS", ""))),
+        partition=intern(row.get("Partition", "")),
         submit_s=submit_s,
         eligible_s=time_s(row.get("Eligible", "")),
         start_s=start_s,
         end_s=end_s,
-        state=row["State"].partition(" ")[0],
+        state=intern(row["State"].partition(" ")[0]),
         time_limit_s=_limit_s(row.get("TimelimitRaw", "")),
         elapsed_s=_elapsed_s(row, start_s, end_s),
         nodes=_whole(row.get("NNodes", "")),

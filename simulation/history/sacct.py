@@ -8,6 +8,7 @@ array's own bound (``%4``) held back.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 
 from cluster.language.gres import gpu_types_of_tres
@@ -66,8 +67,9 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     for run in runs:
         by_job[run.task, run.job_id].append(run)
     counts = {"open": 0, "left": 0}
-    jobs = (job for runs in by_job.values() for job in _jobs_of(runs, counts))
     first_end_s = min(_ends(by_job.values()), default=None)
+    # Each run is let go when its job is made: both at once would take twice as much.
+    jobs = (job for key in tuple(by_job) for job in _jobs_of(by_job.pop(key), counts))
     found = in_order(islice(jobs, MOST_JOBS + 1))
     if len(found) > MOST_JOBS:
         raise unread.error(first[0], f"more than {MOST_JOBS} jobs follow")
@@ -202,7 +204,7 @@ def _has_run(run: PastRun) -> bool:
 def _request(run: PastRun) -> tuple[Mapping[str, int], int, int, int]:
     """GPUs by type, nodes, CPUs, memory in MiB."""
     tres = run.requested or run.allotted
-    gpus = _gpus(tres) or _gpus(run.allotted)
+    gpus = _kept_once(tuple((_gpus(tres) or _gpus(run.allotted)).items()))
     nodes = _count(tres.get("node", "")) or run.nodes or 1
     if max((nodes, *gpus.values())) > _MOST:
         raise ValueError(f"more than {_MOST} GPUs or nodes")
@@ -220,6 +222,12 @@ def _gpus(tres: Mapping[str, str]) -> Mapping[str, int]:
     )
     found = {**typed, "": untyped}
     return {name: count for name, count in found.items() if count > 0}
+
+
+@lru_cache(1 << 12)
+def _kept_once(gpus: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """The same mapping for all jobs that ask for the same."""
+    return dict(gpus)
 
 
 def _count(text: str) -> int:
