@@ -93,7 +93,9 @@ def _columns(first: Line, unread: UnreadLines) -> tuple[Sequence[str], bool]:
     if _IDS.isdisjoint(cells):
         columns = _NAMELESS.get(len(cells))
         if columns is None:
-            raise unread.error(number, "neither names of sacct's columns nor as many as are known")
+            raise unread.nothing(
+                number, "neither names of sacct's columns nor as many as are known"
+            )
         return columns, False
     missing = [name for name in _NEEDED if name not in cells]
     if _TRES.isdisjoint(cells):

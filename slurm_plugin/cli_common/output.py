@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from errno import EISDIR
+from errno import EINVAL, EISDIR
 from io import BufferedWriter, FileIO, IOBase, TextIOWrapper
 from pathlib import Path
 from tempfile import mkstemp
@@ -85,8 +85,8 @@ def whole_file(path: Path) -> Iterator[IO[str]]:
     """Write a text file that only its owner can read; it gets its name once all is on disk.
 
     Raises InvalidInputError (SW-OUTPUT) if it can't be written, at once where the directory is not
-    there or may not be written; ``path`` is unchanged then. Errors of the body go through as they
-    are.
+    there or may not be written, or ``path`` is no regular file; ``path`` is unchanged then. Errors
+    of the body go through as they are.
     """
     with _whole(path, _text) as file:
         yield file
@@ -108,6 +108,9 @@ class _Unnamed(FileIO):
         with _writing(path):
             if path.is_dir():
                 raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+            if path.exists() and not path.is_file():
+                # Root would put a file in the place of a device that others use.
+                raise OSError(EINVAL, "It is a device, a pipe or a socket")
             descriptor, name = mkstemp(prefix=".export-", dir=path.parent)
             super().__init__(name, "w", opener=lambda *_: descriptor)
 

@@ -47,6 +47,19 @@ def test_a_place_that_takes_no_file_is_refused_before_the_work(
 
 
 @BOTH
+def test_no_device_and_no_pipe_gets_a_file_in_its_place(opened: Opened, tmp_path: Path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/null")
+    for path in (pipe, link):
+        with pytest.raises(InvalidInputError, match="a device, a pipe") as refused, opened(path):
+            pytest.fail("the work had begun")
+        assert refused.value.refusal.code == "SW-OUTPUT"
+    assert pipe.is_fifo()
+    assert {one.name for one in tmp_path.iterdir()} == {"pipe", "link"}
+
+
+@BOTH
 def test_an_error_of_the_work_itself_goes_through(opened: Opened, tmp_path: Path):
     with pytest.raises(FileNotFoundError, match="sacct"), opened(tmp_path / "site.zip"):
         raise FileNotFoundError(2, "No such file or directory", "sacct")
