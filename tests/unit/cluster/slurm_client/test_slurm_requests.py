@@ -273,7 +273,7 @@ async def test_modifications_are_lines_of_few_processes_and_a_refused_one_is_fou
 async def test_after_limits_were_set_those_qos_are_shown_and_no_others(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
-    row = "%s|billing=5|||||cluster||\\n"
+    row = "%s|billing=5|||||cluster|||\\n"
     stand_in("sacctmgr", f"case \"$*\" in *show*) printf '{row}' a b other;; esac\n")
     changes = [
         ("add", "qos", "b", "grptres=billing=5"),
@@ -294,7 +294,7 @@ async def test_after_limits_were_set_those_qos_are_shown_and_no_others(
 
 async def test_of_many_qos_all_are_shown(tmp_path: Path, stand_in: StandIn) -> None:
     """Their names may be longer than an argument."""
-    stand_in("sacctmgr", "case \"$*\" in *show*) printf 'q7||||||||\\nother||||||||\\n';; esac\n")
+    stand_in("sacctmgr", "case \"$*\" in *show*) printf 'q7|||||||||\\nother|||||||||\\n';; esac\n")
     changes = [("modify", "qos", "where", f"name=q{n}", "set", "preempt=") for n in range(101)]
     changed = await CommandSlurm().set_limits(changes)
     assert [one.name for one in changed.qos] == ["q7"]
