@@ -113,17 +113,12 @@ class ServiceGateway:
         return any(run.told_s is not None for run in self.runs.values())
 
     def finished(self, kill_wait_s: float) -> frozenset[int]:
-        """Slots whose run was told to end and is over: it has answered what it had, or must go.
-
-        What it works on then is lost.
-        """
+        """Slots whose run was told to end and is over: it has answered what it had, or must go."""
         now_s, over = self.requests.now_s, set[int]()
         for index, run in self.runs.items():
             if run.told_s is None:
                 continue
             must_go = now_s >= run.told_s + max(1.0, kill_wait_s - _BEFORE_KILL_S)
-            if must_go:
-                self.requests.end(run.requests)
             if must_go or (not run.requests.in_flight and now_s >= run.told_s + _NOTICE_S):
                 over.add(index)
         return frozenset(over)
