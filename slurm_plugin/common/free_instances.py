@@ -21,7 +21,7 @@ def free_instances(nodes: Iterable[NodeView]) -> Counter[str]:
     for node in nodes:
         could_start = is_usable(node) and not node.blocked
         for name in (*node.gpus, *node.shared) if node.shared else node.gpus:
-            free[name] += idle(node, name) if could_start else 0
+            free[name] = free.get(name, 0) + (idle(node, name) if could_start else 0)
     return free
 
 

@@ -438,7 +438,7 @@ def waits_for_quota(job: JobView) -> bool:
 
 def waits_for_budget(job: JobView) -> bool:
     """Whether a job could start now if more of its budget were left."""
-    return job.reason in {QOS_BUDGET, ACCOUNTS_BUDGET} and is_waiting(job)
+    return is_waiting(job) and job.reason in {QOS_BUDGET, ACCOUNTS_BUDGET}
 
 
 def waits_for_nodes(job: JobView) -> bool:
@@ -462,18 +462,20 @@ def paid_by_guaranteed(
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
     included, as what is left of a budget changes with every run.
     """
+    waiting = [
+        job
+        for job in jobs
+        if (waits_for_quota(job) or (or_by_budget and waits_for_budget(job)))
+        and job.qos == qos_name(job.account)
+    ]
+    if not waiting:
+        return
     left = Counter(guaranteed_quota(policy))
     types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
-    guaranteed = [job for job in jobs if job.qos == qos_name(job.account)]
-    for job in guaranteed:
-        if job.state in ALLOTTED:
+    for job in jobs:
+        if job.state in ALLOTTED and job.qos == qos_name(job.account):
             left[job.account] -= run_cost(job.gpus, costs)
             take_types(types.get(job.account), job.gpus)
-    waiting = (
-        job
-        for job in guaranteed
-        if waits_for_quota(job) or (or_by_budget and waits_for_budget(job))
-    )
     for job in by_priority(waiting):
         cost = run_cost(job.gpus, costs)
         for _ in range(max(1, len(job.untouched))):

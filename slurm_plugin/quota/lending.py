@@ -25,7 +25,7 @@ Loans never change without a reason: the same demand leaves them as they are.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -129,18 +129,22 @@ def crossing(policy: Policy, loans: Iterable[Loan]) -> tuple[Mapping[str, int], 
 
 def _flow(policy: Policy, loans: Iterable[Loan]) -> _Flow:
     """Sum up what the loans carry through each gate."""
-    flow: _Flow = Counter()
+    flow: defaultdict[_Gate, int] = defaultdict(int)
     for loan in loans:
+        amount = loan.amount_millislices
         for gate in _gates(policy, loan):
-            flow[gate] += loan.amount_millislices
-    return flow
+            flow[gate] += amount
+    return Counter(flow)
 
 
 def _gates(policy: Policy, loan: Loan) -> list[_Gate]:
     """List every gate on a loan's way, up to the nearest tenant with both ends in its subtree."""
-    up = (loan.lender, *ancestors(policy, loan.lender))
-    down = (loan.borrower, *ancestors(policy, loan.borrower))
-    gates: list[_Gate] = [("lends", loan.lender), ("borrows", loan.borrower)]
+    lender, borrower = loan.lender, loan.borrower
+    gates: list[_Gate] = [("lends", lender), ("borrows", borrower)]
+    above, beside = ancestors(policy, lender), ancestors(policy, borrower)
+    if not above and not beside and lender != borrower:
+        return [*gates, ("out", lender), ("in", borrower)]
+    up, down = (lender, *above), (borrower, *beside)
     gates += [("out", name) for name in up if name not in down]
     gates += [("in", name) for name in down if name not in up]
     return gates

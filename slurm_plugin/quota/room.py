@@ -1,6 +1,6 @@
 """Tracks what running jobs leave of tenants' guaranteed quotas and of what tenants may borrow."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from cluster.language.jobs import ALLOTTED, JobView
@@ -38,7 +38,7 @@ class QuotaRoom:
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
         }
-        held: Counter[tuple[str, str]] = Counter()
+        held: defaultdict[tuple[str, str], int] = defaultdict(int)
         for job in jobs:
             if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
                 held[job.account, job.qos] += run_cost(job.gpus, costs)
