@@ -139,7 +139,7 @@ class PolicySite:
                 self._held[view.account] += cost // GPU_MILLISLICES
                 start_s = float(view.start_s)
                 self._holdings[view.job_id] = Holding(view.account, cost, start_s, None)
-        self._use.follow(self._quotas, self._holdings.values(), self._model.now_s)
+        self._use.follow(self._quotas, {}, self._holdings.values(), self._model.now_s)
         self._holdings.clear()
 
     def _record(self) -> SiteRecord:

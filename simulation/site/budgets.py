@@ -44,6 +44,7 @@ class SiteBudgets:
         self._sums: Counter[tuple[str, Account]] = Counter()
         self._held: dict[RunKey, Reservation] = {}
         self._limits_s: dict[RunKey, int | None] = {}
+        self._seen: Mapping[int, JobView] = {}
         self.rollovers: dict[str, int] = {}
         for name, budget in self._budgets.items():
             self.rollovers[name] = period_start_s(budget.period, int(now_s), self._zone)
@@ -65,7 +66,10 @@ class SiteBudgets:
         if not self._budgets:
             return
         records = tuple(self._record(one) for one in ended if one.start_s is not None)
-        self._charge([job for job in jobs if self._is_news(job)], records)
+        seen, self._seen = self._seen, {job.job_id: job for job in jobs}
+        # A job that is the very same object has not changed since.
+        changed = [job for job in jobs if seen.get(job.job_id) is not job]
+        self._charge([job for job in changed if self._is_news(job)], records)
         starts_s = {
             name: period_start_s(one.period, int(now_s), self._zone)
             for name, one in self._budgets.items()

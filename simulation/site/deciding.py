@@ -1,7 +1,7 @@
 """What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import JobChange
@@ -12,7 +12,9 @@ from simulation.site.node_cuts import shapes_node
 from simulation.site.past_use import EarlierRun
 from simulation.site.plans import SlicewisePlan
 from simulation.site.priorities import PriorityRules, SitePriorities
+from simulation.site.requests import Replay
 from simulation.site.rounds import QuotaRounds, SiteRound
+from simulation.site.spare_budgets import SpareBudgets
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import ModelRequest
@@ -20,6 +22,7 @@ from slurm_plugin.admission.decayed_use import Holding, recorded
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import capacity
@@ -63,6 +66,7 @@ class SlicewiseOnModel:
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
         self._ceilings: Mapping[str, Ceiling] = {}
+        self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
         self._slow_due_s = now_s
         self._jobs: tuple[JobView, ...] = ()
@@ -98,6 +102,15 @@ class SlicewiseOnModel:
         """What admission makes of a submission."""
         return self._admission.decided(request, self._own_jobs(request.account))
 
+    def budgets_let(self, jobs: Iterable[Replay]) -> bool:
+        """Whether budgets let all of these jobs start for sure, by the limits of any moment.
+
+        The jobs are about to be submitted: what they may take is no longer to spare.
+        """
+        # Each job claims its part, whatever becomes of the others.
+        found = [self._spare.lets(one.request.account, _minutes(one)) for one in jobs]
+        return all(found)
+
     def note(self, job_id: int, request: ModelRequest) -> None:
         """Note the id of a job that was submitted as admission had it."""
         self._priorities.note(job_id, request.site_factor)
@@ -119,11 +132,18 @@ class SlicewiseOnModel:
             cost = run_cost(run.gpus, self._costs)
             self._ended.append(Holding(run.account, cost, run.start_s, run.end_s))
 
-    def _running(self, jobs: Iterable[JobView]) -> Iterator[Holding]:
+    def _follow_use(self, policy: Policy, jobs: Iterable[JobView], now_s: float) -> None:
+        """Count what tenants have used since the last round."""
+        since_s, held, others = self._priorities.since_s, Counter[str](), self._ended
         for job in jobs:
             if job.state is JobState.RUNNING and job.partition in self._partitions:
-                cost = run_cost(job.gpus, self._costs)
-                yield Holding(job.account, cost, job.start_s or 0, None)
+                cost, start_s = run_cost(job.gpus, self._costs), job.start_s or 0
+                if start_s <= since_s:
+                    held[job.account] += cost
+                else:
+                    others.append(Holding(job.account, cost, start_s, None))
+        self._priorities.follow(policy, held, others, now_s)
+        self._ended = []
 
     def round(self) -> None:
         """Look at Slurm, and do what the daemon's loops would do: move jobs, lend, set limits.
@@ -135,8 +155,7 @@ class SlicewiseOnModel:
         for target, name in moves(policy, model.jobs, self._partitions, self._costs).items():
             model.update(target, JobChange(qos=name))
         jobs, nodes = model.jobs, (*model.nodes, *self._shapes)
-        self._priorities.follow(policy, (*self._ended, *self._running(jobs)), now_s)
-        self._ended.clear()
+        self._follow_use(policy, jobs, now_s)
         is_slow_turn = now_s >= self._slow_due_s
         if is_slow_turn:
             self._slow_due_s = now_s + self._by.priority_s
@@ -152,7 +171,7 @@ class SlicewiseOnModel:
             lately=self._priorities.lately,
         )
         self._ended_runs.clear()
-        self._ceilings = done.ceilings
+        self._ceilings, self._spare = done.ceilings, done.spare
         for name, qos in done.qos.items():
             model.set_qos(name, qos)
         for name, account in done.accounts.items():
@@ -212,3 +231,11 @@ class SlicewiseOnModel:
             costs=self._costs,
             now_s=now_s,
         )
+
+
+def _minutes(job: Replay) -> int | None:
+    """Millislice-minutes that a job may take, an array with all of its tasks; None for no limit."""
+    limit_s = job.request.time_limit_s
+    if limit_s is None:
+        return None
+    return -(-job.cost_millislices * limit_s // 60) * max(1, job.request.tasks)

@@ -126,7 +126,7 @@ class Site:
         # When something changed first since the last round; inf if nothing did.
         self._changed_s = -inf
         self._round_s = -inf
-        self._seen: tuple[JobView, ...] = ()
+        self._seen: Sequence[JobView] = ()
         self._waits = False
         self._told = 0
 
@@ -231,13 +231,17 @@ class Site:
             self._changed_s = min(self._changed_s, self._model.now_s)
 
     def _submit_due(self) -> None:
-        is_due = self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s
-        if is_due and self._has_budgets and self._next_round_s <= self._model.now_s:
+        now_s, jobs, first = self._model.now_s, self._jobs, self._next
+        while self._next < len(jobs) and jobs[self._next].at_s <= now_s:
+            self._next += 1
+        due, slicewise = jobs[first : self._next], self._slicewise
+        is_sure = slicewise is None or not self._has_budgets or slicewise.budgets_let(due)
+        if slicewise is not None and not is_sure and self._next_round_s <= now_s:
             # The daemon's limits shrink as budgets are used up, though nobody waits.
             self._round()
-        while self._next < len(self._jobs) and self._jobs[self._next].at_s <= self._model.now_s:
-            self._submit(self._jobs[self._next])
-            self._next += 1
+            slicewise.budgets_let(due)
+        for job in due:
+            self._submit(job)
 
     def _submit(self, job: Replay) -> None:
         self._changed_s = min(self._changed_s, self._model.now_s)
@@ -276,7 +280,7 @@ class Site:
         self._collect()
         self._changed_s = inf
         jobs = self._model.jobs
-        is_new = jobs is not self._seen or now_s >= self._round_s + _SAME_S
+        is_new = _going_on(jobs) != self._seen or now_s >= self._round_s + _SAME_S
         is_new = is_new or self._minutes_s() <= now_s
         self._waits = any(map(is_waiting, jobs))
         is_wanted = is_new and self._waits
@@ -288,7 +292,7 @@ class Site:
             return
         self._collect()
         self._slicewise.round()
-        self._round_s, self._seen = self._model.now_s, self._model.jobs
+        self._round_s, self._seen = self._model.now_s, _going_on(self._model.jobs)
 
     def _collect(self) -> None:
         """Take the runs that have ended."""
@@ -380,6 +384,11 @@ def _set_limits(model: SlurmModel, plan: SitePlan) -> None:
         model.set_qos(name, qos)
     for name, account in plan.accounts.items():
         model.set_account(name, account)
+
+
+def _going_on(jobs: Sequence[JobView]) -> Sequence[JobView]:
+    """The jobs that have not ended: a round asks nothing of others, which Slurm forgets later."""
+    return [job for job in jobs if job.state is not JobState.ENDED]
 
 
 def _round_s(plan: SitePlan) -> float:

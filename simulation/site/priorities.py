@@ -49,19 +49,28 @@ class SitePriorities:
         self.shares: Mapping[str, float] = {}
 
     @property
+    def since_s(self) -> float:
+        """Up to when use is counted, in Unix seconds."""
+        return self._use.at_s
+
+    @property
     def lately(self) -> Mapping[str, int]:
         """Millislices that each tenant has held on average; {} where loans do not ask."""
         return averages(self._use, self._rules.half_life_s) if self._rules.counts_past else {}
 
-    def follow(self, policy: Policy, holdings: Iterable[Holding], now_s: float) -> None:
-        """Let the time pass since the last call; ``holdings`` are all that held something then.
+    def follow(
+        self, policy: Policy, held: Mapping[str, int], holdings: Iterable[Holding], now_s: float
+    ) -> None:
+        """Let the time pass since the last call, at ``since_s``.
 
-        Rounds may be far apart, so it is not enough to know what is held at each.
+        ``held`` are millislices of each tenant that were held all the time since, ``holdings`` all
+        others that held something: rounds may be far apart, so it is not enough to know what is
+        held at each.
         """
-        half_life_s, since_s = self._rules.half_life_s, self._use.at_s
+        half_life_s, since_s = self._rules.half_life_s, self.since_s
         since = (replace(one, start_s=max(one.start_s, since_s)) for one in holdings)
         gained = recorded(since, now_s, half_life_s).millislice_s
-        before = folded(self._use, {}, now_s, half_life_s).millislice_s
+        before = folded(self._use, held, now_s, half_life_s).millislice_s
         names = sorted({*before, *gained})
         self._use = DecayedUse(
             now_s, {name: before.get(name, 0.0) + gained.get(name, 0.0) for name in names}

@@ -13,6 +13,7 @@ from simulation.cluster import SimulatedCluster
 from simulation.site.budgets import SiteBudgets
 from simulation.site.limits import account_limits, associations, conf_of, qos_limits
 from simulation.site.plans import SlicewisePlan
+from simulation.site.spare_budgets import SpareBudgets
 from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import AccountLimits, QosLimits
 from simulation.snapshot.site import untouched_ledger
@@ -34,12 +35,14 @@ class SiteRound:
     """What a round changes.
 
     Attributes:
+        spare: what budgets have left beside all jobs.
         qos, accounts: limits that are to be set in Slurm, by name.
     """
 
     plan: RoundPlan
     policy: Policy
     ceilings: Mapping[str, Ceiling]
+    spare: SpareBudgets
     qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
     accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
 
@@ -127,6 +130,12 @@ class QuotaRounds:
             plan=found,
             policy=inputs.policy,
             ceilings=wanted.allowed.ceilings,
+            spare=SpareBudgets(
+                inputs.policy,
+                wanted.allowed.run_minutes,
+                wanted.found.in_use.runs,
+                inputs.capacity_millislices,
+            ),
             qos={name: one for name, one in qos.items() if self._qos.get(name) != one},
             accounts={
                 name: one for name, one in accounts.items() if self._accounts.get(name) != one

@@ -42,6 +42,17 @@ def test_a_budget_that_is_enough_keeps_nothing_from_its_start() -> None:
     assert starts(simulated(limited(2.1), *jobs)) == {0: 0, 1: HOUR_S + 600}
 
 
+@pytest.mark.parametrize(("gpu_hours", "more"), [(100.0, 0), (1.5, 4)])
+def test_a_round_comes_before_a_submission_only_where_a_budget_may_bind(
+    gpu_hours: float, more: int
+) -> None:
+    jobs = [hours(1, 600 * nth, 0.15, 0.2) for nth in range(5)]
+    plenty = simulated(limited(1000.0), *jobs)
+    found = simulated(limited(gpu_hours), *jobs)
+    assert starts(found) == starts(plenty)
+    assert found.rounds == plenty.rounds + more
+
+
 def test_what_a_job_did_not_use_of_its_limit_comes_back() -> None:
     jobs = hours(1, 0, 0.1), hours(1, 600, 0.1)
     assert starts(simulated(limited(1.2), *jobs)) == {0: 0, 1: 600}

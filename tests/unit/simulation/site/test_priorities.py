@@ -24,7 +24,7 @@ NOTHING = DecayedUse(BEGIN_S)
 def test_a_tenant_that_has_used_much_has_a_smaller_share() -> None:
     found = SitePriorities(RULES, NOTHING)
     used = Holding("a", 5 * GPU, BEGIN_S, None)
-    found.follow(tenants(a=1, b=1), [used], BEGIN_S + 40 * HOUR_S)
+    found.follow(tenants(a=1, b=1), {}, [used], BEGIN_S + 40 * HOUR_S)
     assert found.shares["a"] < found.shares["b"] == 1.0
     assert found.lately["a"] > 0
 
@@ -33,16 +33,25 @@ def test_what_has_ended_since_the_last_round_was_used_and_nothing_counts_twice()
     at_once, by_and_by = SitePriorities(RULES, NOTHING), SitePriorities(RULES, NOTHING)
     policy, end_s = tenants(a=1), BEGIN_S + 40 * HOUR_S
     run = Holding("a", GPU, BEGIN_S + HOUR_S, BEGIN_S + 39 * HOUR_S)
-    at_once.follow(policy, [run], end_s)
+    at_once.follow(policy, {}, [run], end_s)
     assert at_once.lately["a"] > 0
     for hour in range(1, 41):
-        by_and_by.follow(policy, [run], BEGIN_S + hour * HOUR_S)
+        by_and_by.follow(policy, {}, [run], BEGIN_S + hour * HOUR_S)
     assert by_and_by.lately["a"] == pytest.approx(at_once.lately["a"], abs=1)
+
+
+def test_what_was_held_all_the_time_counts_like_a_run_that_goes_on() -> None:
+    held, ran = SitePriorities(RULES, NOTHING), SitePriorities(RULES, NOTHING)
+    policy, end_s = tenants(a=1), BEGIN_S + 40 * HOUR_S
+    held.follow(policy, {"a": GPU}, [], end_s)
+    ran.follow(policy, {}, [Holding("a", GPU, BEGIN_S, None)], end_s)
+    assert held.lately == ran.lately
+    assert held.lately["a"] > 0
 
 
 def test_past_use_counts_for_loans_only_where_the_site_says_so() -> None:
     found = SitePriorities(replace(RULES, counts_past=False), NOTHING)
-    found.follow(tenants(a=1), [Holding("a", GPU, BEGIN_S, None)], BEGIN_S + HOUR_S)
+    found.follow(tenants(a=1), {"a": GPU}, [], BEGIN_S + HOUR_S)
     assert found.lately == {}
 
 
