@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Mapping
+from math import exp
 from random import Random
 from typing import Any
 
@@ -36,12 +37,15 @@ _OF_GPUS = (60, 15, 12, 10, 2, 1)
 """How many of 100 jobs ask for so many GPUs."""
 _SPREAD = 1.8
 """Standard deviation of the logarithm of run times: half of the jobs take a fifth of the mean."""
+_SPREAD_OF_TENANTS = 6
+"""The first so many tenants have 63 % of the jobs."""
 _SHORTEST_S, _LONGEST_S = 10.0, 7 * _DAY_S
 _ROUNDS = 50
 """In which the run times are scaled until they ask for the load, as far as the bounds let them."""
 _LIMITS_S = tuple(hours * _HOUR_S for hours in (1, 4, 12, 24, 48, 96, 168))
-_BUDGET_OF_QUOTA = 1.2
-"""A tenant's budget of a month beside what its quota would use up in it."""
+_BUDGET_OF_USE = 1.2
+"""A tenant's budget of a month beside what its jobs use, on average over seeds. Budgets by quota
+would be used up by the middle of the month, and a fifth of all jobs would wait for its end."""
 SETTINGS = Settings.model_validate(
     {
         "cluster": {"name": "month", "partitions": ["gpu"]},
@@ -69,20 +73,27 @@ def _tenant(number: int) -> str:
 
 
 def tenants(*, is_changed: bool) -> Policy:
-    """Quotas of 50 GPUs each, with budgets; changed, half of them give 10 to the other half."""
-    found = {}
+    """Quotas of 50 GPUs each, with budgets; changed, half of them give 10 to the other half.
+
+    A budget follows a tenant's jobs, and not its quota.
+    """
+    found, month_s = {}, _DAYS * _DAY_S
     for number in range(TENANTS):
         gpus = NODES * GPUS_OF_NODE // TENANTS
         if is_changed:
             gpus += 10 if number % 2 else -10
-        cost = gpus * _GPU
-        most = MAX_NOMINAL_MILLISLICES
-        budget = Budget(
-            Period.MONTH, MillisliceSeconds(int(cost * _DAYS * _DAY_S * _BUDGET_OF_QUOTA))
-        )
+        most, cost = MAX_NOMINAL_MILLISLICES, Millislices(gpus * _GPU)
+        used = _share(number) * LOAD * NODES * GPUS_OF_NODE * _GPU * month_s
+        budget = Budget(Period.MONTH, MillisliceSeconds(int(used * _BUDGET_OF_USE)))
         name = _tenant(number)
-        found[name] = Tenant(name, "", Quota(Millislices(cost), most, most), budget)
+        found[name] = Tenant(name, "", Quota(cost, most, most), budget)
     return found
+
+
+def _share(number: int) -> float:
+    """The share of all jobs that are a tenant's, on average; the last one has what is left."""
+    after = exp(-(number + 1) / _SPREAD_OF_TENANTS) if number < TENANTS - 1 else 0.0
+    return exp(-number / _SPREAD_OF_TENANTS) - after
 
 
 def jobs(days: int, seed: int) -> tuple[HistoryJob, ...]:
@@ -99,7 +110,7 @@ def jobs(days: int, seed: int) -> tuple[HistoryJob, ...]:
 
 def _drawn(draw: Random, count: int, days: int) -> Iterator[HistoryJob]:
     for number in range(count):
-        tenant = min(int(draw.expovariate(1 / 6)), TENANTS - 1)
+        tenant = min(int(draw.expovariate(1 / _SPREAD_OF_TENANTS)), TENANTS - 1)
         gpus = draw.choices(_GPUS, _OF_GPUS)[0]
         at_s = _START_S + (draw.randrange(days) + _hour(draw) / 24) * _DAY_S
         yield HistoryJob(
