@@ -189,7 +189,7 @@ bench-priorities: $(READY) ## Rules of priority, trained ones too, on two public
 bench-headline: $(READY) ## Two public clusters, and services with batch, side by side: build/reports/headline.json (half an hour)
 	@$(BIN)/python -m benchmarks.headline
 
-bench-simulator: $(READY) ## A simulated month of 1,000 GPUs and 100,000 jobs: build/reports/simulator.json (half an hour)
+bench-simulator: $(READY) ## A simulated month of 1,000 GPUs and 100,000 jobs: build/reports/simulator.json (an hour)
 	@$(BIN)/python -m benchmarks.simulator
 
 bench-first-tokens: $(READY) ## Whether ttft_ms is kept behind a model of vLLM's scheduler: build/reports/first_tokens.json (minutes)
