@@ -118,11 +118,16 @@ class Exercises:
         self.burst()
 
     def _submit(self, job: "Submitted") -> None:
-        ends_late = self._plan.ends_late
-        job = replace(job, run_s=_SHORT_S) if ends_late else job
-        self._world.submit(job, unanswered=True)
-        if ends_late:
-            self._world.site.late_ends.add(self._world.jobs[-1])
+        if self._plan.ends_late:
+            # A look that has just begun shows it running.
+            self._world.site.looked_at = lambda: self._submit_short(job)
+        else:
+            self._world.submit(job, unanswered=True)
+
+    def _submit_short(self, job: "Submitted") -> None:
+        self._world.site.looked_at = lambda: None
+        self._world.submit(replace(job, run_s=_SHORT_S), unanswered=True)
+        self._world.site.late_ends.add(self._world.jobs[-1])
 
     def burst(self) -> None:
         """Let requests come to each service for a while."""

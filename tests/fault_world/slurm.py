@@ -77,6 +77,7 @@ class Site:
         scripts: of submitted jobs, by id.
         runs: every run that has ended.
         calls: told of each change: its words, and whether it has changed anything.
+        looked_at: told that somebody looks at the jobs.
         asked_for: told of an array and how many slots the launcher asks for.
         requeued: told of an array when slots of it were requeued.
         asked_s: when slurmdbd was last asked, in seconds since the beginning.
@@ -103,6 +104,7 @@ class Site:
     asked_s: float = -inf
     calls: Callable[[str, bool], None] = lambda _words, _has_changed: None
     requeued: Callable[[int], None] = lambda _array: None
+    looked_at: Callable[[], None] = lambda: None
     asked_for: Callable[[int, int], None] = lambda _array, _slots: None
 
     def __post_init__(self) -> None:
@@ -208,6 +210,7 @@ class SlurmLine:
 
     async def jobs(self) -> tuple[JobView, ...]:
         self._jobs_s = self._site.clock.passed_s
+        self._site.looked_at()
         return await self._ctld("jobs", lambda: self._site.model.jobs)
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
