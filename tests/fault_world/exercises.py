@@ -111,11 +111,15 @@ class Exercises:
         """Right when nothing fails any more, and the clock is right again."""
         if self._plan.undecided is not None:
             self._submit(self._plan.undecided)
-        if self._plan.budget is not None:
-            self._world.trace.note("world", f"{self._plan.budget} gets a budget")
-            budget = Budget(Period.NONE, _AMPLE)
-            self._world.ledger.change(TenantUpdate(self._plan.budget, budget=budget))
+        self._set_budget(self._plan.budget)
         self.burst()
+
+    def _set_budget(self, tenant: str | None) -> None:
+        """A budget that is set again within its period is amended, which a world's ledger can't."""
+        if tenant is not None and tenant not in self._world.ledger.rollovers():
+            self._world.trace.note("world", f"{tenant} gets a budget")
+            budget = Budget(Period.NONE, _AMPLE)
+            self._world.ledger.change(TenantUpdate(tenant, budget=budget))
 
     def _submit(self, job: "Submitted") -> None:
         if self._plan.ends_late:
