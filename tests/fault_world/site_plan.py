@@ -297,7 +297,10 @@ def _events(
 
 
 def _in_order(*events: Event) -> tuple[Event, ...]:
-    return tuple(sorted(events, key=lambda one: one.at_s))
+    """The events by time; where quota moves, none is planned: it could be more than all of it."""
+    moves = any(isinstance(one, QuotaMoves) for one in events)
+    kept = [one for one in events if not (moves and isinstance(one, QuotaIsPlanned))]
+    return tuple(sorted(kept, key=lambda one: one.at_s))
 
 
 def _policy_events(random: Random, policy: Policy, ends_s: float) -> list[Event]:
