@@ -98,12 +98,12 @@ RepairHours = Annotated[
         show_default=False,
     ),
 ]
-Recuts = Annotated[
+NoRecuts = Annotated[
     bool,
     typer.Option(
-        "--recuts/--no-recuts",
-        help="Cut GPUs again where [repartition] allows it. On a site without a cron entry for"
-        " that, nobody does.",
+        "--no-recuts",
+        help="Leave GPUs as they are cut, also where the settings allow to cut them again: for a"
+        " site whose cron does not.",
     ),
 ]
 ReportFile = Annotated[
@@ -128,7 +128,7 @@ ServiceFiles = Annotated[
     typer.Option(
         metavar="FILE",
         help="A service's file, as service apply takes it, in place of the site's own service of"
-        " that name; it may have a table [engine]. Several times for several.",
+        " that name; it may have a table for its engine. Several times for several.",
         show_default=False,
     ),
 ]
@@ -156,7 +156,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 1,
     failures: MeanDays = None,
     repair: RepairHours = None,
-    recuts: Recuts = True,
+    no_recuts: NoRecuts = False,
     report: ReportFile = None,
     processes: Processes = None,
     as_json: Json = False,
@@ -181,7 +181,7 @@ def simulate(
         zone = ZoneInfo(site.zone)
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
         site = inputs.with_failures(site, failures, repair)
-        site = site if recuts else inputs.without_recuts(site)
+        site = inputs.without_recuts(site) if no_recuts else site
         asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
         services = asked_services(site, asked, service_files, traces)
     planned = _planned(change, site, asked, as_json=as_json)

@@ -152,7 +152,8 @@ def tenant_rows(result: SimulationResult) -> Sequence[TenantRow]:
 def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
     sides, length_s = (one.present, one.changed), run.end_s - run.start_s
     is_compared = one.verdict is not None
-    mean, mean_changed = (side.wait_mean_s if side else None for side in sides)
+    # Services hold slices for a tenant, and are no jobs that wait.
+    mean, mean_changed = (side.wait_mean_s if side and side.jobs else None for side in sides)
 
     def pair(write: Callable[[ReplayedTenant], str]) -> Pair:
         present, changed = (write(side) if side else NOTHING for side in sides)
@@ -161,9 +162,9 @@ def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
     return TenantRow(
         tenant=one.tenant,
         jobs=next(f"{side.jobs:,}" for side in sides if side),
-        mean=pair(lambda side: wait_text(side.wait_mean_s)),
+        mean=pair(lambda side: wait_text(side.wait_mean_s if side.jobs else None)),
         mean_step=difference_text(TENANT_WAIT, mean, mean_changed) if is_compared else "",
-        p99=pair(lambda side: wait_text(side.wait_p99_s)),
+        p99=pair(lambda side: wait_text(side.wait_p99_s if side.jobs else None)),
         held=pair(lambda side: held_text(side, length_s)),
         late=pair(lambda side: f"{side.late_jobs:,}"),
         verdict=one.verdict,

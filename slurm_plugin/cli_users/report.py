@@ -33,7 +33,7 @@ def report(
         str | None,
         typer.Option(
             metavar="YYYY-MM",
-            help="A month of [ledger] time_zone; by default the last one that is over.",
+            help="A month by ledger.time_zone; by default the last one that is over.",
             show_default=False,
         ),
     ] = None,

@@ -100,6 +100,21 @@ def typed() -> Iterator[str]:
             yield from _COMMAND.findall(block.replace("\\\n", " "))
 
 
+def test_no_word_of_a_help_text_is_lost_as_markup():
+    from launcher.cli.command_table import COMMANDS
+    from launcher.main import loaded
+
+    left = [(name, loaded(name, one)) for name, one in COMMANDS.items()]
+    while left:
+        name, command = left.pop()
+        left += (
+            (f"{name} {inner}", one) for inner, one in getattr(command, "commands", {}).items()
+        )
+        for one in command.params:
+            lost = re.findall(r"\[[a-z_]+\]", getattr(one, "help", None) or "")
+            assert not lost, f"{name}, {one.name}: a terminal takes {lost} for markup"
+
+
 def test_what_users_are_told_to_type_is_a_command_with_such_options():
     from launcher.cli.command_table import COMMANDS
     from launcher.main import loaded

@@ -13,6 +13,7 @@ from simulation_figures import (
     START_S,
     around,
     result,
+    tenant,
 )
 
 from cluster.runtime.console import PipeConsole
@@ -175,6 +176,12 @@ def test_tenants_say_who_loses_and_who_gains():
     nlp = ["1,000", "4 min → 15 min", "+11 min (+275 %)", "36 min → 2.2 h"]
     assert rows["nlp"][1:] == [*nlp, "100.0 → 80.0", "0 → 12", "loses"]
     assert rows["vision"][-1] == "gains"
+
+
+def test_a_tenant_with_services_alone_has_no_waits():
+    alone = replace(PRESENT, tenants=(tenant("chat", 0.0, jobs=0),))
+    rows = cells(tenants_table(tenant_rows(replace(result(compared=False), present=alone))))
+    assert rows[-1] == ["chat", "0", "–", "–", "100.0", "0"]
 
 
 def test_services_have_a_line_by_both_policies():
