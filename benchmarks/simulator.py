@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import exp
 from random import Random
 from typing import Any
@@ -143,7 +144,7 @@ def _scaled(job: HistoryJob, factor: float, draw: Random) -> HistoryJob:
     run_s = _run_s(job, factor)
     wanted_s = run_s * draw.uniform(1.0, 4.0)
     limit_s = next((one for one in _LIMITS_S if one >= wanted_s), _LIMITS_S[-1])
-    return HistoryJob(**{**vars(job), "run_s": run_s, "time_limit_s": limit_s})
+    return replace(job, run_s=run_s, time_limit_s=limit_s)
 
 
 def experiment(days: int, seed: int) -> Experiment:
