@@ -59,6 +59,25 @@ tenant_quota_app.add_typer(plan_and_loans_app)
 tenant_quota_app.add_typer(calendar_app, name="calendar")
 
 
+_TypeNominals = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TYPE=COUNT",
+        help="Instances of a type that the nominal guarantees at most; more run on loan."
+        " TYPE=none: as many as its slices pay for. May be given several times.",
+        show_default=False,
+    ),
+]
+_Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=LIMIT",
+        help="TYPE=COUNT, MODEL=SLICES or NAME=none; may be given several times.",
+        show_default=False,
+    ),
+]
+
+
 @tenant_quota_app.command(
     "set",
     epilog="Examples: slicewise tenant-quota set vision --nominal 6"
@@ -81,23 +100,8 @@ def set_quota(
     weight: Annotated[
         int | None, typer.Option(help="Its share of idle slices, relative to other borrowers.")
     ] = None,
-    type_nominal: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TYPE=COUNT",
-            help="Instances of a type that the nominal guarantees at most; more run on loan."
-            " TYPE=none: as many as its slices pay for. May be given several times.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=LIMIT",
-            help="TYPE=COUNT, MODEL=SLICES or NAME=none; may be given several times.",
-            show_default=False,
-        ),
-    ] = None,
+    type_nominal: _TypeNominals = None,
+    limit: _Limits = None,
     overcommit: Overcommit = False,
     reason: Reason = "",
     wait_s: WaitS = None,

@@ -465,6 +465,20 @@ def test_only_what_is_given_is_set(ledger: FakeLedger):
     assert ledger.tenants.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
 
 
+def test_guarantees_by_type_stay_beside_limits(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=3")
+    assert "guaranteed by type 3 × 1g.10gb (was any)" in text
+    said("tenant-quota", "set", "bio", "--type-nominal", "3g.40gb=0")
+    quota = ledger.tenants.policy()["bio"].quota
+    assert (quota.type_nominals, quota.type_limits) == (
+        {"1g.10gb": 3, "3g.40gb": 0},
+        {"3g.40gb": 2},
+    )
+    said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=none")
+    assert ledger.tenants.policy()["bio"].quota.type_nominals == {"3g.40gb": 0}
+
+
 def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
     result = CliRunner().invoke(app, ("tenant-quota", "set", "bio"))
     assert result.exit_code == 2
