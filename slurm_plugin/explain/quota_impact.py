@@ -49,6 +49,7 @@ def impacts(
         *above_guaranteed,
         *_above_ceilings(inputs, plan, told),
         *_above_types(inputs, plan),
+        *_above_guaranteed_types(inputs, plan),
         *called_back,
         *_replicas(inputs, plan),
         *_never_start(inputs, plan),
@@ -126,6 +127,17 @@ def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             before = type_limits(was[name].quota, costs, models) if name in was else {}
             if used[name] > most < before.get(kind, used[name]):
                 words = f"it and those below it hold {used[name]} × {kind}, {most} at most"
+                yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
+
+
+def _above_guaranteed_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+    """Tenants whose own QOS holds more of a type than would be guaranteed, and was before."""
+    was, then = guaranteed_types(plan.before.policy), guaranteed_types(plan.after.policy)
+    for name, one in held(inputs.seen.jobs, inputs.rules.partitions).items():
+        for kind, most in then.get(name, {}).items():
+            has = one.guaranteed.get(kind, 0)
+            if has > most < was.get(name, {}).get(kind, has):
+                words = f"its guaranteed jobs hold {has} × {kind}, {most} guaranteed"
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 

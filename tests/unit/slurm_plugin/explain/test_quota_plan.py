@@ -137,6 +137,15 @@ def test_a_limit_on_a_type_below_what_runs_is_told_of_who_has_it_and_those_below
     assert hurt(changed(there, tenants=limited), limited) == [], "it is so already"
 
 
+def test_fewer_guaranteed_instances_of_a_type_than_its_own_qos_holds_are_told():
+    before = policy(a=6000, b=8000)
+    there = now(before, job(1, "a", 6))
+    fewer = with_quota(before, "a", type_nominals={"1g.10gb": 5})
+    assert [(one.kind, one.tenant) for one in hurt(there, fewer)] == [(ImpactKind.TYPE, "a")]
+    assert hurt(there, with_quota(before, "a", type_nominals={"1g.10gb": 6})) == []
+    assert hurt(changed(there, tenants=fewer), fewer) == [], "it is so already"
+
+
 def with_quota(of: Policy, name: str, **changes: Any) -> Policy:
     return {**of, name: replace(of[name], quota=replace(of[name].quota, **changes))}
 
