@@ -155,7 +155,7 @@ def test_metrics(daemon: ClusterState) -> None:
             found[sample.labels["tenant"]][number[1]] = sample.value
     highest = {name: shown.pop("highest_ceiling") for name, shown in found.items()}
     assert found == NUMBERS
-    assert highest == {"lab": 11_000, "vision": 9000, "nlp": 9000}
+    assert highest == {"lab": 10_000, "vision": 9000, "nlp": 9000}
 
 
 def test_room_is_the_ceiling_less_what_all_below_hold(daemon: ClusterState) -> None:

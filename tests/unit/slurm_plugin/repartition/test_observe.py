@@ -74,7 +74,8 @@ class Journal(LedgerParts):
     nominal: int = 20_000
 
     def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
-        return policy_of(tenant("vision", self.nominal, borrowing_limit_millislices=7000))
+        lender = tenant("lab", 7000, lending_limit_millislices=7000)
+        return policy_of(tenant("vision", self.nominal, borrowing_limit_millislices=7000), lender)
 
     def inventories(self) -> Mapping[str, NodeSurvey]:
         texts = {name: json.dumps(asdict(one)) for name, one in self.surveyed.items()}

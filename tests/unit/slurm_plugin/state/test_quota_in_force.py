@@ -132,7 +132,8 @@ def test_replicas_have_room_for_as_many_of_their_type_as_are_guaranteed(
     """One replica of the type runs in the own QOS, one of an array without priced GPUs beside."""
     quota = {"type_nominals": {"1g.10gb": of_type, "3g.40gb": 0}}
     tenants = policy_of(
-        tenant("vision", 3000, borrowing_limit_millislices=Millislices(borrowing), **quota)
+        tenant("vision", 3000, borrowing_limit_millislices=Millislices(borrowing), **quota),
+        BORROWER["lab"],
     )
     found = QuotaInForce(settings())
     found.set_policy(tenants, {}, None)
