@@ -144,7 +144,7 @@ def test_quotas_without_loans_are_slurm_s_own_limits(
         },
     )
     fitting = [job for job in jobs if sum(job.gpus.values()) <= quotas[job.account]]
-    in_own = [replaced(job, qos=f"slicewise_{job.account}") for job in fitting]
+    in_own = [replace(job, qos=f"slicewise_{job.account}") for job in fitting]
     ours = SETTINGS.model_copy(update={"priority": plain})
     first = simulated(slicewise(policy, settings=ours), *fitting, on=ON, last_s=LAST_S)
     second = simulated(static, *in_own, on=ON, last_s=LAST_S)
@@ -178,10 +178,6 @@ def test_the_same_past_gives_the_same_future(jobs: Sequence[HistoryJob], policy:
         once, again = (simulated(plan, *jobs, on=ON, last_s=LAST_S) for _ in range(2))
         assert once == again
     assert COSTS["a100"] == GPU
-
-
-def replaced(job: HistoryJob, **values: str) -> HistoryJob:
-    return HistoryJob(**{**vars(job), **values})  # type: ignore[arg-type]
 
 
 CUT = {"1g.10gb": 7, "a100": 2}

@@ -135,10 +135,11 @@ def test_scheduling_by_slurm_conf():
     assert (weights.weights.max_age_s, weights.weights.half_life_s) == (86_400, 0)
 
 
-def test_scheduling_without_parameters_or_with_such_that_slurm_does_not_take_is_the_default():
-    assert scheduling_of({}) == Scheduling()
+def test_parameters_that_slurm_does_not_take_leave_its_defaults():
+    bare = scheduling_of({})
+    assert bare == Scheduling(interval_s=bare.interval_s, batch_delay_s=bare.batch_delay_s)
     bad = "bf_interval=0,bf_window=0,bf_max_job_test=0"
-    assert scheduling_of({"SchedulerParameters": bad}) == Scheduling()
+    assert scheduling_of({"SchedulerParameters": bad}) == bare
 
 
 def test_a_backfill_interval_below_zero_turns_backfill_off():
