@@ -56,7 +56,7 @@ _ENDS = {
 
 _BY_PROGRAM = frozenset({"NonZeroExitCode", "RaisedSignal"})
 """Reasons that a job has only if its program was started."""
-_LIMITS = frozenset({Cause.GUARANTEE, Cause.CEILING, Cause.TYPE_LIMIT})
+_LIMITS = frozenset({Cause.GUARANTEE, Cause.GUARANTEED_TYPE, Cause.CEILING, Cause.TYPE_LIMIT})
 """Causes whose numbers alone decide whether the job fits; GPUs may be free, but apart."""
 _FITS_NOW = (
     "By these numbers it fits now: Slurm's reason is older, and changes when Slurm looks at the job"

@@ -676,3 +676,10 @@ def test_a_guarantee_of_a_type_counts_what_its_own_qos_holds():
         " this one needs 1."
     )
     assert answer.start_s == NOW_S + 600
+
+
+def test_a_type_s_room_that_has_just_come_is_seen():
+    by_type = tenant("vision", 9000, type_nominals={SMALL: 1})
+    answer = asked("9", sight(job(9, "QOSGrpGRES"), tenants=(by_type,)))
+    assert answer.headline.endswith("no more instances of this type, as Slurm last said.")
+    assert answer.sentences[2].startswith("By these numbers it fits now")
