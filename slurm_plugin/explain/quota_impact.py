@@ -214,6 +214,7 @@ class _Rules:
         most: millislices with all that the tenant may borrow.
         types: instances by GRES type.
         own_types: instances by GRES type that the guaranteed quota covers.
+        borrowers: tenants that may borrow.
         budgets: millislice-seconds in a period.
     """
 
@@ -221,6 +222,7 @@ class _Rules:
     most: Mapping[str, int] = field(hash=False)
     types: Mapping[str, Mapping[str, int]] = field(hash=False)
     own_types: Mapping[str, Mapping[str, int]] = field(hash=False)
+    borrowers: frozenset[str]
     budgets: Mapping[str, int] = field(hash=False)
 
 
@@ -232,6 +234,7 @@ def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _R
         most,
         binding_type_limits(policy, inputs.rules.costs, models),
         guaranteed_types(policy),
+        frozenset(n for n, one in policy.items() if one.quota.borrowing_limit_millislices),
         period_budgets(policy),
     )
 
@@ -268,7 +271,7 @@ def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, st
         if count > limits.get(name, count):
             return 0, f"needs {count} × {name}; at most {limits[name]}"
         own = rules.own_types.get(tenant, {}).get(name, count)
-        if stays and count > own:
+        if count > own and (stays or tenant not in rules.borrowers):
             return 0, f"needs {count} × {name}; at most {own} in its own QOS"
     budget = rules.budgets.get(tenant)
     if budget is not None and job.time_limit_s is not None and cost * job.time_limit_s > budget:

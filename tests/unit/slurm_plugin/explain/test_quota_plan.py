@@ -255,6 +255,16 @@ def test_a_flexible_job_may_still_borrow():
     assert [one.about for one in hurt(there, policy(a=4000, b=8000))] == ["job 2 of alice"]
 
 
+def test_a_job_beyond_what_is_guaranteed_of_its_type_may_only_borrow():
+    tag = JobTag("ab", "a", is_flexible=True).text()
+    lends = policy(a=6000, b=8000)
+    alone = with_quota(lends, "a", borrowing_limit_millislices=Millislices(0))
+    for before, said in ((lends, []), (alone, ["job 1 of alice"])):
+        there = now(before, waiting(1, "a", 3, admin_comment=tag), waiting(2, "b", 3))
+        hurt_by = hurt(there, with_quota(before, "a", type_nominals={"1g.10gb": 2}))
+        assert [one.about for one in hurt_by] == said
+
+
 @pytest.mark.parametrize(
     ("after", "said"),
     [
