@@ -159,9 +159,8 @@ def limits_from_texts(
         elif name in types and _COUNT.fullmatch(amount):
             of_types[name] = int(amount)
         else:
-            _refuse_pair(
-                "--limit", text, (*types, *models), "TYPE=COUNT, MODEL=SLICES or NAME=none"
-            )
+            forms = "TYPE=COUNT, MODEL=SLICES or NAME=none"
+            _refuse_pair("--limit", text, (*types, *models), "GPU type or model", forms)
     return TypeLimits(of_types, of_models)
 
 
@@ -181,17 +180,17 @@ def type_nominals_from_texts(
         elif name in types and _COUNT.fullmatch(amount):
             found[name] = int(amount)
         else:
-            _refuse_pair("--type-nominal", text, types, "TYPE=COUNT or TYPE=none")
+            _refuse_pair("--type-nominal", text, types, "GPU type", "TYPE=COUNT or TYPE=none")
     return found
 
 
-def _refuse_pair(option: str, text: str, known: Iterable[str], forms: str) -> NoReturn:
+def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms: str) -> NoReturn:
     names = sorted(known)
     name, _, amount = text.partition("=")
     if name in names:
         why = f"{amount!r} is not a count" if amount else "it has no =COUNT"
     else:
-        why = f"no GPU type or model is called {name!r}"
+        why = f"no {kind} is called {name!r}"
     raise InvalidInputError(
         "SW-TYPE-LIMIT",
         f"{option} {text!r} can't be read: {why}.",

@@ -60,10 +60,9 @@ def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
 
     A loan is what a tenant's jobs need beyond its guaranteed quota: a job that costs 3.5 slices, of
     a tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the guaranteed
-    quota: first what its running jobs hold beyond its limit, unless jobs of the own QOS hold that;
-        then what its
-    waiting jobs lack, unless jobs of the own QOS hold or wait for that. Waiting jobs that could not
-    each start even then do not count.
+    quota: first what its running jobs hold beyond its limit, unless jobs of the own QOS hold that,
+    or wait for it where they are ``own_first``; then what its waiting jobs lack, unless jobs of the
+    own QOS hold or wait for that. Waiting jobs that could not each start even then do not count.
     """
     return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
 

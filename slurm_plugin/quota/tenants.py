@@ -355,7 +355,7 @@ def _check_quota(quota: Quota) -> None:
         if not 0 <= count <= MAX_TYPE_LIMIT:
             raise InvalidInputError(
                 "SW-TYPE-LIMIT",
-                f"A limit of {count} instances of {name} is out of range.",
+                f"{count} instances of {name} are out of range.",
                 f"Give 0 to {MAX_TYPE_LIMIT}.",
             )
     for name, limit in quota.model_limits.items():

@@ -117,3 +117,5 @@ def test_guarantees_by_type_are_read_beside_those_that_stay():
     for text in ("A100-80GB=7", "1g.10gb=-1", "1g.10gb", "gone=2"):
         with pytest.raises(InvalidInputError, match=r"--type-nominal .* names: 1g\.10gb, 3g\.40gb"):
             read(text)
+    with pytest.raises(InvalidInputError, match="no GPU type is called 'A100-80GB'"):
+        read("A100-80GB=7")
