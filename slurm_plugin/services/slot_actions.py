@@ -52,12 +52,15 @@ class TenantCapacity:
         own_held: amount held of ``own``, including what jobs outside its two QOS take of it.
         most: limit with all that it might ever borrow; equals ``own`` if it may borrow nothing.
         held: amount held of ``most``, in any QOS.
+        lacks_type: whether ``held`` counts slices that are free, and for which the guarantee has no
+            more instances of the service's type.
     """
 
     own: int
     own_held: int
     most: int
     held: int
+    lacks_type: bool = False
 
 
 def plan_desired(
@@ -286,6 +289,8 @@ def _within_quota(
 def _note(service: ServiceView, room: TenantCapacity | None, taken: int) -> str:
     if room is None:
         return f"quota: {service.tenant} has none"
+    if room.lacks_type:
+        return f"quota: {service.tenant} has no more guaranteed {service.profile}, and borrows none"
     borrows = f", {slices_text(room.most)} with what it may borrow" if room.most > room.own else ""
     return (
         f"quota: {service.tenant} holds {slices_text(room.held + taken)} of "

@@ -63,7 +63,8 @@ class SlotQuotas:
         own_held = in_own + self._taken_elsewhere(tenant, jobs) + released
         left = self._left_of_type(service, jobs, services)
         own_held = own_held if left is None else max(own_held, own - left)
-        return TenantCapacity(own, own_held, most, in_all if may else max(in_all, own_held))
+        all_held = in_all if may else max(in_all, own_held)
+        return TenantCapacity(own, own_held, most, all_held, lacks_type=all_held > in_all)
 
     def _left_of_type(
         self, service: ServiceView, jobs: Iterable[JobView], services: Iterable[ServiceView]

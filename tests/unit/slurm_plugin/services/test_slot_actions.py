@@ -74,6 +74,13 @@ def test_the_quota_keeps_back_and_says_so() -> None:
     assert plan.note == "quota: vision holds 2.5 of 3 slices; a replica needs 1"
 
 
+def test_that_the_type_is_used_up_is_said_and_no_number_of_slices() -> None:
+    room = TenantCapacity(own=3000, own_held=3000, most=3000, held=3000, lacks_type=True)
+    plan = plan_desired(service("held"), of(0), room)
+    assert plan.kept_back == of(0)
+    assert plan.note == "quota: vision has no more guaranteed 1g.10gb, and borrows none"
+
+
 def test_what_is_given_up_makes_no_room_yet() -> None:
     plan = plan_desired(service("running", "held"), of(1), holds(3000))
     assert (plan.release, plan.kept_back, plan.requeue_hold) == (of(), of(1), of(0))

@@ -123,7 +123,7 @@ def test_of_the_budgets_on_the_way_up_the_one_that_leaves_the_least_binds() -> N
         (0, 4000, TenantCapacity(own=3000, own_held=4000, most=7000, held=2000)),
         # What may not borrow has no more room than its guarantee has for the type.
         (2, 0, TenantCapacity(own=3000, own_held=2000, most=3000, held=2000)),
-        (1, 0, TenantCapacity(own=3000, own_held=3000, most=3000, held=3000)),
+        (1, 0, TenantCapacity(own=3000, own_held=3000, most=3000, held=3000, lacks_type=True)),
     ],
 )
 def test_replicas_have_room_for_as_many_of_their_type_as_are_guaranteed(
@@ -147,6 +147,8 @@ def test_released_slots_of_the_type_take_its_guarantee_too() -> None:
     slots = tuple(SlotView(index=index, state="released") for index in (0, 1))
     services = [SERVICE.model_copy(update={"slots": slots})]
     room = found.room(SERVICE, [], services, borrows=True)
-    assert room == TenantCapacity(own=3000, own_held=3000, most=3000, held=3000)
+    assert room == TenantCapacity(own=3000, own_held=3000, most=3000, held=3000, lacks_type=True)
     other = SERVICE.model_copy(update={"profile": "3g.40gb"})
-    assert found.room(other, [], services, borrows=True) == replace(room, own_held=2000, held=2000)
+    assert found.room(other, [], services, borrows=True) == replace(
+        room, own_held=2000, held=2000, lacks_type=False
+    )
