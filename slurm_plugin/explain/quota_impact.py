@@ -54,6 +54,7 @@ def impacts(
         *_replicas(inputs, plan),
         *_never_start(inputs, plan),
         *_min_replicas(inputs, plan),
+        *_min_replicas_of_type(inputs, plan),
         *in_debt(plan),
         *used_up(inputs, plan, period_ends_s),
     )
@@ -303,6 +304,27 @@ def _min_replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
                 else "its replicas can't start any more once they have ended"
             )
             yield Impact(ImpactKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
+
+
+def _min_replicas_of_type(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+    """Services whose least replicas would need more of their type than is guaranteed."""
+    was, then = guaranteed_types(plan.before.policy), guaranteed_types(plan.after.policy)
+    taken: Counter[tuple[str, str]] = Counter()
+    for service in _newest(inputs):
+        tenant, kind, count = service.tenant, service.profile, _least(service)
+        each = inputs.rules.costs.get(kind)
+        if not each or not count:
+            continue
+        taken[tenant, kind] += count * service.cost_millislices // each
+        needs = taken[tenant, kind]
+        most = then.get(tenant, {}).get(kind, needs)
+        if most < needs <= was.get(tenant, {}).get(kind, needs):
+            words = (
+                f"its least replicas ({count}) need {kind}, of which {tenant} is guaranteed {most}:"
+                f" {needs - most} of that only on borrowed slices"
+            )
+            about, amount = f"service {service.name}", (needs - most) * each
+            yield Impact(ImpactKind.MIN_REPLICAS, tenant, about, amount, words)
 
 
 def _room(side: Side) -> Mapping[str, int]:

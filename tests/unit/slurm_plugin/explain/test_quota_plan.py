@@ -281,6 +281,21 @@ def test_limits_on_types_and_budgets_keep_jobs_from_ever_starting(after: Policy,
     assert said in impact.words
 
 
+def test_a_service_whose_least_replicas_have_a_type_that_is_guaranteed_no_more_is_named():
+    before = policy(a=6000)
+    there = now(before, services=(service(1, 2), service(2, 0), service(3, 2)))
+    fewer = with_quota(before, "a", type_nominals={"1g.10gb": 3})
+    (impact,) = hurt(there, fewer)
+    assert (impact.kind, impact.about, impact.amount_millislices) == (
+        ImpactKind.MIN_REPLICAS,
+        "service s3",
+        1000,
+    )
+    assert "is guaranteed 3: 1 of that only on borrowed slices" in impact.words
+    assert hurt(there, with_quota(before, "a", type_nominals={"1g.10gb": 4})) == []
+    assert hurt(changed(there, tenants=fewer), fewer) == [], "it is so already"
+
+
 def test_a_service_whose_least_replicas_do_not_fit_any_more_is_named():
     tag = JobTag("ab", "a", "s2").text()
     slot = waiting(9, "a", 5, admin_comment=tag)
