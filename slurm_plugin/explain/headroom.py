@@ -182,11 +182,13 @@ def explain(tenant: str, now: Situation) -> Explanation:
 def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     cost = now.costs[gres_type]
     all_qos = tuple(_bounds(tenant, gres_type, now))
-    of_type = _guaranteed_type(tenant, gres_type, now)
+    of_type = tuple(_guaranteed_type(tenant, gres_type, now))
     own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now), *of_type))
     taken = own_qos.instances
     left = (replace(one, instances=max(0, one.instances - taken)) for one in all_qos)
-    borrowed = _fewest((*left, _borrowed(tenant, cost, now)))
+    unused = now.ceilings[tenant].own_limit_millislices - _guaranteed(tenant, now) - taken * cost
+    # What its guarantee of the type leaves unused, the borrowed QOS gets for waiting jobs.
+    borrowed = _fewest((*left, _borrowed(tenant, cost, now, unused if of_type else 0)))
     if not now.policy[tenant].quota.borrowing_limit_millislices:
         borrowed = Bound(
             Cause.BORROWING, 0, f"{tenant} may borrow nothing: its borrowing limit is 0"
@@ -237,8 +239,8 @@ def _guaranteed_type(tenant: str, gres_type: str, now: Situation) -> Iterator[Bo
         yield Bound(Cause.GUARANTEED_TYPE, max(0, most - held), words)
 
 
-def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
-    """Return the limit of the borrowed QOS.
+def _borrowed(tenant: str, cost: int, now: Situation, unused: int) -> Bound:
+    """Return the limit of the borrowed QOS, with ``unused`` millislices of the own one.
 
     What jobs hold in other QOS is left out, as the limits are already reduced by it.
     """
@@ -246,7 +248,7 @@ def _borrowed(tenant: str, cost: int, now: Situation) -> Bound:
     held = run_cost(here.instances, now.costs) - run_cost(here.elsewhere, now.costs)
     held, limit = (
         Millislices(held - _guaranteed(tenant, now)),
-        now.ceilings[tenant].borrowed_limit_millislices,
+        Millislices(now.ceilings[tenant].borrowed_limit_millislices + max(0, unused)),
     )
     return Bound(
         Cause.CEILING,
