@@ -90,8 +90,8 @@ def _told_of_borrowing(wants: QosRequest, snapshot: Snapshot) -> str:
     if kind := _never_guaranteed(wants, snapshot):
         return (
             f"One task has {wants.instances[kind]} instances of {kind}, {wants.tenant!r} is "
-            f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]}: it starts only while "
-            "others lend them, and may be requeued when they need them back."
+            f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]}: it runs on borrowed "
+            "quota only, and may be requeued when others need them."
         )
     if wants.cost_millislices <= own:
         return _BORROWED
