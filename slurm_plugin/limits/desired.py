@@ -363,6 +363,8 @@ def _qos_settings(
     preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     types = guaranteed_types(allowed.policy)
+    # A QOS' limit on a type hides those of accounts, which would bind its jobs, too.
+    limited = binding_type_limits(allowed.policy, allowed.costs, allowed.models)
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
@@ -373,7 +375,7 @@ def _qos_settings(
             PREEMPT: preempted,
         }
         fields |= _minutes(of_budgets.get(name), found.billing)
-        fields |= _guaranteed_types(types.get(tenant, {}), found)
+        fields |= _guaranteed_types(types.get(tenant, {}), limited.get(tenant, {}), found)
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
         fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
         fields |= _minutes(of_budgets.get(on_loan), found.billing)
@@ -387,9 +389,12 @@ def _qos_settings(
     return settings
 
 
-def _guaranteed_types(types: Mapping[str, int], found: SlurmLimits) -> Mapping[str, Setting]:
+def _guaranteed_types(
+    types: Mapping[str, int], limits: Mapping[str, int], found: SlurmLimits
+) -> Mapping[str, Setting]:
+    why = "instances of the type that are guaranteed"
     return {
-        f"grptres={tres}": Setting(str(count), "instances of the type that are guaranteed")
+        f"grptres={tres}": Setting(str(min(count, limits.get(kind, count))), why)
         for kind, count in types.items()
         if (tres := tres_name(kind)) in found.tres
     }

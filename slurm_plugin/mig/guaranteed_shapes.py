@@ -24,7 +24,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.demand import is_managed, is_waiting
-from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types, lesser
 from slurm_plugin.quota.types import MAX_TYPE_LIMIT, Policy
 
 _Used = Mapping[str, Mapping[str, int]]
@@ -60,18 +60,13 @@ def needs(
     now, total = Counter[str](), Counter[str]()
     for name, own in guaranteed_quota(policy).items():
         bundle = Counter[str]()
-        most = _lesser(limits[name], types.get(name, {}))
+        most = lesser(limits[name], types.get(name, {}))
         for wanted in (held, claimed):
             _add(bundle, wanted.get(name, {}), own, costs, most)
         now.update(bundle)
         _add(bundle, lately.get(name, {}), own, costs, most)
         total.update(bundle)
     return Needs(now, total)
-
-
-def _lesser(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
-    both = {kind: min(some[kind], others[kind]) for kind in some.keys() & others.keys()}
-    return {**some, **others, **both}
 
 
 def _add(

@@ -160,15 +160,18 @@ class _Shape:
             return {}
         due = self.nominal_types
         named: dict[str, frozenset[str]] = {"": frozenset()}
+        limits: dict[str, Mapping[str, int]] = {"": {}}
         own: dict[str, Mapping[str, int]] = {}
         for name in self.downward:
-            kinds = named[parent(policy, name)] | policy[name].quota.type_nominals.keys()
-            named[name] = kinds
+            above, quota = parent(policy, name), policy[name].quota
+            kinds = named[name] = named[above] | quota.type_nominals.keys()
+            limits[name] = lesser(limits[above], quota.type_limits)
             children = below.get(name, ())
-            own[name] = {
+            left = {
                 kind: due[name][kind] - sum(due[child][kind] for child in children)
                 for kind in sorted(kinds)
             }
+            own[name] = {kind: min(n, limits[name].get(kind, n)) for kind, n in left.items()}
         return {name: of for name, of in own.items() if of}
 
 
@@ -252,9 +255,16 @@ def guaranteed_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
 
     That is what its quota names of the type, less what its children are due of it. A tenant below
     one that names a type is guaranteed only what it names itself. Types that neither the tenant nor
-    one above it names are left out, as are tenants without any: only slices bound these.
+    one above it names are left out, as are tenants without any: only slices bound these. Limits on
+    a type, of the tenant and of those above it, bound it, too.
     """
     return _shape(policy).guaranteed_types
+
+
+def lesser(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:
+    """Bounds by name of both; of those in both, the smaller one."""
+    both = {name: min(some[name], others[name]) for name in some.keys() & others.keys()}
+    return {**some, **others, **both}
 
 
 def payers(policy: Policy) -> Mapping[str, str]:

@@ -819,3 +819,10 @@ def test_guarantees_by_type_limit_the_own_qos_alone():
     assert changes(tenants(vision=6000), rows, [*set_, *qos[1:]], {key: KnownLimit("", "1")}) == [
         ["modify qos where name=slicewise_vision set grptres=gres/gpu:3g.40gb=-1"]
     ]
+
+
+def test_an_own_qos_allows_no_more_of_a_type_than_the_limit_that_it_hides():
+    by_type = limited(type_nominals={"3g.40gb": 4}, model_limits={"A100-80GB": 7000})
+    found = changes(by_type, [ROOT, done("vision")], ours(vision=6000))
+    change = "modify qos where name=slicewise_vision set grptres=gres/gpu:3g.40gb=2"
+    assert change in [one for together in found for one in together]

@@ -341,6 +341,15 @@ def test_guarantees_by_type_are_set_as_a_whole_and_what_those_below_are_due_is_t
     assert tenants.guaranteed_types(again) == {"mri": {"1g.10gb": 2, "3g.40gb": 1}}
 
 
+def test_no_more_of_a_type_is_guaranteed_than_limits_of_the_tenant_and_above_it_allow():
+    lab = tenants.changed(POLICY, update("imaging", type_limits={"1g.10gb": 2, "3g.40gb": 1}))
+    both = {"1g.10gb": 3, "3g.40gb": 1}
+    mri = update("mri", type_nominals=both, type_limits={"1g.10gb": 9, "3g.40gb": 0})
+    after = tenants.changed(lab, mri)
+    assert tenants.guaranteed_types(after) == {"mri": {"1g.10gb": 2, "3g.40gb": 0}}
+    assert tenants.nominal_types(after)["mri"] == both
+
+
 def test_those_below_are_guaranteed_no_more_of_a_type_than_there_is_above():
     lab = tenants.changed(POLICY, update("imaging", type_nominals={"1g.10gb": 2}))
     words = "imaging is guaranteed 2 instances of 1g.10gb; with these changes the tenants below"
