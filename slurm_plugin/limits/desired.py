@@ -364,7 +364,7 @@ def _qos_settings(
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     types = guaranteed_types(allowed.policy)
     # A QOS' limit on a type hides those of accounts, which would bind its jobs, too.
-    limited = binding_type_limits(allowed.policy, allowed.costs, allowed.models)
+    limited = binding_type_limits(allowed.policy, allowed.costs, allowed.models) if types else {}
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
