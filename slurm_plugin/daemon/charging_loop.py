@@ -120,14 +120,14 @@ class ChargingLoop:
 
     async def turn(self) -> None:
         """Charge what Slurm shows, then begin the budgets' periods that are due."""
-        change_id = await asyncio.to_thread(self._ledger.tenants.change_id)
-        if change_id != self._change_id:
-            self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
-            self._change_id = change_id
+        await self._read_policy()
         jobs, looked_s = self._cluster_state.jobs, int(self._cluster_state.looked_s)
         # The earlier of both clocks: a period or watermark that is late does no harm.
         safe_s = min(looked_s, int(self._cluster_state.view.observed_s))
         await self._charge(jobs, looked_s, safe_s)
+        # While accounting did not answer yet, somebody may have set another budget: no later turn
+        # corrects a period that has begun with the one before.
+        await self._read_policy()
         zone = self._settings.ledger.time_zone
         rollovers = await asyncio.to_thread(
             roll_over_budgets, self._ledger, self._policy, zone, jobs, safe_s
@@ -141,6 +141,12 @@ class ChargingLoop:
             )
         if self._has_booked or rollovers or time.monotonic() >= self._seal_due_s:
             await self._seal()
+
+    async def _read_policy(self) -> None:
+        change_id = await asyncio.to_thread(self._ledger.tenants.change_id)
+        if change_id != self._change_id:
+            self._policy = await asyncio.to_thread(self._ledger.tenants.policy)
+            self._change_id = change_id
 
     async def _seal(self) -> None:
         """Seal what was booked, by this process or another.

@@ -167,6 +167,20 @@ async def test_the_policy_is_read_again_when_it_changes() -> None:
     assert [entry.tenant for entry in ledger.entered] == ["physics"]
 
 
+async def test_a_period_begins_with_the_budget_that_is_set_while_accounting_is_asked() -> None:
+    """It began with the budget before, and stayed so."""
+    ledger = with_budget("physics", 5)
+
+    class SlowAccounting(ScriptedSlurm):
+        async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
+            ledger.shown, ledger.newest = with_budget("physics", 7).shown, ledger.newest + 1
+            return await super().runs(since_s)
+
+    slurm = SlowAccounting()
+    await ledger_view_of(slurm, ledger, await seen(slurm)).turn()
+    assert [entry.amount_millislice_s for entry in ledger.entered] == [7]
+
+
 class Books:
     """Turns on a clock of their own, with one run that runs at first.
 
