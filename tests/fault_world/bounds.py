@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKOFF_S = 15.0
 """Seconds for which a loop may still rest after its last failure (``periodic.BACKOFF_MAX_S``)."""
 _SOON_S = 10.0
-"""Seconds for a few turns of quick loops, and for a call that was late when the faults ended."""
+"""Seconds for a few turns of quick loops."""
 LATE_S = 90.0
 """Seconds within which wrong limits are found and put right."""
 _COMPILES_S = 15.0
@@ -73,7 +73,7 @@ class Bounds:
         world = self._world
         for one in world.site.runs:
             run = (one.run.job_id, int(one.run.start_s or 0))
-            if run == (job_id, start_s) and world.clock.now_s > one.visible_s:
+            if run == (job_id, start_s) and world.site.shows_end(one):
                 self._refused[world.lives, job_id, start_s] += 1
 
     def _ran_out(self) -> None:
@@ -116,7 +116,10 @@ class Bounds:
 
 
 def _is_calm(world: "World") -> bool:
-    return world.is_calm and world.daemon is not None and world.daemon.answers
+    """Whether nothing fails any more, and no call is late that was made when something did."""
+    if not world.is_calm or world.daemon is None or not world.daemon.answers:
+        return False
+    return world.clock.passed_s > world.plan.ends_s + world.plan.latest_s
 
 
 def _has_launcher(world: "World") -> bool:
@@ -159,12 +162,11 @@ def _books(world: "World") -> Iterator[Late]:
             key = RunKey(cluster, job.job_id, job.start_s)
             if key not in open_:
                 yield f"run {key.job_id} of {key.start_s} is not in the books", _turns_s(world, 3)
-    shown_s = world.clock.now_s
     for one in world.site.runs:
-        if one.run.start_s is None or one.run.partition != PARTITION or one.visible_s > shown_s:
+        if one.run.start_s is None or one.run.partition != PARTITION:
             continue
         key = RunKey(cluster, one.run.job_id, int(one.run.start_s))
-        if key in open_:
+        if key in open_ and world.site.shows_end(one):
             yield f"run {key.job_id} of {key.start_s} has ended and is open", _turns_s(world, 3)
 
 

@@ -141,7 +141,7 @@ class WorldLauncher:
             launcher = self._turns[one.array] = ServiceLauncher(one.service, EVERY_S)
             launcher.state = one.saved or launcher.state
         one.pass_until(self._site)
-        plan = launcher.decide(view, one.gateway, self._clock.wall_s())
+        plan = launcher.decide(view, one.gateway, self._site.clock.now_s + self._ahead_s)
         if plan is None:
             return
         one.gateway.apply(plan.route)

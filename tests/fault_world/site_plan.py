@@ -165,6 +165,11 @@ class SitePlan:
     grace_s: int
 
     @property
+    def latest_s(self) -> float:
+        """The most seconds by which a call is late."""
+        return max(one.late_s if one.late else 0.0 for one in self.rates.values())
+
+    @property
     def capacity_millislices(self) -> int:
         return sum(run_cost(node.gpus, COSTS) for node in self.cluster.nodes)
 
@@ -267,6 +272,7 @@ def _events(
         return round(random.uniform(BEGINS_S, ends_s - 1), 2)
 
     events: list[Event] = []
+    jobs: list[Submitted] = []
     most = {kind: max(node.gpus.get(kind, 0) for node in nodes) for kind in COSTS}
     kinds = [kind for kind in COSTS if most[kind]]
     for _ in range(random.randint(4, 16)):
@@ -277,8 +283,10 @@ def _events(
         is_plain = random.random() < 0.9
         account = random.choice(tuple(policy))
         if run_cost(gpus, COSTS) <= _most(policy, account):
-            events.append(Submitted(some_time(), account, gpus, run_s, limit_s, is_plain))
-    events += _services(random, policy, most, ends_s)
+            jobs.append(Submitted(some_time(), account, gpus, run_s, limit_s, is_plain))
+    services = _services(random, policy, most, ends_s)
+    events += [one for one in jobs if _finds_room(one, most, services)]
+    events += services
     for _ in range(random.choice((0, 0, 1, 2))):
         at_s = some_time()
         back_s = at_s + random.uniform(5, 100)
@@ -327,11 +335,18 @@ def _refusal(random: Random, ends_s: float) -> Refusal | None:
     return Refusal(first_s, ends_s, random.randrange(3))
 
 
+def _finds_room(job: Submitted, most: Mapping[str, int], services: list[Applied]) -> bool:
+    """Whether services leave it enough instances on a node; else it waits, and others behind it."""
+    ((kind, count),) = job.gpus.items()
+    specs = [one.service.spec for one in services if one.service.spec.profile == kind]
+    return count <= most[kind] - sum(spec.min_replicas for spec in specs)
+
+
 def _services(
     random: Random, policy: Policy, most: Mapping[str, int], ends_s: float
-) -> list[Event]:
+) -> list[Applied]:
     """Services that need no more than what their tenants and the nodes have, when nobody asks."""
-    found: list[Event] = []
+    found: list[Applied] = []
     left = {name: tenant.quota.nominal_millislices for name, tenant in policy.items()}
     kinds = {kind: count for kind, count in most.items() if count}
     for number in range(random.choice((0, 1, 1, 2))):

@@ -49,7 +49,11 @@ T = TypeVar("T")
 PARTITION = "gpu"
 PORT = 20_000
 LATE_END_S = 700.0
-"""Seconds by which accounting shows some ends late: more than charging expects."""
+"""Seconds by which accounting shows the ends of some runs late that are in the books: more than
+charging expects."""
+_UNSEEN_END_S = 300.0
+"""The same for a run that no turn of charging saw: of such a run nobody knows that its end is
+awaited, so that accounting must show it within ``ACCOUNTING_DELAY_S``."""
 _LONGEST_WAIT_S = 2.0
 _LONGEST_S = 0.05
 """Seconds that a sacctmgr takes whose caller waits for its end."""
@@ -63,10 +67,10 @@ _ISOLATED = {
 
 @dataclass(frozen=True)
 class AccountedRun:
-    """A run that has ended, and when accounting shows that."""
+    """A run that has ended, and by how many seconds accounting shows that late."""
 
     run: EndedRun
-    visible_s: float
+    late_s: float
 
 
 @dataclass
@@ -82,6 +86,7 @@ class Site:
         requeued: told of an array when slots of it were requeued.
         asked_s: when slurmdbd was last asked, in seconds since the beginning.
         late_ends: jobs whose ends accounting shows ``LATE_END_S`` late.
+        is_booked: whether a run of this job is in the books.
         late_s: when slurmdbd last made a change late, in seconds since the beginning.
         blind: limits that grew though jobs were not looked at in that compilation.
         compiles_s: when the last compilation began, in seconds since the beginning.
@@ -98,6 +103,7 @@ class Site:
     runs: list[AccountedRun] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
     late_ends: set[int] = field(default_factory=set)
+    is_booked: Callable[[int], bool] = lambda _job_id: False
     blind: list[str] = field(default_factory=list)
     compiles_s: Callable[[], float] = lambda: 0.0
     late_s: float = -inf
@@ -123,10 +129,15 @@ class Site:
         if model.now_s < self.clock.now_s:
             model.advance(self.clock.now_s)
         for run in model.take_ended():
-            late_s = self.random.uniform(0.0, self.lag_s)
-            late_s = LATE_END_S if run.job_id in self.late_ends else late_s
-            self.runs.append(AccountedRun(run, run.end_s + late_s))
+            self.runs.append(AccountedRun(run, self.random.uniform(0.0, self.lag_s)))
         return model
+
+    def shows_end(self, one: AccountedRun) -> bool:
+        """Whether accounting shows the end of the run by now."""
+        late_s = one.late_s
+        if one.run.job_id in self.late_ends:
+            late_s = LATE_END_S if self.is_booked(one.run.job_id) else _UNSEEN_END_S
+        return self.clock.now_s >= one.run.end_s + late_s
 
     def record(self, job_id: int) -> JobRecord | None:
         return self.model._state.records.get(job_id)
@@ -366,12 +377,12 @@ class SlurmLine:
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         def found() -> tuple[RunRecord, ...]:
-            jobs, now_s = self._site.model.jobs, self._site.clock.now_s
+            jobs = self._site.model.jobs
+            shown = ((one.run, self._site.shows_end(one)) for one in self._site.runs)
             ended = (
-                _ended_record(one, now_s)
-                for one in self._site.runs
-                if one.run.start_s is not None
-                and (int(one.run.end_s) > since_s or now_s < one.visible_s)
+                _ended_record(run, is_shown=is_shown)
+                for run, is_shown in shown
+                if run.start_s is not None and (int(run.end_s) > since_s or not is_shown)
             )
             running = (_running_record(job) for job in jobs if job.state is JobState.RUNNING)
             return (*ended, *running)
@@ -450,9 +461,7 @@ def _tres(gpus: Mapping[str, int]) -> Mapping[str, str]:
     }
 
 
-def _ended_record(one: AccountedRun, now_s: float) -> RunRecord:
-    run = one.run
-    is_shown = now_s >= one.visible_s
+def _ended_record(run: EndedRun, *, is_shown: bool) -> RunRecord:
     task = str(run.job_id) if run.task is None else f"{run.array_job_id}_{run.task}"
     return RunRecord(
         job_id=run.job_id,

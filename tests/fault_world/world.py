@@ -129,6 +129,7 @@ class World:
         self._bounds = Bounds(self)
         self.ledger.refuses = self._refuses
         self.site.compiles_s = lambda: self.ledger.locked_s
+        self.site.is_booked = lambda job_id: any(key.job_id == job_id for key in self.ledger.booked)
         self.has_moved_quota = False
         self._token = 0
         self._tasks: list[asyncio.Task[Any]] = []
