@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from slurm_database import COSTS
+
 from cluster.language.jobs import JobState, JobTag
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.log import LoggedEvent
+from fault_world.site_plan import most_of
 from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import RunKey
+from slurm_plugin.common.costs import run_cost
 
 if TYPE_CHECKING:
     from fault_world.world import World
@@ -25,6 +29,10 @@ LATE_S = 90.0
 _COMPILES_S = 15.0
 """Seconds between compilations while nothing changes (``quota_loop._RECOMPILE_S``)."""
 
+_LOOKS_S = 5.0
+"""Seconds between turns of leases (``lease_loop._LOOK_S``)."""
+_SEEN_S = 10.0
+"""Seconds after which the last look shows a start, while nothing fails."""
 _OFTEN = 3
 """So often a call that changes nothing may be made; loops decide on looks, which are some seconds
 old."""
@@ -48,6 +56,7 @@ class Bounds:
         self._wanted: Mapping[int, frozenset[int]] = {}
         self._refused: Counter[tuple[int, object, object]] = Counter()
         world.site.calls = self._called
+        world.site.released = self._released
         world.trace.heard.append(self._hear)
 
     def _is_quiet(self) -> bool:
@@ -76,6 +85,29 @@ class Bounds:
             if run == (job_id, start_s) and world.site.shows_end(one):
                 self._refused[world.lives, job_id, start_s] += 1
 
+    def _released(self, array: int) -> None:
+        """No slot is let go that its tenant may not run, with all that it might ever borrow.
+
+        What it has held for some seconds was seen by the look on which slots were let go.
+        """
+        world = self._world
+        jobs = world.site.model.jobs
+        account = next(job.account for job in jobs if array in {job.job_id, job.array_job_id})
+        before_s = world.clock.now_s - _SEEN_S
+        held = sum(
+            run_cost(job.gpus, COSTS)
+            for job in jobs
+            if job.account == account
+            and (
+                job.start_s is not None and job.start_s < before_s
+                if job.state is JobState.RUNNING
+                else job.array_job_id == array and job.state is JobState.PENDING and not job.held
+            )
+        )
+        most = most_of(world.ledger.policy(), account)
+        if held > most and self._is_quiet():
+            self._wrong.append(f"{account} may have {most}, and {array} is let go to {held}")
+
     def _ran_out(self) -> None:
         """No replica that is wanted ends because nobody extends its lease."""
         world, before, wanted = self._world, self._runs, self._wanted
@@ -97,6 +129,7 @@ class Bounds:
         self._calm_s = self._calm_s if is_calm and _has_launcher(world) else now_s
         self._ran_out()
         late = dict(_late(world)) if is_calm else {}
+        late |= dict(_leases(world)) if self._is_quiet() else {}
         self._since_s = {words: self._since_s.get(words, now_s) for words in late}
         vain = [words for words, count in self._vain.items() if count > _OFTEN]
         told = [key for key, count in self._refused.items() if count > 1]
@@ -183,6 +216,28 @@ def _quota(world: "World") -> Iterator[Late]:
             yield f"the budget of {name} has not begun", _turns_s(world, 3)
     if not world.daemon.state.view.complete:
         yield "the view is not whole", _turns_s(world, 1)
+
+
+def _leases(world: "World") -> Iterator[Late]:
+    """A wanted replica gets another lease once half of it is over; here no wall stands before it.
+
+    Only a budget may be one: no job is planned here, and nothing is reserved.
+    """
+    policy = world.ledger.policy()
+    now_s = world.clock.now_s
+    for one in world.services:
+        view, spec = one.look(world.site), one.service.spec
+        if view is None or policy[spec.tenant].budget is not None or not _has_launcher(world):
+            continue
+        wanted = world.daemon.state.desired_slots.get(one.array, frozenset())
+        for slot in view.slots:
+            run = world.site.record(slot.job_id or 0)
+            if slot.index not in wanted or run is None or run.start_s is None:
+                continue
+            if run.start_s + run.limit_s - now_s < spec.lease_s / 2:
+                where = f"{one.array}_{slot.index}"
+                within_s = 2 * (_LOOKS_S + world.plan.sync_interval_s)
+                yield f"the lease of slot {where} is more than half over", within_s
 
 
 def _slots(world: "World", view: ServiceView) -> Iterator[Late]:

@@ -11,22 +11,35 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
+from slurm_database import COSTS
+
 from cluster.language.jobs import JobState
 from cluster.language.periods import Period
+from cluster.language.service import ServiceSpec
 from cluster.language.units import MillisliceSeconds
 from cluster.runtime.log import LoggedEvent
 from cluster.slurm.interface import Tasks
 from fault_world.faults import Fault, seeded
+from fault_world.site_plan import Submitted
 from simulation.services.requests import ServiceRequests
+from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.types import Budget, TenantUpdate
 
 if TYPE_CHECKING:
     from fault_world.launcher import AppliedService
-    from fault_world.site_plan import SitePlan, Submitted
+    from fault_world.site_plan import SitePlan
     from fault_world.world import World
 
 AWAY_S = 60.0
 """Seconds for which the launcher is not there while somebody releases a slot."""
+_FILLS_S = 10.0
+"""Seconds in which jobs start that take the room of a slot."""
+_BORROWS_S = 40.0
+"""Seconds in which services get more requests than they can answer."""
+_PRESSING_S = 0.3
+"""Seconds between those requests."""
+_RETURNS_S = 45.0
+"""Seconds beside the grace within which recalled replicas go."""
 _SCALES_S = 60.0
 """Seconds for which an owner waits for a service to scale down, to cancel it then."""
 _SHORT_S = 0.4
@@ -46,28 +59,34 @@ class ExercisePlan:
         budget: a tenant that gets a budget, far more than it can use.
         bursts: whether services get requests.
         loses_slot: whether an owner cancels one slot of a service.
-        releases_slot: whether somebody releases a slot that nobody wants.
+        releases_slot: whether somebody releases a slot that nobody wants, where it finds no room.
+        takes_back: whether tenants want all of their quotas back from services.
         fails_write: how one change of limits fails while a lender takes its quota back.
-        silences: whether slurmctld does not answer while the grace of a recall ends.
+        silences: who does not answer while the grace of a recall ends: slurmctld, or only
+            every other answer about nodes is missing: some looks are half ones, and limits are
+            still compiled.
+        silent_before_s: how long before the end of the grace that begins.
         cancels: whether services are cancelled as they scale down.
         is_before: whether that is right when the launcher asks for fewer slots, not ``later_s``
             after the daemon has requeued some.
     """
 
-    undecided: "Submitted | None"
+    undecided: Submitted | None
     ends_late: bool
     budget: str | None
     bursts: bool
     loses_slot: bool
     releases_slot: bool
+    takes_back: bool
     fails_write: Fault | None
-    silences: bool
+    silences: str | None
+    silent_before_s: float
     cancels: bool
     is_before: bool
     later_s: float
 
 
-def exercises(plan: "SitePlan", undecided: "Sequence[Submitted]") -> ExercisePlan:
+def exercises(plan: "SitePlan", undecided: Sequence[Submitted]) -> ExercisePlan:
     random = seeded("exercises", plan.seed)
     return ExercisePlan(
         undecided=random.choice(undecided) if undecided else None,
@@ -76,8 +95,10 @@ def exercises(plan: "SitePlan", undecided: "Sequence[Submitted]") -> ExercisePla
         bursts=random.random() < 0.5,
         loses_slot=random.random() < 0.4,
         releases_slot=random.random() < 0.3,
+        takes_back=random.random() < 0.3,
         fails_write=random.choice((None, Fault.DOWN, Fault.LOST)),
-        silences=random.random() < 0.3,
+        silences=random.choice((None, "slurmctld", "nodes", "nodes")),
+        silent_before_s=random.uniform(0.0, 5.0),
         cancels=random.random() < 0.6,
         is_before=random.random() < 0.5,
         later_s=random.choice((0.0, random.uniform(0.0, 5.0))),
@@ -121,14 +142,14 @@ class Exercises:
             budget = Budget(Period.NONE, _AMPLE)
             self._world.ledger.change(TenantUpdate(tenant, budget=budget))
 
-    def _submit(self, job: "Submitted") -> None:
+    def _submit(self, job: Submitted) -> None:
         if self._plan.ends_late:
             # A look that has just begun shows it running.
             self._world.site.looked_at = lambda: self._submit_short(job)
         else:
             self._world.submit(job, unanswered=True)
 
-    def _submit_short(self, job: "Submitted") -> None:
+    def _submit_short(self, job: Submitted) -> None:
         self._world.site.looked_at = lambda: None
         self._world.submit(replace(job, run_s=_SHORT_S), unanswered=True)
         self._world.site.late_ends.add(self._world.jobs[-1])
@@ -160,8 +181,6 @@ class Exercises:
     def begin_probe(self) -> None:
         """While others have borrowed all that they get."""
         self._is_probed = True
-        if self._plan.releases_slot:
-            self._release_slot()
         if self._plan.fails_write is not None:
             self._is_armed = True
             self._world.faults.once["slurmdbd"] = self._plan.fails_write
@@ -170,16 +189,65 @@ class Exercises:
         self._is_probed = self._is_armed = False
         self._world.faults.once.clear()
 
-    def _release_slot(self) -> None:
-        for one in self._world.services:
-            view = one.look(self._world.site)
+    async def take_back(self) -> None:
+        """Services borrow all that they get; then every other tenant wants all of its quota back.
+
+        Replicas go once the grace is over, when slurmctld may be silent.
+        """
+        world = self._world
+        if not self._plan.takes_back or not world.services:
+            return
+        now_s = world.clock.now_s
+        for one in world.services:
+            more = [now_s + 1 + i * _PRESSING_S for i in range(int(_BORROWS_S / _PRESSING_S))]
+            _ask(one.gateway.requests, more, one.service.engine.service_s[0])
+        await asyncio.sleep(_BORROWS_S)
+        self._is_probed = True
+        before = len(world.jobs)
+        for one in world.services:
+            self._want_back(one.service.spec)
+        await asyncio.sleep(world.plan.grace_s + _RETURNS_S)
+        self._is_probed = False
+        for job_id in world.jobs[before:]:
+            world.site.model.cancel(job_id)
+
+    def _want_back(self, spec: ServiceSpec) -> None:
+        """Jobs of all other tenants, as many as their quotas have room for."""
+        gpus = {spec.profile or "": 1}
+        for name, tenant in self._world.plan.policy.items():
+            count = tenant.quota.nominal_millislices // run_cost(gpus, COSTS)
+            for _ in range(count if name != spec.tenant else 0):
+                self._world.submit(Submitted(0.0, name, gpus, 2 * _RETURNS_S, 240))
+
+    async def release_slot(self) -> None:
+        """Somebody releases a slot while jobs of its tenant take all the room that it could have.
+
+        The launcher is away: it would have the slot held with its next answer.
+        """
+        world = self._world
+        for one in world.services if self._plan.releases_slot else ():
+            view = one.look(world.site)
             held = [slot.index for slot in view.slots if slot.state == "held"] if view else []
             if held and one.array not in self.cancelled:
-                self.away_until_s = self._world.clock.passed_s + AWAY_S
-                self._world.kill_launcher()
-                self._world.trace.note("world", f"scontrol release {one.array}_{held[0]}")
-                self._world.site.model.release(Tasks(one.array, frozenset({held[0]})))
+                before = len(world.jobs)
+                self._fill(one)
+                await asyncio.sleep(_FILLS_S)
+                self.away_until_s = world.clock.passed_s + AWAY_S
+                world.kill_launcher()
+                world.trace.note("world", f"scontrol release {one.array}_{held[0]}")
+                world.site.model.release(Tasks(one.array, frozenset({held[0]})))
+                await asyncio.sleep(AWAY_S)
+                for job_id in world.jobs[before:]:
+                    world.site.model.cancel(job_id)
                 return
+
+    def _fill(self, one: "AppliedService") -> None:
+        """As many jobs of its tenant as there are instances."""
+        spec = one.service.spec
+        total = sum(node.gpus.get(spec.profile or "", 0) for node in self._world.site.model.nodes)
+        for _ in range(total):
+            job = Submitted(0.0, spec.tenant, {spec.profile or "": 1}, 2 * AWAY_S, 240)
+            self._world.submit(job)
 
     def write_failed(self) -> None:
         """The one write has failed: the daemon asks slurmdbd again within two turns.
@@ -205,21 +273,21 @@ class Exercises:
         world = self._world
         if said.name == "reclaimed" and world.daemon and not world.daemon.state.view.complete:
             self.broken.append(f"decided on half a look: {said}")
-        if said.name == "recalled" and self._is_probed and self._plan.silences:
+        if said.name == "recalled" and self._is_probed and self._plan.silences is not None:
             grace_s, self._is_probed = world.plan.grace_s, False
             loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, grace_s - self._random.uniform(0, 5)), self._silence)
+            loop.call_later(max(0.0, grace_s - self._plan.silent_before_s), self._silence)
             loop.call_later(grace_s + self._random.uniform(5, 15), self._let_answer)
 
     def _silence(self) -> None:
         self.disturbed_s = self._world.clock.passed_s
-        self._world.trace.note("world", "slurmctld answers nobody")
-        self._world.faults.silent.add("slurmctld")
+        self._world.trace.note("world", f"{self._plan.silences} answers nobody")
+        self._world.faults.silent.add(self._plan.silences or "")
 
     def _let_answer(self) -> None:
         self.disturbed_s = self._world.clock.passed_s
-        self._world.trace.note("world", "slurmctld answers again")
-        self._world.faults.silent.discard("slurmctld")
+        self._world.trace.note("world", f"{self._plan.silences} answers again")
+        self._world.faults.silent.clear()
 
     def asked(self, array: int, slots: int) -> None:
         """The launcher asks for so many slots."""

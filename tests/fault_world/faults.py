@@ -47,6 +47,7 @@ SERVERS = ("slurmctld", "slurmdbd", "postgresql", "daemon")
 """Who is called; ``daemon`` is called by the launcher."""
 
 
+_HALF = 0.5
 _CHANGES_FAIL = 5
 """How much more often calls fail that change something: there are fewer, and they matter more."""
 
@@ -58,7 +59,7 @@ class Faults:
         is_over: nothing fails any more, but for what follows.
         once: what happens to the next change by a server, by its name.
         failed_once: told when that happens.
-        silent: servers that answer nobody.
+        silent: servers that answer nobody, and questions of which half get no answer.
     """
 
     def __init__(self, random: Random, rates: Mapping[str, Rates]) -> None:
@@ -69,9 +70,9 @@ class Faults:
         self.silent: set[str] = set()
         self.drawn: dict[Fault, int] = {}
 
-    def of_call(self, server: str, passed_s: float, *, changes: bool) -> Fault | None:
+    def of_call(self, server: str, words: str, passed_s: float, *, changes: bool) -> Fault | None:
         """The fault of a call made now; only calls that change something are done in part."""
-        if server in self.silent:
+        if server in self.silent or (words in self.silent and self._random.random() < _HALF):
             return self._note(Fault.DOWN)
         if changes and server in self.once:
             self.failed_once()

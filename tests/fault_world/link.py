@@ -40,7 +40,7 @@ class Link:
         Raises UnreachableError without an answer, and CrashError where the process dies.
         """
         self._require_life()
-        fault = self._faults.of_call(server, self._clock.passed_s, changes=changes)
+        fault = self._faults.of_call(server, words, self._clock.passed_s, changes=changes)
         await asyncio.sleep(_TAKES_S + self._faults.takes_s(server))
         self._require_life()
         if fault is Fault.CRASH_BEFORE:
@@ -69,7 +69,7 @@ class Link:
     def call(self, server: str, words: str, call: Callable[[], T], *, changes: bool) -> T:
         """Do the same for a caller that does not wait by the loop, as in a thread."""
         self._require_life()
-        fault = self._faults.of_call(server, self._clock.passed_s, changes=changes)
+        fault = self._faults.of_call(server, words, self._clock.passed_s, changes=changes)
         if fault is Fault.CRASH_BEFORE:
             self._die(f"before {words}")
         if fault in {Fault.DOWN, Fault.AFTERWARDS, Fault.PARTLY}:

@@ -243,7 +243,7 @@ def _probe(
         return (), None
     lender = random.choice(lenders)
     total = sum(node.gpus.get(kind, 0) for node in nodes)
-    others = [name for name in policy if name != lender and cost <= _most(policy, name)]
+    others = [name for name in policy if name != lender and cost <= most_of(policy, name)]
     borrowers = [random.choice(others) for _ in range(total)] if others else []
     jobs = tuple(Submitted(0.0, name, {kind: 1}, 400.0, 480) for name in borrowers)
     return jobs, Submitted(0.0, lender, {kind: 1}, 20.0, 60)
@@ -254,11 +254,11 @@ def _undecided(
 ) -> tuple[Submitted, ...]:
     """Small jobs, one of each tenant that could start it."""
     kind = random.choice([kind for node in nodes for kind in node.gpus])
-    able = [name for name in policy if COSTS[kind] <= _most(policy, name)]
+    able = [name for name in policy if COSTS[kind] <= most_of(policy, name)]
     return tuple(Submitted(0.0, name, {kind: 1}, 15.0, 60) for name in able)
 
 
-def _most(policy: Policy, name: str) -> int:
+def most_of(policy: Policy, name: str) -> int:
     """Millislices that a tenant has at best. A job of more is admitted, and waits for ever."""
     own, others = policy[name].quota, [one.quota for one in policy.values() if one.name != name]
     lent = sum(min(one.lending_limit_millislices, one.nominal_millislices) for one in others)
@@ -282,7 +282,7 @@ def _events(
         gpus = {kind: random.randint(1, min(3, most[kind]))}
         is_plain = random.random() < 0.9
         account = random.choice(tuple(policy))
-        if run_cost(gpus, COSTS) <= _most(policy, account):
+        if run_cost(gpus, COSTS) <= most_of(policy, account):
             jobs.append(Submitted(some_time(), account, gpus, run_s, limit_s, is_plain))
     services = _services(random, policy, most, ends_s)
     events += [one for one in jobs if _finds_room(one, most, services)]

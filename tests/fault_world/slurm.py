@@ -84,6 +84,7 @@ class Site:
         looked_at: told that somebody looks at the jobs.
         asked_for: told of an array and how many slots the launcher asks for.
         requeued: told of an array when slots of it were requeued.
+        released: told of an array when slots of it were released.
         asked_s: when slurmdbd was last asked, in seconds since the beginning.
         late_ends: jobs whose ends accounting shows ``LATE_END_S`` late.
         is_booked: whether a run of this job is in the books.
@@ -110,6 +111,7 @@ class Site:
     asked_s: float = -inf
     calls: Callable[[str, bool], None] = lambda _words, _has_changed: None
     requeued: Callable[[int], None] = lambda _array: None
+    released: Callable[[int], None] = lambda _array: None
     looked_at: Callable[[], None] = lambda: None
     asked_for: Callable[[int, int], None] = lambda _array, _slots: None
 
@@ -317,11 +319,13 @@ class SlurmLine:
     ) -> None:
         if ended_s is not None:
             await asyncio.sleep(min(max(ended_s + 1 - time.time(), 0.0), _LONGEST_WAIT_S))
-        await self._act(
-            f"release limit={limit_min}",
-            target,
-            lambda: self._site.model.release(target, limit_min),
-        )
+
+        def release() -> None:
+            self._site.model.release(target, limit_min)
+            if not isinstance(target, int):
+                self._site.released(target.array_job_id)
+
+        await self._act(f"release limit={limit_min}", target, release)
 
     async def requeue_hold(self, target: Target) -> None:
         array = target if isinstance(target, int) else target.array_job_id
