@@ -16,7 +16,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.quota.calendar import Moment, Window
 from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
-from slurm_plugin.quota.demand import qos_use
+from slurm_plugin.quota.demand import holdings, qos_use
 from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.round import plan
@@ -148,7 +148,7 @@ class Cluster:
         return both
 
     def _use(self) -> QosUse:
-        return qos_use(self.policy, tuple(self.jobs.values()), PARTITIONS, COSTS)
+        return qos_use(self.policy, holdings(self.jobs.values(), PARTITIONS, COSTS))
 
     def _running(self) -> Iterator[JobView]:
         return (one for one in self.jobs.values() if one.state is JobState.RUNNING)

@@ -14,7 +14,7 @@ from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name
-from slurm_plugin.quota.demand import is_managed, is_waiting, waits_for_quota
+from slurm_plugin.quota.demand import holdings, is_managed, is_waiting, waits_for_quota
 from slurm_plugin.quota.room import QuotaRoom
 from slurm_plugin.quota.types import Policy
 
@@ -61,7 +61,7 @@ def moves(
     waiting = sorted(_waiting(policy, jobs, partitions, costs), key=_order)
     if not any(one.is_flexible for one in waiting):
         return {}
-    room = QuotaRoom(policy, jobs, partitions, costs)
+    room = QuotaRoom(policy, holdings(jobs, partitions, costs))
     belongs: dict[int, str] = {}
     for one in waiting:
         qos = _placed(one, room)

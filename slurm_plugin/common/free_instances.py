@@ -20,7 +20,10 @@ def free_instances(nodes: Iterable[NodeView]) -> Counter[str]:
     free: Counter[str] = Counter()
     for node in nodes:
         could_start = is_usable(node) and not node.blocked
-        for name in (*node.gpus, *node.shared) if node.shared else node.gpus:
+        for name, count in node.gpus.items():
+            held = node.gpus_allotted.get(name, 0) if could_start else count
+            free[name] = free.get(name, 0) + count - held
+        for name in node.shared:
             free[name] = free.get(name, 0) + (idle(node, name) if could_start else 0)
     return free
 

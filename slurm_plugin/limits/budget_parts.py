@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
 
-from cluster.language.jobs import ALLOTTED, JobView
-from cluster.language.units import Millislices
+from cluster.language.jobs import JobView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
 from slurm_plugin.quota.demand import (
@@ -21,11 +20,11 @@ from slurm_plugin.quota.demand import (
     QOS_BUDGET,
     QOS_SLICES,
     by_priority,
-    is_managed,
     is_waiting,
     lacks_only_room,
     waits_for_quota,
 )
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.room import QuotaRoom
 from slurm_plugin.quota.tenants import ancestors
 from slurm_plugin.quota.types import Policy
@@ -95,28 +94,30 @@ class BudgetPart:
     least: int
 
 
-def runs_of(jobs: Iterable[JobView], costs: Mapping[str, Millislices], now_s: float) -> Runs:
+def may_still_take(there: Holdings, now_s: float) -> Mapping[tuple[str, str], int]:
+    """Sum up the millislice-minutes that runs may still take, by account and QOS."""
+    found: Counter[tuple[str, str]] = Counter()
+    for job, cost in there.priced:
+        if minutes := minutes_left(job, cost, now_s):
+            found[job.account, job.qos] += minutes
+    return found
+
+
+def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:
     """Sum up what jobs of managed partitions take of budgets.
 
     Waiting jobs without a time limit are left out, as no budget lets them start.
     """
-    may_take: Counter[tuple[str, str]] = Counter()
     counts: Counter[str] = Counter()
     waiting: list[WaitingRun] = []
-    pending: list[JobView] = []
-    for job in jobs:
-        if job.state in ALLOTTED:
-            cost = run_cost(job.gpus, costs)
-            may_take[job.account, job.qos] += minutes_left(job, cost, now_s)
-        elif job.time_limit_s is not None and lacks_only_room(job):
-            pending.append(job)
+    pending = [job for job in there.others if job.time_limit_s is not None and lacks_only_room(job)]
     for job in by_priority(pending):
-        if (cost := run_cost(job.gpus, costs)) and job.time_limit_s is not None:
+        if (cost := run_cost(job.gpus, there.costs)) and job.time_limit_s is not None:
             one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
             tasks = min(max(1, len(job.untouched)), FIRST_TASKS - counts[job.qos])
             waiting += [one] * tasks
             counts[job.qos] += tasks
-    return Runs(+may_take, tuple(waiting))
+    return Runs(may_take, tuple(waiting))
 
 
 def minutes_left(run: JobView, cost_millislices: int, now_s: float) -> int:
@@ -149,15 +150,13 @@ def as_budgets_let(
     policy: Policy,
     run_minutes: Mapping[str, int],
     jobs: Sequence[JobView],
-    partitions: frozenset[str],
-    *,
-    costs: Mapping[str, Millislices],
+    there: Holdings,
     now_s: float,
 ) -> tuple[JobView, ...]:
     """Return the jobs with the reasons for which they wait adapted to what their budgets allow.
 
-    Only jobs of managed partitions change. An array on borrowed quota keeps only the tasks for
-    which its budgets have enough.
+    Only jobs of managed partitions change: ``there`` are those among ``jobs``. An array on borrowed
+    quota keeps only the tasks for which its budgets have enough.
 
     If a job is over several limits, Slurm names only one of them: slices before budgets. If loans
     followed Slurm's reason, a loan for a job that its budget does not let start would end as soon
@@ -176,29 +175,21 @@ def as_budgets_let(
     budgets = {name: binding(policy, run_minutes, name) for name in policy}
     # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
     of_qos = {qos: name for name in policy for qos in (qos_name(name), borrowed_qos(name))}
-    ours = [
-        (job, name)
-        for job in jobs
-        if budgets.get(name := of_qos.get(job.qos, job.account)) and is_managed(job, partitions)
-    ]
     waiting = {
         job.job_id: name
-        for job, name in ours
-        if is_waiting(job)
+        for job in there.others
+        if budgets.get(name := of_qos.get(job.qos, job.account))
+        and is_waiting(job)
         and is_ours(job.qos)
         and (job.reason == QOS_BUDGET or waits_for_quota(job))
     }
     if not waiting:
         return tuple(jobs)
-    taken: Counter[str] = Counter()
-    for job, name in ours:
-        if job.state in ALLOTTED:
-            taken[name] += minutes_left(job, run_cost(job.gpus, costs), now_s)
-    left, room = Counter(run_minutes), QuotaRoom(policy, jobs, partitions, costs)
-    for name, minutes in taken.items():
-        left.subtract(dict.fromkeys(budgets[name], minutes))
+    left, room, costs = Counter(run_minutes), QuotaRoom(policy, there), there.costs
+    for (account, qos), minutes in may_still_take(there, now_s).items():
+        left.subtract(dict.fromkeys(budgets.get(of_qos.get(qos, account), ()), minutes))
     judged: dict[int, JobView] = {}
-    in_order = by_priority(job for job, _ in ours if job.job_id in waiting)
+    in_order = by_priority(job for job in there.others if job.job_id in waiting)
     for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
         name = waiting[job.job_id]
         cost, bound = run_cost(job.gpus, costs), budgets[name]
@@ -210,7 +201,10 @@ def as_budgets_let(
         gpus = {kind: claimed * count for kind, count in job.gpus.items()}
         room.take(name, job.qos, claimed * cost, gpus)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
-        judged[job.job_id] = _judged(job, able)
+        if (one := _judged(job, able)) is not job:
+            judged[job.job_id] = one
+    if not judged:
+        return tuple(jobs)
     return tuple(judged.get(job.job_id, job) for job in jobs)
 
 

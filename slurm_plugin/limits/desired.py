@@ -8,10 +8,8 @@ from functools import lru_cache
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED, tres_name
-from cluster.language.jobs import ALLOTTED, JobState, JobView, PartitionView
-from cluster.language.units import Millislices
+from cluster.language.jobs import JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
-from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import (
     GATE_QOS,
     SHARED_QOS,
@@ -20,9 +18,17 @@ from slurm_plugin.common.qos_names import (
     is_ours,
     qos_name,
 )
-from slurm_plugin.limits.budget_parts import BudgetPart, Claims, Runs, drawn_on, parts, runs_of
+from slurm_plugin.limits.budget_parts import (
+    BudgetPart,
+    Claims,
+    Runs,
+    drawn_on,
+    may_still_take,
+    parts,
+    runs_of,
+)
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
-from slurm_plugin.quota.demand import is_managed
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import downward, guaranteed_types, parent
 from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
 
@@ -38,6 +44,8 @@ QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
 INHERITED = "inherited"
 """In place of a QOS list: no list of its own. ``qos-=`` would leave a trace of removed QOS."""
 
+_KEYS = 1 << 14
+"""So many keys of QOS are remembered: the same ones are asked for at each round."""
 _NEAR_MILLISLICE_MIN = 1000
 _NEAR_SHARE = 100
 OVER_PARTITION = "overpartqos"
@@ -209,26 +217,23 @@ def in_use(
     partitions: Iterable[PartitionView],
     jobs: Iterable[JobView],
     managed: Collection[str],
-    costs: Mapping[str, Millislices],
+    there: Holdings,
     *,
     now_s: float,
     has_budgets: bool,
 ) -> InUse:
-    """Sum up what jobs of the ``managed`` partitions hold, and take of budgets if there are any."""
-    jobs, names = tuple(jobs), frozenset(managed)
-    ours = [job for job in jobs if is_managed(job, names)]
+    """Sum up what jobs of the ``managed`` partitions hold, and take of budgets if there are any.
+
+    ``there`` are those among all ``jobs``.
+    """
     gates = {view.name: view.qos for view in partitions}
-    held: Counter[tuple[str, str]] = Counter()
-    for job in ours:
-        if job.state in ALLOTTED:
-            held[job.account, job.qos] += run_cost(job.gpus, costs)
     return InUse(
         is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
         sharing=frozenset(
             job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
         ),
-        held=+held,
-        runs=runs_of(ours, costs, now_s) if has_budgets else Runs(),
+        held=+Counter(there.by_qos),
+        runs=runs_of(there, may_still_take(there, now_s)) if has_budgets else Runs(),
     )
 
 
@@ -362,7 +367,7 @@ def _qos_settings(
     borrowers = _borrowers(tenants, allowed, found)
     preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
-    types = guaranteed_types(allowed.policy)
+    types, term = guaranteed_types(allowed.policy), _on_loan(allowed.term_s)
     # A QOS' limit on a type hides those of accounts, which would bind its jobs, too.
     limited = binding_type_limits(allowed.policy, allowed.costs, allowed.models) if types else {}
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
@@ -377,11 +382,11 @@ def _qos_settings(
         fields |= _minutes(of_budgets.get(name), found.billing)
         fields |= _guaranteed_types(types.get(tenant, {}), limited.get(tenant, {}), found)
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
-        fields = {**_limit(borrowed, f"lent to {tenant}"), **_on_loan(allowed.term_s)}
+        fields = {**_limit(borrowed, f"lent to {tenant}"), **term}
         fields |= _minutes(of_budgets.get(on_loan), found.billing)
         settings |= _qos(on_loan, f"for borrowed jobs of {tenant}", fields)
     for name in shared:
-        settings |= _qos(name, "until the last of its jobs has ended", _on_loan(allowed.term_s))
+        settings |= _qos(name, "until the last of its jobs has ended", term)
     wanted_names = {key.name for key in settings}
     seen = _seen_qos(found, known) & found.qos.keys()
     for name in sorted(seen - wanted_names - {SHARED_QOS}):
@@ -492,11 +497,13 @@ def _limit(amount: int, why: str) -> Mapping[str, Setting]:
 
     It counts instead of the gate's limit, and of the one that earlier versions set on the account.
     """
-    return {
-        BILLING: Setting(str(amount), why),
-        PER_ACCOUNT: Setting("", "the QOS itself is limited"),
-        FLAGS: Setting(OVER_PARTITION, "lets it through the gate"),
-    }
+    return {BILLING: Setting(str(amount), why), **_BESIDE_LIMITS}
+
+
+_BESIDE_LIMITS = {
+    PER_ACCOUNT: Setting("", "the QOS itself is limited"),
+    FLAGS: Setting(OVER_PARTITION, "lets it through the gate"),
+}
 
 
 def _on_loan(term_s: int) -> Mapping[str, Setting]:
@@ -506,7 +513,12 @@ def _on_loan(term_s: int) -> Mapping[str, Setting]:
 
 def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
     fields = {NAME: Setting(name, why), **fields}
-    return {LimitKey("qos", name, field): one for field, one in fields.items()}
+    return {_qos_key(name, field): one for field, one in fields.items()}
+
+
+@lru_cache(maxsize=_KEYS)
+def _qos_key(name: str, field: str) -> LimitKey:
+    return LimitKey("qos", name, field)
 
 
 def _seen_qos(found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]) -> set[str]:

@@ -11,6 +11,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, is_usable
 from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
 from slurm_plugin.quota.ceilings import QosUse
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.slurm_config.pads import is_pad
@@ -89,6 +90,25 @@ FIRST_TASKS = 64
 """The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
 
 
+def holdings(
+    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+) -> Holdings:
+    """Collect the jobs of managed partitions that have not ended."""
+    return _of([job for job in jobs if is_managed(job, partitions)], costs)
+
+
+def _of(jobs: Iterable[JobView], costs: Mapping[str, Millislices]) -> Holdings:
+    runs: list[JobView] = []
+    others: list[JobView] = []
+    for job in jobs:
+        state = job.state
+        if state in ALLOTTED:
+            runs.append(job)
+        elif state is not JobState.ENDED:
+            others.append(job)
+    return Holdings(tuple(runs), tuple(others), costs)
+
+
 @dataclass(frozen=True)
 class Held:
     """GPU instances by type that an account's own jobs hold.
@@ -139,17 +159,21 @@ def demand(
     What a job with an unreadable record holds is not known. Its account then counts as wanting all
     of its guaranteed quota, so that none of it is lent.
     """
-    ours = [job for job in jobs if is_managed(job, partitions)]
+    return demand_of(policy, holdings(jobs, partitions, costs))
+
+
+def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
+    """Do the same as ``demand``."""
+    costs = there.costs
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
-    for job in ours:
-        is_guaranteed = job.qos == qos_name(job.account)
-        if is_guaranteed and job.state in ALLOTTED:
-            guaranteed[job.account] += run_cost(job.gpus, costs)
-        elif not is_guaranteed and (job.state in ALLOTTED or waits_for_quota(job)):
+    for (account, qos), cost in there.by_qos.items():
+        (guaranteed if qos == qos_name(account) else others)[account] += cost
+    for job in there.others:
+        if job.qos != qos_name(job.account) and waits_for_quota(job):
             others[job.account] += _cost(job, costs)
-    for job in paid_by_guaranteed(ours, policy, costs, or_by_budget=True):
+    for job in within_guarantees(there, policy, or_by_budget=True):
         guaranteed[job.account] += run_cost(job.gpus, costs)
-    doubtful = {job.account for job in ours if _is_in_doubt(job)}
+    doubtful = {job.account for job in there.doubtful}
     return others + Counter(
         {
             name: own.get(name, 0)
@@ -158,10 +182,6 @@ def demand(
             for name in (*guaranteed, *doubtful)
         }
     )
-
-
-def _is_in_doubt(job: JobView) -> bool:
-    return job.is_doubtful and job.state is not JobState.ENDED
 
 
 def waiting_for_own(
@@ -195,12 +215,7 @@ def waits_since_s(job: JobView) -> int | None:
     return submit_s if was_at_once else eligible_s
 
 
-def qos_use(
-    policy: Policy,
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-) -> QosUse:
+def qos_use(policy: Policy, there: Holdings) -> QosUse:
     """Sum up what jobs hold and wait for, by QOS.
 
     In a tenant's own QOS only those waiting jobs count that ``demand`` counts: no loan is made to
@@ -209,20 +224,19 @@ def qos_use(
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)
     doubtful: set[str] = set()
-    ours = [job for job in jobs if is_managed(job, partitions)]
-    pending: list[JobView] = []
-    for job in ours:
-        if _is_in_doubt(job):
-            doubtful.add(job.qos)
-        elif job.state in ALLOTTED:
-            held[job.qos] += run_cost(job.gpus, costs)
-        elif is_waiting(job):
-            pending.append(job)
+    costs = there.costs
+    for (_, qos), cost in there.by_qos.items():
+        held[qos] += cost
+    for job in there.doubtful:
+        doubtful.add(job.qos)
+        if job.state in ALLOTTED:
+            held[job.qos] -= run_cost(job.gpus, costs)
+    pending = (job for job in there.others if is_waiting(job) and not job.is_doubtful)
     for job in by_priority(pending):
         if cost := run_cost(job.gpus, costs):
             left = FIRST_TASKS - len(tasks[job.qos])
             tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
-    for job in paid_by_guaranteed(ours, policy, costs, or_by_budget=True):
+    for job in within_guarantees(there, policy, or_by_budget=True):
         waiting[job.qos] += run_cost(job.gpus, costs)
     first = frozenset(map(qos_name, guaranteed_types(policy)))
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
@@ -462,22 +476,26 @@ def paid_by_guaranteed(
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
     included, as what is left of a budget changes with every run.
     """
+    return within_guarantees(_of(jobs, costs), policy, or_by_budget=or_by_budget)
+
+
+def within_guarantees(
+    there: Holdings, policy: Policy, *, or_by_budget: bool = False
+) -> Iterator[JobView]:
+    """Do the same as ``paid_by_guaranteed``."""
     waiting = [
         job
-        for job in jobs
+        for job in there.others
         if (waits_for_quota(job) or (or_by_budget and waits_for_budget(job)))
         and job.qos == qos_name(job.account)
     ]
     if not waiting:
         return
-    left = Counter(guaranteed_quota(policy))
-    types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
-    for job in jobs:
-        if job.state in ALLOTTED and job.qos == qos_name(job.account):
-            left[job.account] -= run_cost(job.gpus, costs)
-            take_types(types.get(job.account), job.gpus)
+    own = guaranteed_quota(policy)
+    left = Counter({name: own.get(name, 0) - there.own(name) for name in _accounts(waiting)})
+    types = types_left(policy, there)
     for job in by_priority(waiting):
-        cost = run_cost(job.gpus, costs)
+        cost = run_cost(job.gpus, there.costs)
         for _ in range(max(1, len(job.untouched))):
             of_types = types.get(job.account)
             if not 0 < cost <= left[job.account] or not has_types(of_types, job.gpus):
@@ -485,6 +503,19 @@ def paid_by_guaranteed(
             left[job.account] -= cost
             take_types(of_types, job.gpus)
             yield job
+
+
+def _accounts(jobs: Iterable[JobView]) -> frozenset[str]:
+    return frozenset(job.account for job in jobs)
+
+
+def types_left(policy: Policy, there: Holdings) -> Mapping[str, dict[str, int]]:
+    """Count what runs in tenants' own QOS leave of the types that are guaranteed, by tenant."""
+    types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
+    for job in there.runs if types else ():
+        if job.qos == qos_name(job.account):
+            take_types(types.get(job.account), job.gpus)
+    return types
 
 
 def has_types(left: Mapping[str, int] | None, gpus: Mapping[str, int]) -> bool:

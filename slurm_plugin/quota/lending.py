@@ -141,9 +141,9 @@ def _gates(policy: Policy, loan: Loan) -> list[_Gate]:
     """List every gate on a loan's way, up to the nearest tenant with both ends in its subtree."""
     lender, borrower = loan.lender, loan.borrower
     gates: list[_Gate] = [("lends", lender), ("borrows", borrower)]
-    above, beside = ancestors(policy, lender), ancestors(policy, borrower)
-    if not above and not beside and lender != borrower:
+    if lender != borrower and not parent(policy, lender) and not parent(policy, borrower):
         return [*gates, ("out", lender), ("in", borrower)]
+    above, beside = ancestors(policy, lender), ancestors(policy, borrower)
     up, down = (lender, *above), (borrower, *beside)
     gates += [("out", name) for name in up if name not in down]
     gates += [("in", name) for name in down if name not in up]

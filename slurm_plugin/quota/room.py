@@ -1,18 +1,15 @@
 """Tracks what running jobs leave of tenants' guaranteed quotas and of what tenants may borrow."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
-from cluster.language.jobs import ALLOTTED, JobView
-from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.quota.demand import has_types, is_managed, take_types
+from slurm_plugin.quota.demand import has_types, take_types, types_left
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import (
     ancestors,
     effective_nominal,
     guaranteed_quota,
-    guaranteed_types,
 )
 from slurm_plugin.quota.types import Policy
 
@@ -20,32 +17,21 @@ from slurm_plugin.quota.types import Policy
 class QuotaRoom:
     """Room left in the guaranteed quota of every tenant, and in every subtree."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        jobs: Iterable[JobView],
-        partitions: frozenset[str],
-        costs: Mapping[str, Millislices],
-    ) -> None:
+    def __init__(self, policy: Policy, there: Holdings) -> None:
         nominal = effective_nominal(policy)
         self._above = {name: (name, *ancestors(policy, name)) for name in policy}
         self._borrows = {
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
         self._own = Counter(guaranteed_quota(policy))
-        self._types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
+        self._types = types_left(policy, there)
         self._subtree = {
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
         }
-        held: defaultdict[tuple[str, str], int] = defaultdict(int)
-        for job in jobs:
-            if job.state in ALLOTTED and job.account in policy and is_managed(job, partitions):
-                held[job.account, job.qos] += run_cost(job.gpus, costs)
-                if job.qos == qos_name(job.account):
-                    take_types(self._types.get(job.account), job.gpus)
-        for (tenant, qos), cost in held.items():
-            self.take(tenant, qos, cost, {})
+        for (tenant, qos), cost in there.by_qos.items():
+            if tenant in policy:
+                self.take(tenant, qos, cost, {})
 
     def take(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> None:
         """Count a cost and GPU instances that run, or are to run, in that QOS."""

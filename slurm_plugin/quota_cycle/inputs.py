@@ -12,9 +12,9 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
-from slurm_plugin.quota.demand import capacity, qos_use
+from slurm_plugin.quota.demand import capacity, holdings, qos_use
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.types import Loan, Policy, Recall
-from slurm_plugin.services.state import used_by_tenant
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ class QuotaRules:
     turn_s: int
 
 
+_OF_SLURM = frozenset({"seen_holdings", "jobs", "holdings", "use", "capacity_millislices"})
+"""What is computed once and does not follow from loans or recalls."""
+
+
 @dataclass(frozen=True)
 class QuotaInputs:
     """Everything that quota decisions take into account."""
@@ -71,7 +75,7 @@ class QuotaInputs:
         What does not follow from these, and was computed already, is kept.
         """
         found = replace(self, ledger_view=self.ledger_view.with_loans(loans, recalls))
-        for name in {"jobs", "held", "use", "capacity_millislices"} & vars(self).keys():
+        for name in _OF_SLURM & vars(self).keys():
             vars(found)[name] = vars(self)[name]
         return found
 
@@ -81,28 +85,35 @@ class QuotaInputs:
         return self.ledger_view.policy
 
     @cached_property
-    def jobs(self) -> tuple[JobView, ...]:
-        """All jobs that were seen; those of managed partitions as their budgets let them start."""
-        rules, ledger_view = self.rules, self.ledger_view
-        return as_budgets_let(
-            self.policy,
-            ledger_view.run_minutes,
-            self.seen.jobs,
-            rules.partitions,
-            costs=rules.costs,
-            now_s=ledger_view.when.at_s,
-        )
+    def seen_holdings(self) -> Holdings:
+        """The jobs of managed partitions as they were seen."""
+        return holdings(self.seen.jobs, self.rules.partitions, self.rules.costs)
 
     @cached_property
+    def holdings(self) -> Holdings:
+        """The jobs of managed partitions as their budgets let them start."""
+        seen, jobs, partitions = self.seen_holdings, self.jobs, self.rules.partitions
+        if jobs is self.seen.jobs:
+            return seen
+        return seen.with_others(holdings(jobs, partitions, self.rules.costs).others)
+
+    @cached_property
+    def jobs(self) -> tuple[JobView, ...]:
+        """All jobs that were seen; those of managed partitions as their budgets let them start."""
+        ledger_view, there = self.ledger_view, self.seen_holdings
+        return as_budgets_let(
+            self.policy, ledger_view.run_minutes, self.seen.jobs, there, ledger_view.when.at_s
+        )
+
+    @property
     def held(self) -> Mapping[str, int]:
         """Millislices that each account's jobs hold."""
-        return used_by_tenant(self.jobs, self.rules.partitions, self.rules.costs)
+        return self.holdings.by_account
 
     @cached_property
     def use(self) -> QosUse:
         """How much of the limits of tenants' QOS jobs use and wait for."""
-        rules = self.rules
-        return qos_use(self.policy, self.seen.jobs, rules.partitions, rules.costs)
+        return qos_use(self.policy, self.seen_holdings)
 
     @cached_property
     def ceilings(self) -> Mapping[str, Ceiling]:

@@ -31,13 +31,13 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     GPUs are assumed to be spread evenly over its nodes, since no more is known here.
     """
     rules, seen, now_s = inputs.rules, inputs.seen, inputs.ledger_view.when.at_s
-    jobs = _managed(inputs)
-    free = free_by_node(jobs, seen.nodes, rules.partitions)
-    ending = {job.job_id for job in jobs if job.state is JobState.COMPLETING}
-    above = Counter(used_by_tenant(jobs, rules.partitions, rules.costs))
+    runs = [job for job in inputs.holdings.runs if job.gpus]
+    free = free_by_node(runs, seen.nodes, rules.partitions)
+    ending = {job.job_id for job in runs if job.state is JobState.COMPLETING}
+    above = Counter(inputs.held)
     return ReclaimInput(
         wanting=(),
-        running=tuple(_running(jobs, seen.services, rules.costs, free, excess={}, now_s=now_s)),
+        running=tuple(_running(runs, seen.services, rules.costs, free, excess={}, now_s=now_s)),
         free=free,
         above_nominal_millislices=above - Counter(guaranteed_quota(inputs.policy)),
         shrink={},

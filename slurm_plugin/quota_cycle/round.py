@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import capped
-from slurm_plugin.quota.demand import demand, waiting_for_own
+from slurm_plugin.quota.demand import demand_of, waiting_for_own
 from slurm_plugin.quota.types import Loan, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.quota_cycle.reclaim_inputs import giving_back, reclaim_input
@@ -68,8 +68,8 @@ def _is_anything_lent(ledger_view: LedgerView) -> bool:
 
 
 def _lent(inputs: QuotaInputs, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
-    policy, seen, rules = inputs.policy, inputs.seen, inputs.rules
-    wanted = demand(policy, inputs.jobs, rules.partitions, rules.costs)
+    policy, seen = inputs.policy, inputs.seen
+    wanted = demand_of(policy, inputs.holdings)
     needs = own_needs(policy, wanted, waiting.queues, waiting.guaranteed)
     return lend_whole_jobs(
         policy,
@@ -99,7 +99,7 @@ class _Recalls:
         loans = inputs.ledger_view.loans
         self._before = [one for one in loans if one.borrower in able]
         rules = inputs.rules
-        self._waiting = waiting_for_own(inputs.jobs, rules.partitions, rules.costs)
+        self._waiting = waiting_for_own(inputs.holdings.others, rules.partitions, rules.costs)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
         self._room = have_room(inputs.policy, loans, known, held, self._waiting, **self._when)
 

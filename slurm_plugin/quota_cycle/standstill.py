@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cluster.language.jobs import ALLOTTED, JobView, NodeView
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import (
     by_priority,
     free_by_node,
-    is_managed,
+    holdings,
     waits_for_quota,
     wanted_on_nodes,
 )
@@ -56,15 +56,15 @@ def standing_still(
     look; times are by the clock of ``now_s``. A job that has stood still for long is followed even
     while it has no quota: otherwise the loan would go to and fro.
     """
-    ours = [job for job in jobs if any(job.gpus.values()) and is_managed(job, partitions)]
-    room = Counter(limits)
-    for job in ours:
-        if job.state in ALLOTTED:
-            room[job.qos] -= run_cost(job.gpus, costs)
-    left = FreeInstances(free_by_node(ours, nodes, partitions))
+    there, room = holdings(jobs, partitions, costs), Counter(limits)
+    for (_, qos), cost in there.by_qos.items():
+        room[qos] -= cost
+    left = FreeInstances(free_by_node(there.runs, nodes, partitions))
     nowhere: set[tuple[Shape, int]] = set()
     found: dict[Queued, float] = {}
-    for job in by_priority(job for job in ours if waits_for_quota(job)):
+    for job in by_priority(job for job in there.others if waits_for_quota(job)):
+        if not any(job.gpus.values()):
+            continue
         queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, costs)
         since_s = before.get(queued, now_s)
         has_quota = room[job.qos] >= cost

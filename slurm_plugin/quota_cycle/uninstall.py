@@ -19,7 +19,7 @@ from cluster.slurm_client.batch import address, update_words
 from slurm_plugin.admission.qos_switch import MOVES, unit_of_target
 from slurm_plugin.common.qos_names import GATE_QOS, is_marked, is_ours, uninstalled_qos
 from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.limits.budget_parts import runs_of
+from slurm_plugin.limits.budget_parts import may_still_take
 from slurm_plugin.limits.changes import LimitChange, Stage, removal, stages_back
 from slurm_plugin.limits.desired import NAME, Difference, SlurmLimits, found_of, limits_type
 from slurm_plugin.limits.drift import (
@@ -36,7 +36,7 @@ from slurm_plugin.limits.drift import (
 )
 from slurm_plugin.limits.last_jobs import Due, Jobs, LastJobs, due_of, last_jobs, own_limits
 from slurm_plugin.mig.node_weights import own_weights
-from slurm_plugin.quota.demand import is_managed
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.types import LimitKey
 from slurm_plugin.quota_cycle.avoided_nodes import ReadmittedNodes, avoided_nodes
 from slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
@@ -239,12 +239,9 @@ async def plan(
 
 def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings) -> Due:
     partitions = frozenset(settings.cluster.partitions)
-    others = (
-        job
-        for job in jobs
-        if job.state in ALLOTTED and not is_ours(job.qos) and is_managed(job, partitions)
-    )
-    elsewhere = runs_of(others, settings.costs, ledger_view.now_s).may_take
+    others = (job for job in jobs if job.state in ALLOTTED and not is_ours(job.qos))
+    there = holdings(others, partitions, settings.costs)
+    elsewhere = may_still_take(there, ledger_view.now_s)
     return due_of(ledger_view.tenants, ledger_view.run_minutes, elsewhere, settings.billing)
 
 

@@ -16,6 +16,7 @@ from slurm_plugin.limits.desired import (
     in_use,
 )
 from slurm_plugin.quota.ceilings import QosUse
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
 
@@ -73,6 +74,9 @@ def wanted_limits(
     """
     rules = inputs.rules
     allowed = inputs.allowed(planned.use if planned else inputs.use)
+    there = inputs.seen_holdings
+    if shown.jobs is not inputs.seen.jobs:
+        there = holdings(shown.jobs, rules.partitions, rules.costs)
     used = (
         planned.in_use
         if planned
@@ -80,7 +84,7 @@ def wanted_limits(
             shown.conf.partitions,
             shown.jobs,
             rules.partitions,
-            rules.costs,
+            there,
             now_s=inputs.ledger_view.now_s,
             has_budgets=bool(allowed.run_minutes),
         )

@@ -38,13 +38,14 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.demand import (
     by_priority,
-    demand,
+    demand_of,
+    holdings,
     is_managed,
-    paid_by_guaranteed,
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
     wanted_on_nodes,
+    within_guarantees,
 )
 from slurm_plugin.quota.lending import borrowed_lately, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
@@ -127,13 +128,13 @@ def waits(
     take their free GPU instances before any job that waits for a loan.
     """
     partitions, costs, turn_s = inputs.rules.partitions, inputs.rules.costs, inputs.rules.turn_s
-    ours = [job for job in inputs.jobs if any(job.gpus.values()) and is_managed(job, partitions)]
+    there = inputs.holdings
     left, guaranteed = FreeInstances(reclaim_input.free), set[str]()
-    for job in paid_by_guaranteed(ours, inputs.policy, costs):
+    for job in within_guarantees(there, inputs.policy):
         left.place(_need(job))
         guaranteed.add(job.account)
     free = dict.fromkeys(reclaim_input.free, _NOTHING) | left.by_node()
-    queues = waiting_for_loans(ours, partitions, costs, inputs.seen.stuck)
+    queues = waiting_for_loans(there.others, partitions, costs, inputs.seen.stuck)
     return Waits(queues, free, reclaim_input, turn_s, frozenset(guaranteed), capped)
 
 
@@ -208,12 +209,12 @@ def own_needs_now(
     costs: Mapping[str, Millislices],
 ) -> Mapping[str, int]:
     """Compute ``own_needs`` from Slurm's jobs."""
-    ours = [job for job in jobs if is_managed(job, partitions)]
+    there = holdings(jobs, partitions, costs)
     return own_needs(
         policy,
-        demand(policy, ours, partitions, costs),
-        waiting_for_loans(ours, partitions, costs),
-        {job.account for job in paid_by_guaranteed(ours, policy, costs)},
+        demand_of(policy, there),
+        waiting_for_loans(there.others, partitions, costs),
+        {job.account for job in within_guarantees(there, policy)},
     )
 
 

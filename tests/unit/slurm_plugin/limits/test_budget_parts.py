@@ -1,6 +1,6 @@
 """Tests how a budget is divided among the QOS that draw on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,11 @@ from slurm_plugin.limits.budget_parts import (
     WaitingRun,
     as_budgets_let,
     drawn_on,
+    may_still_take,
     parts,
     runs_of,
 )
-from slurm_plugin.quota.demand import FIRST_TASKS, demand
+from slurm_plugin.quota.demand import FIRST_TASKS, demand, holdings
 from slurm_plugin.quota.types import Policy, Quota, Tenant
 
 NOW_S = 1_000_000
@@ -149,6 +150,11 @@ def seen(qos: str, state: JobState, **changes: object) -> JobView:
     return replace(view, **changes)  # type: ignore[arg-type]
 
 
+def found_runs(jobs: Sequence[JobView]) -> Runs:
+    there = holdings(jobs, GPU, COSTS)
+    return runs_of(there, may_still_take(there, NOW_S))
+
+
 def test_what_jobs_take():
     running = seen("own", JobState.RUNNING, end_s=NOW_S + 90)
     jobs = [
@@ -157,7 +163,7 @@ def test_what_jobs_take():
         replace(running, end_s=None),
         replace(running, account="b", end_s=NOW_S + 60),
     ]
-    assert runs_of(jobs, COSTS, NOW_S) == Runs({("a", "own"): 5250, ("b", "own"): 3500})
+    assert found_runs(jobs) == Runs({("a", "own"): 5250, ("b", "own"): 3500})
 
 
 def test_who_waits_comes_in_slurms_order():
@@ -168,7 +174,7 @@ def test_who_waits_comes_in_slurms_order():
         replace(job, job_id=2, qos="other", priority=9),
         replace(job, job_id=1, time_limit_s=90),
     ]
-    found = runs_of(jobs, COSTS, NOW_S).waiting
+    found = found_runs(jobs).waiting
     assert found[:3] == (
         WaitingRun("other", 3500, 35_000),
         WaitingRun("own", 3500, 5250),
@@ -199,7 +205,7 @@ def test_who_waits_comes_in_slurms_order():
 )
 def test_who_could_not_start_claims_nothing(changes: Mapping[str, object], counts: bool):
     waiting = seen("own", JobState.PENDING, **{"time_limit_s": 60} | changes)
-    assert bool(runs_of([waiting], COSTS, NOW_S).waiting) == counts
+    assert bool(found_runs([waiting]).waiting) == counts
 
 
 SLICES, BUDGET = "QOSGrpBilling", "QOSGrpBillingRunMinutes"
@@ -219,7 +225,7 @@ def waiting(number: int, reason: str, **changes: Any) -> JobView:
 
 def judged(minutes: int, *jobs: JobView, nominal: int = 4000) -> list[str]:
     policy = {"a": Tenant("a", "", Quota(Millislices(nominal)))}
-    found = as_budgets_let(policy, {"a": minutes}, jobs, GPU, costs=COSTS, now_s=NOW_S)
+    found = as_budgets_let(policy, {"a": minutes}, jobs, holdings(jobs, GPU, COSTS), NOW_S)
     assert [one.job_id for one in found] == [one.job_id for one in jobs]
     return [one.reason for one in found]
 
@@ -257,7 +263,7 @@ def test_a_job_for_which_there_is_too_little_keeps_no_smaller_one_back():
 def test_of_an_array_as_many_tasks_wait_as_the_budget_has_enough_for():
     policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
     array = waiting(0, SLICES, task_index=None, untouched=frozenset({3, 5, 7, 9}))
-    (found,) = as_budgets_let(policy, {"a": 25_000}, [array], GPU, costs=COSTS, now_s=NOW_S)
+    (found,) = as_budgets_let(policy, {"a": 25_000}, [array], holdings([array], GPU, COSTS), NOW_S)
     assert found.untouched == {3, 5}
 
 
@@ -267,7 +273,7 @@ def test_own_tasks_count_all_alike_however_many_the_budget_has_enough_for():
     tasks = frozenset(range(10))
     array = waiting(0, SLICES, qos="slicewise_a", task_index=None, untouched=tasks)
     for minutes in (0, 9_999, 10_000, 20_000, 100_000):
-        jobs = as_budgets_let(policy, {"a": minutes}, [array], GPU, costs=COSTS, now_s=NOW_S)
+        jobs = as_budgets_let(policy, {"a": minutes}, [array], holdings([array], GPU, COSTS), NOW_S)
         assert demand(policy, jobs, GPU, COSTS) == {"a": 10_000}
 
 
@@ -281,7 +287,7 @@ def test_a_job_of_which_nothing_changes_is_the_same():
     """Making fifty thousand of them again takes seconds."""
     one = waiting(0, SLICES)
     policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
-    (same,) = as_budgets_let(policy, {"a": 10_000}, [one], GPU, costs=COSTS, now_s=NOW_S)
+    (same,) = as_budgets_let(policy, {"a": 10_000}, [one], holdings([one], GPU, COSTS), NOW_S)
     assert same is one
 
 
@@ -303,7 +309,7 @@ def shared_lab(borrows: int = 0, lab_borrows: int = 0) -> Policy:
 
 def lab_judged(policy: Policy, *jobs: JobView) -> list[str]:
     """By a budget that is enough for three tasks."""
-    found = as_budgets_let(policy, {"lab": 30_000}, jobs, GPU, costs=COSTS, now_s=NOW_S)
+    found = as_budgets_let(policy, {"lab": 30_000}, jobs, holdings(jobs, GPU, COSTS), NOW_S)
     return [one.reason for one in found]
 
 
@@ -355,4 +361,4 @@ def test_who_draws_on_no_budget_waits_for_what_slurm_says(changes: Mapping[str, 
 
 def test_without_budgets_nothing_is_judged():
     jobs = (waiting(0, BUDGET), waiting(1, SLICES))
-    assert as_budgets_let(tree(a=""), {}, jobs, GPU, costs=COSTS, now_s=NOW_S) == jobs
+    assert as_budgets_let(tree(a=""), {}, jobs, holdings(jobs, GPU, COSTS), NOW_S) == jobs

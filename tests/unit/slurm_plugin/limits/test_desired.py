@@ -27,6 +27,8 @@ from slurm_plugin.limits.desired import (
 )
 from slurm_plugin.limits.warnings import crowding_findings, limit_findings, unknown_qos
 from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
 
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
@@ -425,6 +427,9 @@ class TestFromTheAccountsLimits:
         assert tuple(int(settings[key].value) for key in keys) == limits
 
 
+NOBODY = Holdings((), (), {})
+
+
 def test_what_counts_as_in_use():
     costs = {name: Millislices(cost) for name, cost in COSTS.items()}
     gated = PartitionView("gpu", {}, "slicewise_gate")
@@ -445,7 +450,8 @@ def test_what_counts_as_in_use():
         vision("slicewise_vision_borrowed"),
         vision("slicewise_nlp"),
     ]
-    found = in_use([gated], jobs, {"gpu"}, costs, now_s=0, has_budgets=True)
+    there = holdings(jobs, frozenset({"gpu"}), costs)
+    found = in_use([gated], jobs, {"gpu"}, there, now_s=0, has_budgets=True)
     held = {
         ("vision", "normal"): 3500,
         ("nlp", "slicewise-borrowed"): 3500,
@@ -455,11 +461,11 @@ def test_what_counts_as_in_use():
     }
     assert found == InUse(True, frozenset({"nlp", "shop"}), held, found.runs)
     assert found.runs == Runs({("vision", "slicewise_vision"): 35_000})
-    without = in_use([gated], jobs, {"gpu"}, costs, now_s=0, has_budgets=False)
+    without = in_use([gated], jobs, {"gpu"}, there, now_s=0, has_budgets=False)
     assert without == replace(found, runs=Runs())
     for views in ([], [replace(gated, qos="")], [gated, replace(gated, name="b", qos="site")]):
-        assert not in_use(views, (), {"gpu", "b"}, costs, now_s=0, has_budgets=False).is_gated
-    assert not in_use([gated], (), (), costs, now_s=0, has_budgets=False).is_gated
+        assert not in_use(views, (), {"gpu", "b"}, NOBODY, now_s=0, has_budgets=False).is_gated
+    assert not in_use([gated], (), (), NOBODY, now_s=0, has_budgets=False).is_gated
 
 
 def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():

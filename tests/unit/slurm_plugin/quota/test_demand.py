@@ -18,6 +18,7 @@ from slurm_plugin.quota.demand import (
     guaranteed_instances,
     guaranteed_use,
     held,
+    holdings,
     late_jobs,
     node_costs,
     paid_by_guaranteed,
@@ -364,10 +365,10 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     assert list(paid_by_guaranteed(jobs, BY_TYPE, COSTS)) == [large]
     assert list(late_jobs(jobs, BY_TYPE, MANAGED, COSTS, 10**9)) == [large]
     assert demand(BY_TYPE, jobs, MANAGED, COSTS) == {"vision": 5500}
-    used = qos_use(BY_TYPE, jobs, MANAGED, COSTS)
+    used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS))
     assert used.waiting == {"slicewise_vision": 3500}
     assert used.own_first == {"slicewise_vision"}
-    assert qos_use(ROOM, jobs, MANAGED, COSTS).own_first == frozenset()
+    assert qos_use(ROOM, holdings(jobs, MANAGED, COSTS)).own_first == frozenset()
     one = waiting(tres={"gres/gpu:1g.10gb": "1"}, untouched=frozenset({4, 5}))
     assert list(paid_by_guaranteed([job(), one], BY_TYPE, COSTS)) == [one], "the first task"
 
