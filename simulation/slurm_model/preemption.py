@@ -15,8 +15,8 @@ from simulation.slurm_model.nodes import bits
 from simulation.slurm_model.records import JobRecord
 from simulation.slurm_model.state import ModelState
 
-AGAIN_S = 40.0
-"""KillWait and MessageTimeout together: so long after a preemption, the job makes no others end."""
+MESSAGE_TIMEOUT_S = 10.0
+"""MessageTimeout: for KillWait and that after a preemption, the job makes no others end."""
 _REORDERS = 2
 """How often candidates get another order: as long as that was done no more often than
 preempt_reorder_count."""
@@ -29,7 +29,8 @@ def preempt(state: ModelState, record: JobRecord, mask: int) -> bool:
     """
     if not state.limits.of_qos(record.qos).preempts:
         return False
-    again_s = -inf if record.preempting_s is None else record.preempting_s + AGAIN_S
+    patience_s = state.scheduling.kill_wait_s + MESSAGE_TIMEOUT_S
+    again_s = -inf if record.preempting_s is None else record.preempting_s + patience_s
     if state.now_s < again_s:
         state.wake_s = min(state.wake_s, again_s)
         return False

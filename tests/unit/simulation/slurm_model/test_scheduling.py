@@ -173,6 +173,20 @@ def test_who_finishes_what_it_has_can_t_on_a_node_that_fails_and_comes_back_held
     assert states(one)["2"] == ("PENDING", "job requeued in held state")
 
 
+def test_who_preempts_waits_for_kill_wait_before_another_must_go():
+    one = model({"a100": 4}, scheduling=replace(QUICK, kill_wait_s=120.0))
+    one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
+    for _ in range(4):
+        one.submit(job(1, qos="loan", finishes=True))
+    after(one, 10)
+    one.submit(job(1))
+    after(one, 119)
+    assert [task for task, (state, _) in states(one).items() if state == "COMPLETING"] == ["1"]
+    after(one, 2)
+    assert states(one)["5"] == ("RUNNING", "None")
+    assert [state for state, _ in states(one).values()].count("RUNNING") == 4
+
+
 def test_no_more_jobs_are_preempted_than_must_be():
     one = model({"a100": 2}, {"a100": 2})
     one.set_qos("own", QosLimits(preempts=frozenset({"loan"})))
