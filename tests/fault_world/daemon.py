@@ -12,13 +12,8 @@ from fault_world.ledger import LedgerConnection
 from fault_world.link import Link
 from fault_world.slurm import SlurmLine
 from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.daemon.charging_loop import ChargingLoop
-from slurm_plugin.daemon.deferred_loop import DeferredLoop
-from slurm_plugin.daemon.lease_loop import LeaseLoop
+from slurm_plugin.daemon.deciding_loops import DecidingLoops
 from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
-from slurm_plugin.daemon.priority_loop import PriorityLoop
-from slurm_plugin.daemon.qos_loop import QosLoop
-from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
@@ -41,19 +36,7 @@ class WorldDaemon:
         self._context: Context | None = None
         self.admission = Admission(settings.daemon.mode)
         self.state = ClusterState(settings, slurm, self.admission, ALONE)
-        self._books = ChargingLoop(settings, slurm, ledger, self.state)
-        self._priorities = PriorityLoop(settings, slurm, ledger, self.state)
-        self._limits = QuotaLoop(
-            settings,
-            slurm,
-            ledger,
-            self.state,
-            ALONE,
-            held_lately=self._priorities.held_lately,
-        )
-        self._moves = QosLoop(settings, slurm, self.state)
-        self._leases = LeaseLoop(settings, slurm, self.state)
-        self._deferred = DeferredLoop(settings, slurm, self.state)
+        self._loops = DecidingLoops(settings, slurm, ledger, self.state, ALONE)
         self._turns = PeriodicLoops(lambda *_: None)
 
     @property
@@ -80,10 +63,8 @@ class WorldDaemon:
 
     async def _run(self) -> None:
         each_s = self._interval_s
-        await until_done("start_ledger", self._books.start, each_s)
-        await until_done("start_slurm", self.state.turn, each_s)
-        await until_done("start_priorities", self._priorities.start, each_s)
-        await until_done("start_limits", self._limits.start, each_s)
+        await until_done("start_ledger", self._loops.charging.start, each_s)
+        await self._loops.start(each_s)
         self.is_ready = True
         async with asyncio.TaskGroup() as loops:
 
@@ -92,9 +73,6 @@ class WorldDaemon:
                 loops.create_task(self._turns.repeat(name, turn, each_s, pacing))
 
             repeat("sync", self.state.turn)
-            repeat("limits", self._limits.turn)
-            repeat("bookkeeping", self._books.turn)
-            repeat("priorities", self._priorities.turn)
-            repeat("moves", self._moves.turn)
-            repeat("leases", self._leases.turn)
-            repeat("late_decisions", self._deferred.turn)
+            repeat("limits", self._loops.limits.turn)
+            for name, turn in self._loops.led_turns.items():
+                repeat(name, turn)

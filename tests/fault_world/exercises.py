@@ -11,18 +11,14 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
-from slurm_database import COSTS
-
 from cluster.language.jobs import JobState
 from cluster.language.periods import Period
-from cluster.language.service import ServiceSpec
 from cluster.language.units import MillisliceSeconds
 from cluster.runtime.log import LoggedEvent
 from cluster.slurm.interface import Tasks
 from fault_world.faults import Fault, seeded
 from fault_world.site_plan import Submitted
 from simulation.services.requests import ServiceRequests
-from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.types import Budget, TenantUpdate
 
 if TYPE_CHECKING:
@@ -34,12 +30,6 @@ AWAY_S = 60.0
 """Seconds for which the launcher is not there while somebody releases a slot."""
 _FILLS_S = 10.0
 """Seconds in which jobs start that take the room of a slot."""
-_BORROWS_S = 40.0
-"""Seconds in which services get more requests than they can answer."""
-_PRESSING_S = 0.3
-"""Seconds between those requests."""
-_RETURNS_S = 45.0
-"""Seconds beside the grace within which recalled replicas go."""
 _SCALES_S = 60.0
 """Seconds for which an owner waits for a service to scale down, to cancel it then."""
 _SHORT_S = 0.4
@@ -60,7 +50,6 @@ class ExercisePlan:
         bursts: whether services get requests.
         loses_slot: whether an owner cancels one slot of a service.
         releases_slot: whether somebody releases a slot that nobody wants, where it finds no room.
-        takes_back: whether tenants want all of their quotas back from services.
         fails_write: how one change of limits fails while a lender takes its quota back.
         silences: who does not answer while the grace of a recall ends: slurmctld, or only
             every other answer about nodes is missing: some looks are half ones, and limits are
@@ -77,7 +66,6 @@ class ExercisePlan:
     bursts: bool
     loses_slot: bool
     releases_slot: bool
-    takes_back: bool
     fails_write: Fault | None
     silences: str | None
     silent_before_s: float
@@ -95,7 +83,6 @@ def exercises(plan: "SitePlan", undecided: Sequence[Submitted]) -> ExercisePlan:
         bursts=random.random() < 0.5,
         loses_slot=random.random() < 0.4,
         releases_slot=random.random() < 0.3,
-        takes_back=random.random() < 0.3,
         fails_write=random.choice((None, Fault.DOWN, Fault.LOST)),
         silences=random.choice((None, "slurmctld", "nodes", "nodes")),
         silent_before_s=random.uniform(0.0, 5.0),
@@ -188,36 +175,6 @@ class Exercises:
     def end_probe(self) -> None:
         self._is_probed = self._is_armed = False
         self._world.faults.once.clear()
-
-    async def take_back(self) -> None:
-        """Services borrow all that they get; then every other tenant wants all of its quota back.
-
-        Replicas go once the grace is over, when slurmctld may be silent.
-        """
-        world = self._world
-        if not self._plan.takes_back or not world.services:
-            return
-        now_s = world.clock.now_s
-        for one in world.services:
-            more = [now_s + 1 + i * _PRESSING_S for i in range(int(_BORROWS_S / _PRESSING_S))]
-            _ask(one.gateway.requests, more, one.service.engine.service_s[0])
-        await asyncio.sleep(_BORROWS_S)
-        self._is_probed = True
-        before = len(world.jobs)
-        for one in world.services:
-            self._want_back(one.service.spec)
-        await asyncio.sleep(world.plan.grace_s + _RETURNS_S)
-        self._is_probed = False
-        for job_id in world.jobs[before:]:
-            world.site.model.cancel(job_id)
-
-    def _want_back(self, spec: ServiceSpec) -> None:
-        """Jobs of all other tenants, as many as their quotas have room for."""
-        gpus = {spec.profile or "": 1}
-        for name, tenant in self._world.plan.policy.items():
-            count = tenant.quota.nominal_millislices // run_cost(gpus, COSTS)
-            for _ in range(count if name != spec.tenant else 0):
-                self._world.submit(Submitted(0.0, name, gpus, 2 * _RETURNS_S, 240))
 
     async def release_slot(self) -> None:
         """Somebody releases a slot while jobs of its tenant take all the room that it could have.

@@ -369,7 +369,6 @@ class World:
         if self.exercises.lose_slot():
             await self._until(lambda: rules.served(self))
         await self.exercises.release_slot()
-        await self.exercises.take_back()
         await self._probe()
         await self.exercises.scaled_down()
         for one in self.services:
