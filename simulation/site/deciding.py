@@ -1,6 +1,6 @@
 """What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from cluster.language.jobs import JobState, JobView, NodeView
@@ -25,7 +25,8 @@ from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
-from slurm_plugin.quota.demand import capacity
+from slurm_plugin.quota.demand import capacity, holdings
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
@@ -69,8 +70,6 @@ class SlicewiseOnModel:
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
         self._slow_due_s = now_s
-        self._jobs: tuple[JobView, ...] = ()
-        self._by_account: Mapping[str, list[JobView]] = {}
         self._ended: list[Holding] = []
         nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
         found = (one.since(now_s) for one in by.services)
@@ -117,13 +116,7 @@ class SlicewiseOnModel:
 
     def _own_jobs(self, account: str) -> list[JobView]:
         """The account's jobs as they are now."""
-        jobs = self._model.jobs
-        if jobs is not self._jobs:
-            found: defaultdict[str, list[JobView]] = defaultdict(list)
-            for job in jobs:
-                found[job.account].append(job)
-            self._jobs, self._by_account = jobs, found
-        return self._by_account.get(account, [])
+        return [job for job in self._model.jobs if job.account == account]
 
     def ended(self, run: EndedRun) -> None:
         """Note a run that has ended since the last round: its account has used that much."""
@@ -132,12 +125,15 @@ class SlicewiseOnModel:
             cost = run_cost(run.gpus, self._costs)
             self._ended.append(Holding(run.account, cost, run.start_s, run.end_s))
 
-    def _follow_use(self, policy: Policy, jobs: Iterable[JobView], now_s: float) -> None:
+    def _holdings(self) -> Holdings:
+        return holdings(self._model.jobs, self._partitions, self._costs)
+
+    def _follow_use(self, policy: Policy, there: Holdings, now_s: float) -> None:
         """Count what tenants have used since the last round."""
         since_s, held, others = self._priorities.since_s, Counter[str](), self._ended
-        for job in jobs:
-            if job.state is JobState.RUNNING and job.partition in self._partitions:
-                cost, start_s = run_cost(job.gpus, self._costs), job.start_s or 0
+        for job, cost in there.priced:
+            if job.state is JobState.RUNNING:
+                start_s = job.start_s or 0
                 if start_s <= since_s:
                     held[job.account] += cost
                 else:
@@ -152,10 +148,13 @@ class SlicewiseOnModel:
         """
         model, now_s = self._model, self._model.now_s
         policy = self._rounds.policy_at(now_s)
-        for target, name in moves(policy, model.jobs, self._partitions, self._costs).items():
+        jobs, there = model.jobs, self._holdings()
+        for target, name in moves(policy, jobs, there).items():
             model.update(target, JobChange(qos=name))
-        jobs, nodes = model.jobs, (*model.nodes, *self._shapes)
-        self._follow_use(policy, jobs, now_s)
+        if model.jobs is not jobs:
+            jobs, there = model.jobs, self._holdings()
+        nodes = (*model.nodes, *self._shapes)
+        self._follow_use(policy, there, now_s)
         is_slow_turn = now_s >= self._slow_due_s
         if is_slow_turn:
             self._slow_due_s = now_s + self._by.priority_s
@@ -165,6 +164,7 @@ class SlicewiseOnModel:
             jobs,
             nodes,
             self.services.views,
+            there=there,
             evicting=self.services.evictions.ending,
             ended=self._ended_runs,
             stuck=stuck(self._still_since_s, now_s),

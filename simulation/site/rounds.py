@@ -22,6 +22,7 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.gather import inputs_of
@@ -100,13 +101,15 @@ class QuotaRounds:
         services: tuple[ServiceView, ...] = (),
         ended: Iterable[EndedRun] = (),
         *,
+        there: Holdings,
         evicting: frozenset[int] = frozenset(),
         stuck: frozenset[int] = frozenset(),
         lately: Mapping[str, int],
     ) -> SiteRound:
         """Lend and recall, as the daemon does, and find which of Slurm's limits change.
 
-        ``ended`` are the runs that have ended since the last round.
+        ``there`` are the jobs of managed partitions among all ``jobs``, and ``ended`` the runs that
+        have ended since the last round.
         """
         self._budgets.follow(jobs, ended, now_s)
         seen = SlurmView(jobs, nodes, services, evicting=evicting, lately=lately, stuck=stuck)
@@ -117,7 +120,7 @@ class QuotaRounds:
             rollovers=dict(self._budgets.rollovers),
             reservations=self._budgets.reservations,
         )
-        asked = inputs_of(before, self._settings, seen)
+        asked = inputs_of(before, self._settings, seen).knowing(there)
         found = plan(asked)
         inputs = asked.after(found.loans, found.recalls)
         self._ledger = inputs.ledger_view

@@ -223,8 +223,11 @@ def run_minutes(
     # Of thousands of runs, a few tenants'.
     upwards = cache(partial(_upwards, policy))
     for held in reservations:
+        above = upwards(held.tenant)
+        if above == (held.payer,):
+            continue
         unused = held.reserved_millislice_s - unposted_millislice_s(held, at_s)
-        for name in upwards(held.tenant):
+        for name in above:
             if name in allowed and name != held.payer:
                 allowed[name] += max(0, unused)
         if held.tenant not in policy and held.payer in allowed:

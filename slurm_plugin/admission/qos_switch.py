@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from cluster.language.jobs import JobState, JobTag, JobView
-from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name
-from slurm_plugin.quota.demand import holdings, is_managed, is_waiting, waits_for_quota
+from slurm_plugin.quota.demand import is_waiting, waits_for_quota
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.room import QuotaRoom
 from slurm_plugin.quota.types import Policy
 
@@ -42,11 +42,12 @@ class _Waiting:
 def moves(
     policy: Policy,
     jobs: Sequence[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
+    there: Holdings,
     refused: Collection[Target] = (),
 ) -> Mapping[Target, str]:
     """The new QOS of all waiting jobs and arrays that should change theirs.
+
+    ``there`` are the jobs of managed partitions among all ``jobs``.
 
     Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
     quota belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in
@@ -58,10 +59,10 @@ def moves(
     out = _out_of_shared(policy, jobs, refused)
     if out:
         return out
-    waiting = sorted(_waiting(policy, jobs, partitions, costs), key=_order)
+    waiting = sorted(_waiting(policy, there), key=_order)
     if not any(one.is_flexible for one in waiting):
         return {}
-    room = QuotaRoom(policy, holdings(jobs, partitions, costs))
+    room = QuotaRoom(policy, there)
     belongs: dict[int, str] = {}
     for one in waiting:
         qos = _placed(one, room)
@@ -161,18 +162,11 @@ def _order(one: _Waiting) -> tuple[int, int, int]:
     return -record.priority, unit_of(record), index
 
 
-def _waiting(
-    policy: Policy,
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-) -> Iterator[_Waiting]:
-    for job in jobs:
-        if not is_waiting(job) or job.account not in policy or not is_managed(job, partitions):
+def _waiting(policy: Policy, there: Holdings) -> Iterator[_Waiting]:
+    for job in there.others:
+        if not is_waiting(job) or job.account not in policy or job.is_doubtful:
             continue
-        if job.is_doubtful:
-            continue
-        cost = run_cost(job.gpus, costs)
+        cost = run_cost(job.gpus, there.costs)
         if not cost or job.qos not in {borrowed_qos(job.account), qos_name(job.account)}:
             continue
         tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0

@@ -4,6 +4,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, SlurmActor, Target
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.log import report
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.state.controller import ClusterState
 
 _AGAIN_S = 10.0
@@ -33,13 +34,9 @@ class QosLoop:
         if looked_s >= self._again_s:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         cluster_state = self._cluster_state
-        wanted = moves(
-            cluster_state.quotas.policy,
-            cluster_state.jobs,
-            self._partitions,
-            self._costs,
-            self._refused,
-        )
+        policy, jobs = cluster_state.quotas.policy, cluster_state.jobs
+        there = holdings(jobs, self._partitions, self._costs)
+        wanted = moves(policy, jobs, there, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)

@@ -98,7 +98,7 @@ def may_still_take(there: Holdings, now_s: float) -> Mapping[tuple[str, str], in
     """Sum up the millislice-minutes that runs may still take, by account and QOS."""
     found: Counter[tuple[str, str]] = Counter()
     for job, cost in there.priced:
-        if minutes := minutes_left(job, cost, now_s):
+        if job.end_s is not None and (minutes := minutes_left(job, cost, now_s)):
             found[job.account, job.qos] += minutes
     return found
 

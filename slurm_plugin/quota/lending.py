@@ -369,6 +369,8 @@ def _paired(policy: Policy, kept: Iterable[Loan], more: _Flow) -> tuple[Loan, ..
 
     The additional flow first enlarges kept loans within their gates.
     """
+    if not more:
+        return tuple(sorted(kept, key=_ends))
     amounts = Counter({_ends(loan): int(loan.amount_millislices) for loan in kept})
     larger = [Loan(*_ends(loan), MAX_NOMINAL_MILLISLICES) for loan in kept]
     for loan in (*_passing(policy, larger, more), *_matched(policy, more)):

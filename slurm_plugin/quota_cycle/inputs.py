@@ -79,6 +79,12 @@ class QuotaInputs:
             vars(found)[name] = vars(self)[name]
         return found
 
+    def knowing(self, there: Holdings) -> "QuotaInputs":
+        """The same inputs, for which the jobs seen in managed partitions need no summing up."""
+        found = replace(self)
+        vars(found)["seen_holdings"] = there
+        return found
+
     @property
     def policy(self) -> Policy:
         """The policy in force at the moment of the ledger's view."""
