@@ -163,7 +163,7 @@ def demand(
 
 
 def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
-    """Do the same as ``demand``."""
+    """Compute the same from jobs of which it is already known what they hold."""
     costs = there.costs
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
     for (account, qos), cost in there.by_qos.items():
@@ -482,7 +482,7 @@ def paid_by_guaranteed(
 def within_guarantees(
     there: Holdings, policy: Policy, *, or_by_budget: bool = False
 ) -> Iterator[JobView]:
-    """Do the same as ``paid_by_guaranteed``."""
+    """Yield the same of jobs of which it is already known what they hold."""
     waiting = [
         job
         for job in there.others
