@@ -796,8 +796,8 @@ def test_a_borrowed_replica_that_slurm_preempts_costs_nothing(chaos: Chaos) -> N
     assert clients.failed == []
     assert preemptions(chaos) == preempted + 1
     assert events(chaos.sandbox, "daemon", "requeue_hold") == asked
-    # Slurm kills it KillWait after its TERM.
-    assert had_s[0] < KILL_WAIT_S
+    # Slurm looks a few seconds after the submission, and kills it KillWait after its TERM.
+    assert had_s[0] < 2 * KILL_WAIT_S
 
 
 def preemptions(chaos: Chaos) -> int:

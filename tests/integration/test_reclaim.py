@@ -171,7 +171,8 @@ def lent(sandbox: Sandbox) -> Iterator[Lent]:
         found.quotas(f"guest --nominal {others}", f"nlp --nominal {OWN} --borrowing-limit {LENT}")
         found.sbatch("carol", others, 3000)
         found.apply()
-        until_is(lambda: found.states(found.array), {"RUNNING": OWN, "PENDING": LENT})
+        # Nobody could lend it more yet, so that no other slot is let go.
+        until_is(lambda: found.states(found.array), {"RUNNING": OWN})
         found.quotas(f"vision --nominal {LENT} --lending-limit {LENT}")
         yield found
         sandbox.run("root", ("scancel", *map(str, (*found.jobs, found.array))))
