@@ -94,13 +94,11 @@ def holdings(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Holdings:
     """Collect the jobs of managed partitions that have not ended."""
-    return _of([job for job in jobs if is_managed(job, partitions)], costs)
-
-
-def _of(jobs: Iterable[JobView], costs: Mapping[str, Millislices]) -> Holdings:
     runs: list[JobView] = []
     others: list[JobView] = []
     for job in jobs:
+        if not is_managed(job, partitions):
+            continue
         state = job.state
         if state in ALLOTTED:
             runs.append(job)
@@ -463,12 +461,8 @@ def waits_for_nodes(job: JobView) -> bool:
     return job.reason.startswith(_NO_NODES) and SHAPES_NODE not in job.reason
 
 
-def paid_by_guaranteed(
-    jobs: Sequence[JobView],
-    policy: Policy,
-    costs: Mapping[str, Millislices],
-    *,
-    or_by_budget: bool = False,
+def within_guarantees(
+    there: Holdings, policy: Policy, *, or_by_budget: bool = False
 ) -> Iterator[JobView]:
     """Yield the jobs waiting in their tenants' own QOS for which guaranteed quotas suffice.
 
@@ -476,13 +470,6 @@ def paid_by_guaranteed(
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
     included, as what is left of a budget changes with every run.
     """
-    return within_guarantees(_of(jobs, costs), policy, or_by_budget=or_by_budget)
-
-
-def within_guarantees(
-    there: Holdings, policy: Policy, *, or_by_budget: bool = False
-) -> Iterator[JobView]:
-    """Yield the same of jobs of which it is already known what they hold."""
     waiting = [
         job
         for job in there.others
@@ -552,8 +539,7 @@ def late_tasks(
     before_s: float,
 ) -> Iterator[JobView]:
     """Yield the same jobs, an array once for each of its tasks that waits for too long."""
-    ours = [job for job in jobs if is_managed(job, partitions)]
-    for job in paid_by_guaranteed(ours, policy, costs):
+    for job in within_guarantees(holdings(jobs, partitions, costs), policy):
         began_s = waits_since_s(job)
         if began_s is not None and began_s < before_s:
             yield job

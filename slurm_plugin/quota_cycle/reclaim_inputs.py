@@ -12,9 +12,10 @@ from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.quota.demand import (
     free_by_node,
     gpus_on_nodes,
+    holdings,
     is_managed,
-    paid_by_guaranteed,
     wanted_on_nodes,
+    within_guarantees,
 )
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Recall
@@ -71,7 +72,10 @@ def giving_back(
         )
     return replace(
         there,
-        wanting=tuple(_wants(job, costs) for job in paid_by_guaranteed(theirs, policy, costs)),
+        wanting=tuple(
+            _wants(job, costs)
+            for job in within_guarantees(holdings(theirs, partitions, costs), policy)
+        ),
         running=running,
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),

@@ -21,13 +21,13 @@ from slurm_plugin.quota.demand import (
     holdings,
     late_jobs,
     node_costs,
-    paid_by_guaranteed,
     qos_use,
     waiting_for_own,
     waiting_instances,
     waits_for_nodes,
     waits_for_others,
     waits_for_quota,
+    within_guarantees,
 )
 from slurm_plugin.quota.types import Quota, Tenant
 
@@ -362,7 +362,7 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     """Running jobs hold two of three; a job of two is beyond, one of another type is not."""
     small, large = waiting(job_id=8, priority=9), waiting(job_id=9, tres=LARGE)
     jobs = [job(), small, large, waiting(job_id=10, reason="QOSGrpGRES")]
-    assert list(paid_by_guaranteed(jobs, BY_TYPE, COSTS)) == [large]
+    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS), BY_TYPE)) == [large]
     assert list(late_jobs(jobs, BY_TYPE, MANAGED, COSTS, 10**9)) == [large]
     assert demand(BY_TYPE, jobs, MANAGED, COSTS) == {"vision": 5500}
     used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS))
@@ -370,7 +370,8 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     assert used.own_first == {"slicewise_vision"}
     assert qos_use(ROOM, holdings(jobs, MANAGED, COSTS)).own_first == frozenset()
     one = waiting(tres={"gres/gpu:1g.10gb": "1"}, untouched=frozenset({4, 5}))
-    assert list(paid_by_guaranteed([job(), one], BY_TYPE, COSTS)) == [one], "the first task"
+    there = holdings([job(), one], MANAGED, COSTS)
+    assert list(within_guarantees(there, BY_TYPE)) == [one], "the first task"
 
 
 def test_a_job_in_the_own_qos_that_waits_for_its_type_may_move_and_calls_nothing_back() -> None:
