@@ -486,8 +486,13 @@ def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Ser
     elapsed_s = time.monotonic() - began_s
     slots, note = world.status()["slots"], world.status()["note"]
     comments = ("squeue", "--array", "--noheader", "--Format=Comment:400")
-    seen_by_all = world.sandbox.run("alice", comments).stdout
-    assert "slicewise:run=" in seen_by_all
+
+    def said_to_all() -> str:
+        """Once a turn has ended: the next one puts its certificate in the words' place."""
+        seen_by_all = world.sandbox.run("alice", comments).stdout
+        return seen_by_all if "slicewise:run=" in seen_by_all else ""
+
+    seen_by_all = until(said_to_all)
     assert "this model can't start" not in seen_by_all + note
 
     def told_why() -> bool:
