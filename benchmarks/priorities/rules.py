@@ -1,19 +1,17 @@
 """Policies that nobody trains: the order of arrival, areas, published rules, and Slicewise's."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from benchmarks.autoscale.workload import Floats
-from benchmarks.headline.systems import SETTINGS
+from benchmarks.headline.systems import GPU_MILLISLICES, SETTINGS
 from benchmarks.priorities.queues import Queue
-from slurm_plugin.admission.priority import PriorityTerms, site_factor
+from slurm_plugin.admission import priority
+from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor
 from slurm_plugin.state.formula import formula_of
 
 _FORMULA = formula_of(SETTINGS.priority)
-_HOUR_S, _DAY_S = 3600.0, 86_400.0
-_AREA_WEIGHT = 5.0
-"""Weight of the term for areas that is tried in Slicewise's formula: as much as share's."""
-_CLASS = 0.5
-"""The class term of a job of class normal."""
 
 
 def fifo(queue: Queue) -> Floats:
@@ -47,22 +45,17 @@ def f1(queue: Queue) -> Floats:
 
 def slicewise(queue: Queue) -> Floats:
     """Slicewise's formula with its default settings, for jobs of class normal."""
-    pairs = zip(queue.share.tolist(), queue.waited_s.tolist(), strict=True)
-    terms = (PriorityTerms(share=share, wait_s=wait_s) for share, wait_s in pairs)
-    return np.array([float(site_factor(one, _FORMULA)) for one in terms])
+    return _formula(queue, _FORMULA)
 
 
-def slicewise_area(queue: Queue) -> Floats:
-    """The same formula with a fourth term: 1 for one GPU-hour or less, 0 for the pool for a day.
+def slicewise_no_area(queue: Queue) -> Floats:
+    """The same without its term for areas."""
+    return _formula(queue, replace(_FORMULA, area_weight=0))
 
-    So its bound stays: who has waited its full time goes before all newer jobs.
-    """
-    largest = np.log(queue.pool_gpus * _DAY_S / _HOUR_S)
-    small = 1.0 - np.clip(np.log(area(queue) / _HOUR_S) / largest, 0.0, 1.0)
-    weights = _FORMULA.class_weight + _FORMULA.share_weight + _FORMULA.urgency_weight
-    reached = _FORMULA.class_weight * _CLASS + _FORMULA.share_weight * queue.share
-    begin = (reached + _AREA_WEIGHT * small) / (weights + _AREA_WEIGHT)
-    waited = np.minimum(1.0, queue.waited_s / _FORMULA.wait_full_s)
-    # Exactly 1 once the time is full.
-    found: Floats = 1.0 - (1.0 - begin) * (1.0 - waited)
-    return found
+
+def _formula(queue: Queue, formula: Formula) -> Floats:
+    asked = zip(queue.gpus.tolist(), queue.limit_s.tolist(), strict=True)
+    areas = (priority.area(round(gpus * GPU_MILLISLICES), limit_s) for gpus, limit_s in asked)
+    found = zip(queue.share.tolist(), areas, queue.waited_s.tolist(), strict=True)
+    terms = (PriorityTerms(share=share, area=area, wait_s=wait_s) for share, area, wait_s in found)
+    return np.array([float(site_factor(one, formula)) for one in terms])

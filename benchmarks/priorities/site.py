@@ -61,7 +61,8 @@ class PolicySite:
         self._quotas = tenants(load.gpus)
         settings = SETTINGS.priority
         rules = PriorityRules(
-            formula_of(settings), settings.half_life_s, settings.updates_per_s, counts_past=False
+            *(formula_of(settings), COSTS, settings.half_life_s, settings.updates_per_s),
+            counts_past=False,
         )
         self._use = SitePriorities(rules, DecayedUse(load.begin_s))
 

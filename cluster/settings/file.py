@@ -357,6 +357,12 @@ class PrioritySettings(_Section):
     urgency_weight: int = Field(
         2, ge=0, le=1000, description="Weight of a service's backlog; 0 leaves the term out."
     )
+    area_weight: int = Field(
+        2,
+        ge=0,
+        le=1000,
+        description="Weight of how little a job asks for (slices × time); 0 leaves the term out.",
+    )
     half_life_h: float = Field(168.0, gt=0, description="Hours after which use counts half.")
     wait_full_h: float = Field(
         24.0, gt=0, description="Hours of waiting after which no newer job is ahead of a job."

@@ -20,7 +20,7 @@ from simulation.report.words import count_text, length_text, unread_text
 from simulation.services.service import SimulatedService
 from simulation.services.traffic import EngineFigures, traffic
 from simulation.site.plans import SitePlan, SlicewisePlan
-from slurm_plugin.admission.priority import PriorityTerms, site_factor
+from slurm_plugin.admission.priority import PriorityTerms, area, site_factor
 from slurm_plugin.state.formula import formula_of
 
 ENGINE = "engine"
@@ -225,6 +225,8 @@ def _simulated(
     spec = _with_profile(one.spec, one.spec.profile or _cheapest(site, one.spec))
     last_s = asked.end_s + _TAIL_S - asked.start_s
     kept: Sequence[TracedRequest] = [each for each in trace.requests if each.at_s < last_s]
+    cost = spec.replica_shape.cost_millislices(site.settings.costs)
+    smallness = area(cost, 60 * spec.time_limit_min)
     found = traffic(kept, one.figures, spec, asked.start_s)
     service = SimulatedService(
         spec=spec,
@@ -236,7 +238,7 @@ def _simulated(
         partition=_partition(site, spec, one.partitions),
         applied_s=-inf,
         site_factor=site_factor(
-            PriorityTerms(job_class=spec.priority_class, share=1.0),
+            PriorityTerms(job_class=spec.priority_class, share=1.0, area=smallness),
             formula_of(site.settings.priority),
         ),
     )

@@ -59,6 +59,7 @@ class SlicewiseOnModel:
         self._admission = SiteAdmission(settings)
         rules = PriorityRules(
             formula=formula_of(settings.priority),
+            costs=settings.costs,
             half_life_s=settings.priority.half_life_s,
             updates_per_s=settings.priority.updates_per_s,
             counts_past=settings.lending.past_use,

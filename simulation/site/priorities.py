@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.language.jobs import JobView
+from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, Target, target_of
 from slurm_plugin.admission.decayed_use import (
     DecayedUse,
@@ -27,11 +28,13 @@ class PriorityRules:
     """The site's settings for priorities.
 
     Attributes:
+        costs: of an instance, by GPU type.
         updates_per_s: changes in Slurm a second, on average.
         counts_past: whether loans depend on past use.
     """
 
     formula: Formula
+    costs: Mapping[str, Millislices]
     half_life_s: float
     updates_per_s: float
     counts_past: bool
@@ -86,7 +89,7 @@ class SitePriorities:
         rules, passed_s = self._rules, now_s - self._moved_s
         self._moved_s = now_s
         most = int(rules.updates_per_s * max(passed_s, _SAVED_S))
-        standing = PriorityInput(self.shares, {}, rules.formula)
+        standing = PriorityInput(self.shares, {}, rules.costs, rules.formula)
         jobs = tuple(jobs)
         found = changes(ranked(jobs, now_s, standing), self._factors, rules.formula, most)
         ids = {job.job_id for job in jobs}

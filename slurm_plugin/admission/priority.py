@@ -11,6 +11,9 @@ from cluster.language.job_class import JobClass
 
 _DIGITS = 6
 """Decimal places beyond which differences are rounding errors."""
+_MILLISLICES, _HOUR_S = 1000, 3600.0
+_POWERS = 5
+"""Powers of ten from the smallest area that counts to the largest."""
 CLASS_VALUES: Mapping[JobClass, float] = {"low": 0.0, "normal": 0.5, "high": 1.0}
 
 
@@ -19,7 +22,8 @@ class Formula:
     """A site's formula, from [priority] of its settings.
 
     Attributes:
-        class_weight, share_weight, urgency_weight: weights of the terms, relative to one another.
+        class_weight, share_weight, urgency_weight, area_weight: weights of the terms, relative to
+            one another.
         max: highest site_factor; the lowest is 0.
         wait_full_s: seconds of waiting after which a job has the maximum.
         quantum: smaller changes of a pending job's site_factor are not written.
@@ -28,6 +32,7 @@ class Formula:
     class_weight: int
     share_weight: int
     urgency_weight: int
+    area_weight: int
     max: int
     wait_full_s: float
     quantum: int
@@ -40,23 +45,26 @@ class PriorityTerms:
     Attributes:
         share: how little its tenant has used lately, in 0..1; see ``share``.
         urgency: urgency of a service's backlog, in 0..1; 0 for a plain job.
+        area: how little the job asks for, in 0..1; see ``area``.
         wait_s: seconds for which the job could have started.
     """
 
     job_class: JobClass = "normal"
     share: float = 0.0
     urgency: float = 0.0
+    area: float = 0.0
     wait_s: float = 0.0
 
 
 def site_factor(terms: PriorityTerms, formula: Formula) -> int:
     """The site_factor of a job, in 0..max: ``max × (x + (1 − x) · a)``, rounded down.
 
-    x is the weighted mean of class, share and urgency; a is the part of ``wait_full_s`` that the
-    job has waited, at most 1. So waiting closes the gap to the maximum, from wherever a job begins:
-    whatever the terms of other jobs are, none is above a job that has waited ``wait_full_s``.
+    x is the weighted mean of class, share, urgency and area; a is the cube of the part of
+    ``wait_full_s`` that the job has waited, at most 1. So waiting closes the gap to the maximum,
+    slowly at first, from wherever a job begins: whatever the terms of other jobs are, none is above
+    a job that has waited ``wait_full_s``. The cube of the wait is Tang et al.'s (Cluster 2009).
     """
-    missing = _missing(terms, formula) * (1.0 - _waited(terms, formula))
+    missing = _missing(terms, formula) * (1.0 - _waited(terms, formula) ** 3)
     # The missing part is exactly 0.0 after wait_full_s; the sum of both parts might not be 1.0.
     return formula.max - math.ceil(round(formula.max * missing, _DIGITS))
 
@@ -75,15 +83,30 @@ def share(used_decayed_millislice_s: float, guaranteed_quota: int, half_life_s: 
     return float(2.0 ** -(max(0.0, used_decayed_millislice_s) / always))
 
 
+def area(cost_millislices: int, time_limit_s: float | None) -> float:
+    """How little a job asks for, by slices × time limit, on a logarithmic scale.
+
+    It is 1 for a slice-hour or less, and falls by a fifth with each power of ten: so it is 0 for
+    100,000 slice-hours, a day of 600 GPUs, and for a job without a time limit (None).
+    """
+    if time_limit_s is None:
+        return 0.0
+    slice_hours = cost_millislices / _MILLISLICES * time_limit_s / _HOUR_S
+    return 1.0 - min(1.0, math.log10(max(1.0, slice_hours)) / _POWERS)
+
+
 def _missing(terms: PriorityTerms, formula: Formula) -> float:
     """1 − x; 1 if all weights are 0."""
-    weights = formula.class_weight + formula.share_weight + formula.urgency_weight
+    weights = (
+        formula.class_weight + formula.share_weight + formula.urgency_weight + formula.area_weight
+    )
     if not weights:
         return 1.0
     reached = (
         formula.class_weight * CLASS_VALUES[terms.job_class]
         + formula.share_weight * terms.share
         + formula.urgency_weight * terms.urgency
+        + formula.area_weight * terms.area
     )
     return max(0.0, weights - reached) / weights
 

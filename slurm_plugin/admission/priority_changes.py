@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.language.jobs import JobState, JobTag, JobView
-from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor
+from cluster.language.units import Millislices
+from slurm_plugin.admission.priority import Formula, PriorityTerms, area, site_factor
+from slurm_plugin.common.costs import run_cost
 
 _PENDING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
@@ -25,10 +27,12 @@ class PriorityInput:
     Attributes:
         shares: ``priority.share`` by tenant; an absent tenant has 0.
         urgencies: urgency of services' backlogs, by array job id.
+        costs: of an instance, by GPU type.
     """
 
     shares: Mapping[str, float]
     urgencies: Mapping[int, float]
+    costs: Mapping[str, Millislices]
     formula: Formula
 
 
@@ -57,6 +61,7 @@ def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTer
         tag.job_class,
         standing.shares.get(tag.tenant, 0.0),
         standing.urgencies.get(job.array_job_id or job.job_id, 0.0) if tag.service else 0.0,
+        area(run_cost(job.gpus, standing.costs), job.time_limit_s),
         now_s - max(job.eligible_s, job.submit_s or 0),
     )
 

@@ -48,7 +48,7 @@ from cluster.language.service import (
 from cluster.language.units import slices_words
 from cluster.rpc.messages import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.gpu_type import choose_type
-from slurm_plugin.admission.priority import PriorityTerms, site_factor
+from slurm_plugin.admission.priority import PriorityTerms, area, site_factor
 from slurm_plugin.admission.qos import QosChoice, QosRequest, choose_qos, words
 from slurm_plugin.admission.request import (
     ResolvedRequest,
@@ -257,7 +257,7 @@ def _admit_job(directives: JobDirectives, submission: _Submission) -> AdmissionD
         is_flexible=is_flexible,
         whole_millislices=gpus.cost_millislices if is_whole else 0,
     )
-    answer = _admitted(tag, where, gpus, snapshot)
+    answer = _admitted(tag, where, gpus, submission)
     if request.explain:
         answer = _explained(answer, where, wants, gpus, submission)
     return _decision(answer, tag, gpus)
@@ -283,7 +283,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     check_place(spec, snapshot, submission.recent)
     _check_array(request.array, spec)
     tag = JobTag(submission.token, tenant, spec.name, spec.priority_class)
-    answer = _admitted(tag, where, gpus, snapshot).model_copy(
+    answer = _admitted(tag, where, gpus, submission).model_copy(
         update={"hold": True, "nodes": spec.nodes if spec.nodes > 1 else None}
     )
     if request.explain:
@@ -299,10 +299,15 @@ def _decision(answer: SubmitAnswer, tag: JobTag, gpus: ResolvedRequest) -> Admis
 
 
 def _admitted(
-    tag: JobTag, where: QosChoice, gpus: ResolvedRequest, snapshot: Snapshot
+    tag: JobTag, where: QosChoice, gpus: ResolvedRequest, submission: _Submission
 ) -> SubmitAnswer:
-    share = snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0
-    factor = site_factor(PriorityTerms(tag.job_class, share), snapshot.formula)
+    snapshot, limit_min = submission.snapshot, submission.request.time_limit_min
+    terms = PriorityTerms(
+        job_class=tag.job_class,
+        share=snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0,
+        area=area(gpus.cost_millislices, None if limit_min is None else 60 * limit_min),
+    )
+    factor = site_factor(terms, snapshot.formula)
     return SubmitAnswer(
         action="admit",
         gres=gpus.texts.get("gres"),

@@ -38,9 +38,8 @@ async def explain_priority(
             "SW-FORBIDDEN", f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"
         )
     formula, now_s = formula_of(settings.priority), cluster_state.view.observed_s
-    waiting = ranked(
-        jobs, now_s, PriorityInput(cluster_state.shares, cluster_state.urgencies, formula)
-    )
+    standing = PriorityInput(cluster_state.shares, cluster_state.urgencies, settings.costs, formula)
+    waiting = ranked(jobs, now_s, standing)
     if not waiting:
         raise not_waiting(about, jobs)
     first = max(waiting, key=lambda each: (each.job.priority, -each.job.job_id))

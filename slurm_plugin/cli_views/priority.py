@@ -51,6 +51,8 @@ def _meaning(term: PriorityTerm, answer: PriorityAnswer) -> str:
             return f"what {answer.tenant} has used lately, beside its guaranteed quota"
         case "urgency":
             return "of a service's backlog"
+        case "area":
+            return "how little it asks for: slices × time limit"
         case _:
             return f"{_span(answer.wait_s)} of {_span(answer.wait_full_s)}"
 

@@ -32,7 +32,7 @@ class PriorityLoop:
         self, settings: Settings, slurm: Slurm, ledger: "Ledger", cluster_state: ClusterState
     ) -> None:
         self._settings = settings.priority
-        self._formula = formula_of(settings.priority)
+        self._formula, self._costs = formula_of(settings.priority), settings.costs
         self._slurm = slurm
         self._cluster_state = cluster_state
         self._use = TenantUse(settings, ledger, cluster_state)
@@ -52,7 +52,7 @@ class PriorityLoop:
         }
         by_tenant = shares(self._use.now, guaranteed_quotas, self._settings.half_life_s)
         self._cluster_state.set_shares(by_tenant)
-        return PriorityInput(by_tenant, self._cluster_state.urgencies, self._formula)
+        return PriorityInput(by_tenant, self._cluster_state.urgencies, self._costs, self._formula)
 
     def held_lately(self) -> Mapping[str, int]:
         """Millislices that each tenant has held on average; {} until that is known."""

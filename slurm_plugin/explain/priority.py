@@ -83,6 +83,7 @@ def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
         ("class", CLASS_VALUES[terms.job_class], formula.class_weight),
         ("share", terms.share, formula.share_weight),
         ("urgency", terms.urgency, formula.urgency_weight),
+        ("area", terms.area, formula.area_weight),
         ("wait", waited, None),
     )
     so_far = PriorityTerms("low")

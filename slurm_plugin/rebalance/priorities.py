@@ -33,4 +33,4 @@ async def prioritise(site: RunContext, look: RebalanceLook, *, apply: bool) -> R
 async def _standing(site: RunContext, look: RebalanceLook) -> PriorityInput:
     use = await asyncio.to_thread(recent_use, site.ledger, site.settings, look.at_s)
     by_tenant = shares(use, guaranteed_quota(look.policy), site.settings.priority.half_life_s)
-    return PriorityInput(by_tenant, {}, formula_of(site.settings.priority))
+    return PriorityInput(by_tenant, {}, site.settings.costs, formula_of(site.settings.priority))

@@ -106,7 +106,7 @@ class Pair:
         getattr(self._model, change)(modelled)
 
     async def agree(self) -> Shown:
-        """Wait until both show the same, and return it. The next change falls into another second."""
+        """Wait until both show the same, and return it. What comes next has another second."""
         self._model.advance(self._model.now_s + SETTLED_S)
         expected = _shown(self._model.jobs)
 

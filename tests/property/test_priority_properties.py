@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, area, share, site_factor
 
 _SLURM_MOST = 2**31 - 1
 """slurm.h: site_factor is an unsigned 32-bit number around NICE_OFFSET, 2**31."""
@@ -19,11 +19,14 @@ _formulas = st.builds(
     class_weight=_weights,
     share_weight=_weights,
     urgency_weight=_weights,
+    area_weight=_weights,
     max=st.integers(100, 1_000_000),
     wait_full_s=st.floats(1, 1e8),
     quantum=st.integers(1, 10_000),
 )
-_terms = st.builds(PriorityTerms, job_class=_classes, share=_parts, urgency=_parts, wait_s=_seconds)
+_terms = st.builds(
+    PriorityTerms, job_class=_classes, share=_parts, urgency=_parts, area=_parts, wait_s=_seconds
+)
 
 
 @given(_terms, _formulas)
@@ -33,20 +36,17 @@ def test_it_is_within_its_bounds(terms: PriorityTerms, formula: Formula) -> None
     assert 0 <= factor <= formula.max < _SLURM_MOST
 
 
-@given(_terms, _formulas, _parts, _parts, _seconds)
+@given(_terms, _terms, _formulas)
 def test_it_never_falls_as_a_term_rises(
-    terms: PriorityTerms,
-    formula: Formula,
-    more_share: float,
-    more_urgency: float,
-    more_wait_s: float,
+    terms: PriorityTerms, more: PriorityTerms, formula: Formula
 ) -> None:
     factor = site_factor(terms, formula)
     higher = (
         replace(terms, job_class="high"),
-        replace(terms, share=max(terms.share, more_share)),
-        replace(terms, urgency=max(terms.urgency, more_urgency)),
-        replace(terms, wait_s=terms.wait_s + more_wait_s),
+        replace(terms, share=max(terms.share, more.share)),
+        replace(terms, urgency=max(terms.urgency, more.urgency)),
+        replace(terms, area=max(terms.area, more.area)),
+        replace(terms, wait_s=terms.wait_s + more.wait_s),
     )
     assert all(site_factor(each, formula) >= factor for each in higher)
 
@@ -75,3 +75,12 @@ def test_a_share_is_in_bounds_and_falls_with_use(
 ) -> None:
     before, after = (share(each, guaranteed_quota, half_life_s) for each in (used, used + more))
     assert 0.0 <= after <= before <= 1.0
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**9), st.floats(0, 1e10), st.floats(0, 1e9))
+def test_an_area_is_in_bounds_and_falls_with_what_is_asked_for(
+    cost_millislices: int, more: int, time_limit_s: float, more_s: float
+) -> None:
+    own = area(cost_millislices, time_limit_s)
+    larger = area(cost_millislices + more, time_limit_s + more_s)
+    assert 0.0 == area(cost_millislices, None) <= larger <= own <= 1.0

@@ -134,7 +134,10 @@ def test_quotas_without_loans_are_slurm_s_own_limits(
         name: Tenant(name, "", Quota(Millislices(count * GPU))) for name, count in quotas.items()
     }
     plain = SETTINGS.priority.model_copy(
-        update={"class_weight": 0, "share_weight": 0, "urgency_weight": 0, "wait_full_h": 1e9}
+        update={
+            **dict.fromkeys(("class_weight", "share_weight", "urgency_weight", "area_weight"), 0),
+            "wait_full_h": 1e9,
+        }
     )
     static = SlurmPlan(
         "static",

@@ -13,6 +13,7 @@ from slurm_plugin.state.formula import formula_of
 
 RULES = PriorityRules(
     formula=formula_of(SETTINGS.priority),
+    costs=SETTINGS.costs,
     half_life_s=SETTINGS.priority.half_life_s,
     updates_per_s=1.0,
     counts_past=True,

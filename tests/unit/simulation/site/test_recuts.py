@@ -102,7 +102,8 @@ def test_jobs_in_the_way_are_not_ended_for_a_cut():
 
 def test_a_gpu_is_chosen_for_which_slurm_has_an_order_of_devices():
     """Jobs hold the first and the last of 28 instances on n0: nothing can be between them."""
-    small = [past("a", {SMALL: 1}, 0, 9000.0 if nth in {0, 27} else 100.0) for nth in range(28)]
+    runs_s = [9000.0 if nth in {0, 27} else 100.0 for nth in range(28)]
+    small = [past("a", {SMALL: 1}, 0, run_s, time_limit_s=9060) for run_s in runs_s]
     record = ran(site({SMALL: 28}, nodes=2), *small, past("b", {LARGE: 1}, 200, 500.0))
     assert {(one.node, one.is_done) for one in record.recuts or ()} == {("n1", True)}
     assert record.jobs[28].runs[0].start_s <= BEGIN_S + 200 + EVERY_S + 60

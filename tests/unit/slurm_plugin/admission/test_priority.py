@@ -4,23 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, area, share, site_factor
 
-_DAY_S = 86_400
+_HOUR_S, _DAY_S = 3600, 86_400
 _WEEK_S = 7 * _DAY_S
-_FORMULA = Formula(3, 5, 2, max=10_000, wait_full_s=_DAY_S, quantum=100)
+_FORMULA = Formula(3, 5, 2, 2, max=10_000, wait_full_s=_DAY_S, quantum=100)
 
 
 @pytest.mark.parametrize(
     ("terms", "expected"),
     [
         (PriorityTerms("low", share=0.0), 0),
-        (PriorityTerms("normal", share=0.5), 4_000),
-        (PriorityTerms("normal", share=1.0), 6_500),
-        (PriorityTerms("high", share=1.0), 8_000),
-        (PriorityTerms("high", share=1.0, urgency=1.0), 10_000),
-        (PriorityTerms("low", share=0.0, wait_s=_DAY_S / 2), 5_000),
-        (PriorityTerms("high", share=1.0, wait_s=_DAY_S / 2), 9_000),
+        (PriorityTerms("normal", share=0.5, area=1.0), 5_000),
+        (PriorityTerms("normal", share=1.0, area=1.0), 7_083),
+        (PriorityTerms("normal", share=1.0, area=area(56_000, _DAY_S)), 6_040),
+        (PriorityTerms("high", share=1.0, area=1.0), 8_333),
+        (PriorityTerms("high", share=1.0, urgency=1.0, area=1.0), 10_000),
+        (PriorityTerms("low", share=0.0, wait_s=_DAY_S / 2), 1_250),
+        (PriorityTerms("low", share=0.0, wait_s=_DAY_S * 3 / 4), 4_218),
+        (PriorityTerms("high", share=1.0, area=1.0, wait_s=_DAY_S / 2), 8_541),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=9 * _DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=-5.0), 0),
@@ -31,9 +33,9 @@ def test_site_factor(terms: PriorityTerms, expected: int) -> None:
 
 
 def test_with_no_weight_at_all_only_waiting_counts() -> None:
-    formula = replace(_FORMULA, class_weight=0, share_weight=0, urgency_weight=0)
-    assert site_factor(PriorityTerms("high", 1.0, 1.0), formula) == 0
-    assert site_factor(PriorityTerms("low", wait_s=_DAY_S / 4), formula) == 2_500
+    formula = replace(_FORMULA, class_weight=0, share_weight=0, urgency_weight=0, area_weight=0)
+    assert site_factor(PriorityTerms("high", 1.0, 1.0, 1.0), formula) == 0
+    assert site_factor(PriorityTerms("low", wait_s=_DAY_S / 2), formula) == 1_250
 
 
 def test_a_tenant_that_always_used_its_own_part_has_half_a_share() -> None:
@@ -45,3 +47,23 @@ def test_a_tenant_that_always_used_its_own_part_has_half_a_share() -> None:
 
 def test_a_tenant_without_a_part_of_its_own_has_no_share() -> None:
     assert share(0, 0, _WEEK_S) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cost_millislices", "time_limit_s", "expected"),
+    [
+        (1_000, _HOUR_S, 1.0),
+        (1_000, 60, 1.0),
+        (0, _DAY_S, 1.0),
+        (10_000, _HOUR_S, 0.8),
+        (10_000, 10 * _HOUR_S, 0.6),
+        (56_000, _DAY_S, 0.3743),
+        (10_000_000, 10 * _HOUR_S, 0.0),
+        (10_000_000, 99 * _HOUR_S, 0.0),
+        (1_000, None, 0.0),
+    ],
+)
+def test_an_area_is_1_for_a_slice_hour_and_falls_by_a_fifth_with_each_power_of_ten(
+    cost_millislices: int, time_limit_s: float | None, expected: float
+) -> None:
+    assert area(cost_millislices, time_limit_s) == pytest.approx(expected, abs=1e-4)

@@ -42,7 +42,7 @@ SNAPSHOT = Snapshot(
     node_costs=frozenset({5000, 7000}),
     services={("vision", "taken"): Living(814, BOB)},
     accounts_by_uid={ALICE: {"vision": frozenset({"urgent"}), "guest": frozenset()}},
-    formula=Formula(3, 5, 2, max=1000, wait_full_s=86_400, quantum=10),
+    formula=Formula(3, 5, 2, 0, max=1000, wait_full_s=86_400, quantum=10),
     rules=AdmissionRules(
         high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high", "scavenger": "low"}
     ),
@@ -687,6 +687,13 @@ class TestPlace:
         tag = JobTag.find(answer.tag or "")
         assert tag is not None
         assert (answer.site_factor, tag.job_class) == (factor, job_class)
+
+    def test_what_it_asks_for_counts(self) -> None:
+        """1000 × (3 × 1/2 + 5 × 3/4 + 2 × area) / 12; a slice for ten hours has area 0.8."""
+        snapshot = replace(SNAPSHOT, formula=replace(SNAPSHOT.formula, area_weight=2))
+        for minutes, factor in ((60, 604), (600, 570), (None, 437)):
+            asked = submit(time_limit_min=minutes)
+            assert decide(asked, snapshot, TOKEN).site_factor == factor
 
     def test_a_qos_of_the_site_stands_for_a_class(self) -> None:
         """vision may not say class=high; who may name that QOS may have what it stands for."""

@@ -27,7 +27,10 @@ class World:
         self.ledger = ScriptedLedger()
         self.now_s = float(START_S)
         self.cluster_state: ClusterState = sync_of(self.slurm, mode)
-        self.loop = PriorityLoop(settings(mode), self.slurm, self.ledger, self.cluster_state)  # type: ignore[arg-type]
+        chosen = settings(mode)
+        priority = chosen.priority.model_copy(update={"area_weight": 0})
+        chosen = chosen.model_copy(update={"priority": priority})
+        self.loop = PriorityLoop(chosen, self.slurm, self.ledger, self.cluster_state)  # type: ignore[arg-type]
 
     async def turns(self, *moments_s: float) -> None:
         for moment_s in moments_s:
@@ -70,15 +73,15 @@ def waiting(job_id: int = 814, **changes: Any) -> JobView:
 async def test_a_job_that_waits_gets_more_as_time_goes_by(world: Callable[..., World]) -> None:
     now = world(waiting())
     now.slurm.site_factors = {814: 6500}
-    await now.turns(0, 1, WAIT_FULL_S / 4)
-    assert now.told == [(814, 7375)]
+    await now.turns(0, 1, WAIT_FULL_S / 2)
+    assert now.told == [(814, 6937)]
 
 
 async def test_after_a_restart_nothing_is_told_that_slurm_has_already(
     world: Callable[..., World],
 ) -> None:
     now = world(waiting(eligible_s=START_S - WAIT_FULL_S // 2))
-    now.slurm.site_factors = {814: 8250}
+    now.slurm.site_factors = {814: 6937}
     await now.turns(0, 1, 2)
     assert now.told == []
     assert now.slurm.done.count(("priorities", [814])) == 1
@@ -99,7 +102,7 @@ async def test_what_was_set_by_hand_is_found_after_a_while(world: Callable[..., 
     await now.turns(0, 100)
     now.slurm.site_factors = {814: 0}
     await now.turns(200, 301)
-    assert now.told == [(814, 6512)]
+    assert now.told == [(814, 6500)]
 
 
 async def test_no_more_a_second_than_the_settings_say(world: Callable[..., World]) -> None:

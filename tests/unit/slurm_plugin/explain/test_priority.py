@@ -20,7 +20,7 @@ from slurm_plugin.cli_views.priority import place_text, screen
 from slurm_plugin.explain.priority import InSlurm, explained
 
 NOW_S = 10_000.0
-FORMULA = Formula(3, 5, 2, max=10_000, wait_full_s=1000, quantum=100)
+FORMULA = Formula(3, 5, 2, 0, max=10_000, wait_full_s=1000, quantum=100)
 IN_SLURM = InSlurm(6_400, 7_450, {"age": 50, "qos": 1000, "nice": 0}, {"qos": "2000"}, 2000)
 ALICE, BOB = 61001, 61002
 
@@ -47,14 +47,15 @@ def answer(*others: JobView, **terms: Any) -> PriorityAnswer:
 def test_each_term_has_its_part_of_the_site_factor() -> None:
     found = answer(job_class="high", urgency=0.5)
     points = {term.name: term.points for term in found.terms}
-    assert points == {"class": 3000, "share": 4000, "urgency": 1000, "wait": 200}
-    assert found.site_factor == 8200
+    assert points == {"class": 3000, "share": 4000, "urgency": 1000, "area": 0, "wait": 2}
+    assert found.site_factor == 8002
 
 
 @given(
     st.builds(
         PriorityTerms,
         st.sampled_from(("low", "normal", "high")),
+        st.floats(0, 1),
         st.floats(0, 1),
         st.floats(0, 1),
         st.floats(0, 2000),
@@ -101,7 +102,15 @@ def test_the_sentence_says_from_when_no_newer_job_goes_before_it(
 
 def test_the_screen_has_the_terms_and_slurms_factors_that_count() -> None:
     shown = shown_text(answer(urgency=1.0))
-    for words in ("priority 7,450", "urgency", "100 s of 16 min", "qos", "2000", "6,400"):
+    for words in (
+        "priority 7,450",
+        "urgency",
+        "slices × time limit",
+        "100 s of 16 min",
+        "qos",
+        "2000",
+        "6,400",
+    ):
         assert words in shown
     assert "fairshare" not in shown
 
