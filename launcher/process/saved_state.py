@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.language.errors import SlicewiseError
 from cluster.runtime.log import emit
 from launcher.process.store import Saved, Store
-from launcher.turn.state import ServiceState, State
+from launcher.turn.clock_step import not_ahead
+from launcher.turn.state import ServiceState, State, after_restart
 
 STATE_BYTES = 256 * 1024
 """Bytes of one service's state at most; a larger one is not saved: it is a fault of the program,
@@ -38,7 +40,10 @@ class SavedState:
         return self._is_loaded
 
     async def load(self) -> State:
-        """Return what was saved last; nothing if the database can't be read now."""
+        """Return what was saved last; nothing if the database can't be read now.
+
+        It is as ``taken_over`` returns it.
+        """
         if self._store is None:
             return {}
         self._is_loaded = False
@@ -49,7 +54,7 @@ class SavedState:
             return {}
         self._is_loaded, self._failed = True, False
         self._saved = dict.fromkeys(saved, b"")
-        return _restored(saved)
+        return taken_over(_restored(saved), time.time())
 
     async def save(self, state: State) -> None:
         """Save what differs from what was saved last.
@@ -78,6 +83,11 @@ class SavedState:
         if changed or ended:
             store.save({key: json.loads(line) for key, line in changed.items()}, ended)
         return now
+
+
+def taken_over(saved: State, now_s: float) -> State:
+    """Return what another launcher has saved as this one begins with it."""
+    return {key: after_restart(one) for key, one in not_ahead(saved, now_s).items()}
 
 
 def _line(key: str, state: ServiceState) -> bytes:

@@ -23,6 +23,24 @@ def after_step(state: State, step_s: float) -> State:
     return {key: _service(one, step_s) for key, one in state.items()}
 
 
+def not_ahead(state: State, now_s: float) -> State:
+    """Move back what was saved by a clock that has been set back since, while no launcher worked.
+
+    Nothing that was saved has yet to come; the last look at a service, or request for it, counts as
+    one of now. Clocks that were set forward can't be told from a launcher that was away for long.
+    """
+    return {key: _service(one, min(0.0, now_s - _latest_s(one))) for key, one in state.items()}
+
+
+def _latest_s(state: ServiceState) -> float:
+    seen = None if state.memory is None else state.memory.seen
+    asked_s = (
+        0.0 if one.desired is None else one.desired.at_s for one in state.generations.values()
+    )
+    begun_s = (max(one.seen_s, one.retired_s) for one in state.generations.values())
+    return max(0.0 if seen is None else seen.at_s, *asked_s, *begun_s, 0.0)
+
+
 def _service(state: ServiceState, step_s: float) -> ServiceState:
     return replace(
         state,

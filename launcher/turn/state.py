@@ -159,6 +159,19 @@ def after_silence(state: ServiceState, array_job_id: int, desired: DesiredSlots)
     return replace(state, generations={**state.generations, array_job_id: found})
 
 
+def after_restart(state: ServiceState) -> ServiceState:
+    """Return what was saved as the launcher that leads next begins with it.
+
+    The one before may have asked the daemon for other slots since, so each generation is asked for
+    again, and slots that have ended may have been given back.
+    """
+    found = {
+        array: replace(one, unheard=None if one.desired is None else frozenset())
+        for array, one in state.generations.items()
+    }
+    return replace(state, generations=found)
+
+
 def after_retirement(state: ServiceState, array_job_id: int, at_s: float) -> ServiceState:
     """Remember that the daemon was asked to cancel that generation."""
     found = replace(state.generations[array_job_id], retired_s=at_s)

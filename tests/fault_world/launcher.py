@@ -12,6 +12,7 @@ from fault_world.faults import CrashError, Faults, down
 from fault_world.link import Link
 from fault_world.slurm import COSTS, PORT, Site
 from fault_world.virtual_time import WorldClock
+from launcher.process.saved_state import taken_over
 from launcher.turn.clock_step import STEP_S, after_step
 from launcher.turn.state import DesiredSlots, ServiceState, after_silence
 from simulation.services.gateway import ServiceGateway
@@ -139,7 +140,9 @@ class WorldLauncher:
         launcher = self._turns.get(one.array)
         if launcher is None:
             launcher = self._turns[one.array] = ServiceLauncher(one.service, EVERY_S)
-            launcher.state = one.saved or launcher.state
+            if one.saved is not None:
+                now_s = self._site.clock.now_s + self._ahead_s
+                launcher.state = taken_over({"": one.saved}, now_s)[""]
         one.pass_until(self._site)
         plan = launcher.decide(view, one.gateway, self._site.clock.now_s + self._ahead_s)
         if plan is None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -16,7 +17,13 @@ from launcher.process.saved_state import SavedState
 from launcher.process.store import Saved
 from launcher.turn.backoff import Backoff
 from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import DesiredSlots, GenerationState, ServiceState, with_saved
+from launcher.turn.state import (
+    DesiredSlots,
+    GenerationState,
+    ServiceState,
+    after_restart,
+    with_saved,
+)
 
 RUN = ReplicaRun(900, 1000, Endpoint("10.0.0.1", 8000, 8001, "CCCC"))
 BERT = ServiceState(
@@ -66,7 +73,20 @@ async def loaded(rows: Rows) -> SavedState:
 async def test_the_next_launcher_knows_what_the_last_one_knew() -> None:
     rows = Rows()
     await (await loaded(rows)).save({"vision/bert": BERT})
-    assert await SavedState(rows).load() == {"vision/bert": BERT}
+    assert await SavedState(rows).load() == {"vision/bert": after_restart(BERT)}
+
+
+async def test_what_was_saved_by_a_clock_that_was_ahead_is_as_old_as_it_can_be() -> None:
+    """Until that clock's time had come, the daemon would be asked for nothing again."""
+    rows, ahead_s = Rows(), time.time() + 5000
+    seen, desired = replace(SEEN, at_s=ahead_s), DesiredSlots(frozenset({1}), ahead_s - 60)
+    state = ServiceState(Memory(seen=seen), {814: GenerationState(desired=desired)})
+    await (await loaded(rows)).save({"vision/bert": state, "vision/old": BERT})
+    found = await SavedState(rows).load()
+    (known,) = found["vision/bert"].generations.values()
+    assert known.desired is not None
+    assert 0 <= time.time() - 60 - known.desired.at_s < 10
+    assert found["vision/old"] == after_restart(BERT)
 
 
 async def test_only_what_has_changed_is_written_and_what_has_ended_is_deleted() -> None:
@@ -113,7 +133,7 @@ async def test_what_another_version_has_written_is_learnt_anew(
     assert await saved.load() == {}
     assert ["state_unreadable service=a/b" in one for one in caplog.messages] == [True]
     await saved.save({"a/b": BERT})
-    assert await SavedState(rows).load() == {"a/b": BERT}
+    assert await SavedState(rows).load() == {"a/b": after_restart(BERT)}
 
 
 async def test_what_could_not_be_read_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,7 +145,7 @@ async def test_what_could_not_be_read_is_not_replaced(caplog: pytest.LogCaptureF
     await saved.save({"a/b": ServiceState(), "a/c": BERT})
     assert (list(rows.rows), saved.is_loaded) == (["a/b"], False)
     assert [one.split()[0] for one in caplog.messages] == ["state_not_loaded"]
-    assert await saved.load() == {"a/b": BERT}
+    assert await saved.load() == {"a/b": after_restart(BERT)}
     await saved.save({"a/b": BERT, "a/c": BERT})
     assert set(rows.rows) == {"a/b", "a/c"}
 

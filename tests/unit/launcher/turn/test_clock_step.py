@@ -9,7 +9,7 @@ from launcher.autoscale.idle import Pauses
 from launcher.autoscale.policy import LastCounters, Memory, Peak
 from launcher.gateway.types import Endpoint
 from launcher.turn.backoff import Backoff
-from launcher.turn.clock_step import after_step
+from launcher.turn.clock_step import after_step, not_ahead
 from launcher.turn.endpoints import Down, ReplicaRun, Verified
 from launcher.turn.outliers import Doubt, Watch
 from launcher.turn.state import DesiredSlots, Failure, GenerationState, ServiceState
@@ -89,3 +89,13 @@ def test_what_has_never_been_has_still_never_been():
     (moved,) = after_step(state, 3600.0)["t/a"].generations.values()
     assert (moved.retired_s, moved.seen_s, moved.backoff.until_s) == (0.0, 0.0, 0.0)
     assert (moved.watched[0].moved_s, moved.watched[0].passed_s) == (0.0, 0.0)
+
+
+def test_only_what_has_yet_to_come_is_moved_back_to_now():
+    """Its newest time is that of its last look, of a request or of a generation's first one."""
+    assert not_ahead({"t/a": FULL}, THEN_S + 10) == {"t/a": FULL}
+    assert not_ahead({"t/a": FULL}, THEN_S - 10) == after_step({"t/a": FULL}, -20.0)
+    asked = ServiceState(None, {7: GenerationState(desired=DesiredSlots(frozenset(), THEN_S))})
+    assert not_ahead({"t/a": asked}, THEN_S - 10) == after_step({"t/a": asked}, -10.0)
+    new = {"t/a": ServiceState(), "t/b": ServiceState(None, {7: GenerationState()})}
+    assert not_ahead(new, THEN_S) == new

@@ -46,6 +46,7 @@ from launcher.turn.state import (
     ServiceState,
     State,
     after_answer,
+    after_restart,
 )
 
 SERVICE = "vision/chat"
@@ -247,6 +248,27 @@ def test_a_kept_wish_is_repeated_only_after_a_while():
     _, first = decided(view(in_state(0, "held"), at_s=soon), gateway(sessions=1), state, now_s=soon)
     _, then = decided(view(in_state(0, "held"), at_s=late), gateway(sessions=1), state, now_s=late)
     assert (first.services[0].desired, then.services[0].desired) == (None, {0})
+
+
+def test_the_next_launcher_asks_once_more_for_what_the_last_one_has_saved():
+    """It may have asked for other slots after that: the daemon would extend no lease of slot 0."""
+    shown = gateway(server(0, ServerMode.READY, 2), sessions=2)
+    state, _ = decided(view(running(0)), shown, answers=OURS)
+    wish = DesiredSlots(frozenset({0}), 100.1)
+    state = with_wish(state, wish, frozenset())
+    at_s = 110.0
+    for saved, desired, failures in (
+        (state[SERVICE], None, 1),
+        (after_restart(state[SERVICE]), {0}, 0),
+    ):
+        seen = view(running(0), at_s=at_s)
+        after, plan = decided(seen, shown, {SERVICE: saved}, now_s=at_s)
+        assert plan.services[0].desired == desired
+        ended, _ = decided(view(in_state(0, "held"), at_s=at_s), shown, {SERVICE: saved})
+        assert known(ended).backoff.failures == failures
+    after = with_wish(after, wish, frozenset())
+    _, plan = decided(view(running(0), at_s=111.0), shown, after, now_s=111.0)
+    assert plan.services[0].desired is None
 
 
 @pytest.mark.parametrize("end", ["held", "gone", "ending"])
