@@ -40,7 +40,7 @@ class QosUse:
     """What jobs of managed partitions hold and wait for, by QOS.
 
     Attributes:
-        held: millislices that jobs hold.
+        held: millislices of jobs that Slurm counts in the limits.
         waiting: millislices that a tenant's own QOS keeps for its waiting jobs.
         tasks: millislices of each of the first waiting jobs or tasks, in Slurm's order.
         doubtful: QOS that have a job with an unreadable record.

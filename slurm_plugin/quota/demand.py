@@ -214,10 +214,11 @@ def waits_since_s(job: JobView) -> int | None:
 
 
 def qos_use(policy: Policy, there: Holdings) -> QosUse:
-    """Sum up what jobs hold and wait for, by QOS.
+    """Sum up what jobs hold of limits and wait for, by QOS.
 
-    In a tenant's own QOS only those waiting jobs count that ``demand`` counts: no loan is made to
-    replace slices that the QOS keeps for other jobs.
+    A completing job holds nothing of them: Slurm lets others start in its place. In a tenant's own
+    QOS only those waiting jobs count that ``demand`` counts: no loan is made to replace slices that
+    the QOS keeps for other jobs.
     """
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)
@@ -225,9 +226,11 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     costs = there.costs
     for (_, qos), cost in there.by_qos.items():
         held[qos] += cost
+    for job, cost in there.ending:
+        held[job.qos] -= cost
     for job in there.doubtful:
         doubtful.add(job.qos)
-        if job.state in ALLOTTED:
+        if job.state in ALLOTTED and job.state is not JobState.COMPLETING:
             held[job.qos] -= run_cost(job.gpus, costs)
     pending = (job for job in there.others if is_waiting(job) and not job.is_doubtful)
     for job in by_priority(pending):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
@@ -30,7 +30,7 @@ class Holdings:
     def with_others(self, others: tuple[JobView, ...]) -> "Holdings":
         """The same runs beside other jobs; what is known of the runs is kept."""
         found = Holdings(self.runs, others, self.costs)
-        for name in {"priced", "by_qos", "by_account"} & vars(self).keys():
+        for name in {"priced", "ending", "by_qos", "by_account"} & vars(self).keys():
             vars(found)[name] = vars(self)[name]
         return found
 
@@ -39,6 +39,13 @@ class Holdings:
         """The runs, each with the millislices that it holds."""
         costs = self.costs
         return tuple((job, run_cost(job.gpus, costs)) for job in self.runs)
+
+    @cached_property
+    def ending(self) -> tuple[tuple[JobView, Millislices], ...]:
+        """Those of them that are completing: they hold their GPUs, and Slurm counts them in no
+        limit any more.
+        """
+        return tuple(one for one in self.priced if one[0].state is JobState.COMPLETING)
 
     @cached_property
     def by_qos(self) -> Mapping[tuple[str, str], int]:

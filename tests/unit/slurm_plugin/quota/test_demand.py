@@ -354,6 +354,16 @@ def test_tasks_that_wait_for_their_tenant_s_own_quota_do_so_each_for_itself() ->
     }
 
 
+def test_a_completing_job_holds_nothing_of_a_limit() -> None:
+    """Slurm starts others in its place. If it counted, no quota would be moved to the borrowed QOS
+    for what runs there, and its tenant could hold more than both limits together.
+    """
+    ending = job(job_id=8, state=JobState.COMPLETING)
+    doubtful = replace(ending, job_id=9, qos="slicewise_b", unread=frozenset({"tres"}))
+    used = qos_use(ROOM, holdings([job(), ending, doubtful], MANAGED, COSTS))
+    assert used.held == {"slicewise_vision": 2000, "slicewise_b": 0}
+
+
 BY_TYPE = {"vision": Tenant("vision", "", Quota(Millislices(9000), type_nominals={"1g.10gb": 3}))}
 LARGE = {"gres/gpu:3g.40gb": "1"}
 
