@@ -60,6 +60,7 @@ def _facts(size: Size) -> OverviewFacts:
         resets_s={},
         partitions=frozenset({PARTITION}),
         costs=COSTS,
+        models=dict.fromkeys(COSTS, "A100-80GB"),
         boards=dict.fromkeys(COSTS, board("A100-80GB")),
         whole_boards=dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
         grace_s=60,

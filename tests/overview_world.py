@@ -104,6 +104,7 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "resets_s": {},
         "partitions": GPU,
         "costs": COSTS,
+        "models": dict.fromkeys(COSTS, MODEL),
         "boards": dict.fromkeys(COSTS, BOARD),
         "whole_boards": dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
         "grace_s": 300,

@@ -45,7 +45,13 @@ from cluster.rpc.read_messages import (
     WhyRow,
     WhyTable,
 )
-from cluster.rpc.tenant_messages import LoanFlow, PayingBudget, TenantInTree, TenantsAnswer
+from cluster.rpc.tenant_messages import (
+    LoanFlow,
+    PayingBudget,
+    TenantInTree,
+    TenantsAnswer,
+    TypeOfQuota,
+)
 from cluster.rpc.web_messages import WhoamiAnswer
 
 NOW_S = 1_795_752_000
@@ -184,6 +190,15 @@ class Answers:
             children=(),
             nominal_millislices=4000,
             own_in_use_millislices=1500,
+            types=(
+                TypeOfQuota(
+                    gres_type="1g.10gb", limit=6, guaranteed=4, in_use=5, guaranteed_in_use=3
+                ),
+                TypeOfQuota(gres_type="3g.40gb", limit=2, in_use=1, guaranteed_in_use=1),
+                TypeOfQuota(gres_type="7g.80gb", guaranteed=0, in_use=0, guaranteed_in_use=0),
+            )
+            if number % 4 == 0
+            else (),
         )
 
     def tenants(self, request: Any) -> TenantsAnswer:

@@ -5,6 +5,24 @@ from cluster.rpc.message import Answer, Asks, Message, Request
 from cluster.rpc.overview_messages import OtherTenants, Position, TenantNow
 
 
+class TypeOfQuota(Message):
+    """A GPU type that a quota limits or guarantees, in instances, with those of tenants below.
+
+    Attributes:
+        gres_type: such as ``1g.10gb``.
+        limit: most that may be held in any QOS, by a limit on the type or its model; None without.
+        guaranteed: most that the nominals guarantee; None if only slices bound that.
+        in_use: what running jobs hold.
+        guaranteed_in_use: what of that is held within guarantees, in the tenants' own QOS.
+    """
+
+    gres_type: str
+    limit: int | None = None
+    guaranteed: int | None = None
+    in_use: int
+    guaranteed_in_use: int
+
+
 class TenantInTree(TenantNow):
     """A tenant with its place in the tree and its own quota, as the calendar has it now.
 
@@ -14,6 +32,7 @@ class TenantInTree(TenantNow):
         nominal_millislices: what was set for the tenant itself.
         borrowing_limit_millislices, lending_limit_millislices: None is unlimited.
         own_in_use_millislices: what its own running jobs hold.
+        types: what its quota limits or guarantees by type.
     """
 
     parent: str
@@ -22,6 +41,7 @@ class TenantInTree(TenantNow):
     borrowing_limit_millislices: int | None = None
     lending_limit_millislices: int | None = None
     own_in_use_millislices: int
+    types: tuple[TypeOfQuota, ...] = ()
 
 
 class LoanFlow(Message):

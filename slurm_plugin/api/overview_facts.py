@@ -43,6 +43,7 @@ def facts_now(
         resets_s=resets_s,
         partitions=frozenset(settings.cluster.partitions),
         costs=settings.costs,
+        models=settings.models,
         boards=settings.boards_by_type,
         whole_boards=settings.whole_boards,
         grace_s=settings.lending.grace_s,

@@ -80,7 +80,7 @@ class OverviewFacts:
         policy, ceilings, left_millislice_s: as in force in Slurm.
         resets_s: when the budget of a tenant starts again, in Unix seconds; None means never.
         partitions: the managed partitions.
-        costs, boards, whole_boards: by GRES type.
+        costs, models, boards, whole_boards: by GRES type.
         surveyed: GPUs by node; nodes that were not surveyed are left out.
         indices: GPUs that jobs have, by job id and node, as ``SlurmReader.devices`` has them, of
             the jobs of which this is known.
@@ -107,6 +107,7 @@ class OverviewFacts:
     resets_s: Mapping[str, int | None] = field(hash=False)
     partitions: frozenset[str]
     costs: Mapping[str, Millislices] = field(hash=False)
+    models: Mapping[str, str] = field(hash=False)
     boards: Mapping[str, Board] = field(hash=False)
     whole_boards: Mapping[str, WholeBoard] = field(hash=False)
     grace_s: int

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from cluster.rpc.tenant_messages import LoanFlow, TenantInTree
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.slices import held_by_tenant, tenants_now
+from slurm_plugin.overview.types_in_use import types_in_use
 from slurm_plugin.quota.loan_lines import LoanLine
 from slurm_plugin.quota.tenants import ancestors
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
@@ -17,6 +18,7 @@ HIDDEN = ""
 def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...]:
     """Return the tenants that the reader may read, each followed by those below it."""
     now, policy, held = tenants_now(facts, reader), facts.policy, held_by_tenant(facts)
+    types = types_in_use(facts)
     parents = {
         one.name: next(filter(reader.may_read, ancestors(policy, one.name)), "") for one in now
     }
@@ -32,6 +34,7 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
             borrowing_limit_millislices=_limit(quota.borrowing_limit_millislices),
             lending_limit_millislices=_limit(quota.lending_limit_millislices),
             own_in_use_millislices=held[one.name],
+            types=types.get(one.name, ()),
         )
         for one in now
     )

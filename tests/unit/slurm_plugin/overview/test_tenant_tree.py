@@ -1,15 +1,16 @@
 """Tests which tenants and loans one reader sees, and what of others' stays a sum."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from overview_world import ALICE, POLICY, ROOT, facts
-from why_world import job, running
+from overview_world import ALICE, MODEL, POLICY, ROOT, facts
+from why_world import SMALL, job, running
 
 from slurm_plugin.api.access import Principal
 from slurm_plugin.overview.tenant_tree import loan_flows, tenant_tree
 from slurm_plugin.quota.loan_lines import LoanLine
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
+from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy
 
 HEAD = Principal(61002, "head", frozenset({"lab", "vision"}))
 
@@ -49,6 +50,54 @@ def test_no_limit_is_none():
     (mine,) = tenant_tree(facts(policy=policy), ALICE)
     assert mine.borrowing_limit_millislices is None
     assert mine.lending_limit_millislices == 0
+
+
+def with_types(**by_tenant: dict[str, Any]) -> Policy:
+    """The policy with these values of tenants' quotas."""
+    return {
+        name: replace(one, quota=replace(one.quota, **by_tenant.get(name, {})))
+        for name, one in POLICY.items()
+    }
+
+
+def test_without_limits_or_guarantees_by_type_there_is_no_type():
+    assert {one.types for one in tenant_tree(facts(running(1)), ROOT)} == {()}
+
+
+def test_limits_and_guarantees_of_types_have_what_is_used_of_them():
+    policy = with_types(
+        lab={"type_limits": {SMALL: 5}, "type_nominals": {SMALL: 4}},
+        vision={"type_nominals": {SMALL: 3}},
+    )
+    jobs = (
+        running(1, qos="slicewise_vision"),
+        running(2, qos="slicewise_vision_borrowed"),
+        running(3, account="nlp", qos="slicewise_nlp_borrowed"),
+        running(4, account="bio", qos="slicewise_bio"),
+    )
+    bio, lab, nlp, vision = tenant_tree(facts(*jobs, policy=policy), ROOT)
+    assert bio.types == ()
+    (of_lab,), (of_nlp,), (of_vision,) = lab.types, nlp.types, vision.types
+    assert (of_lab.gres_type, of_lab.limit, of_lab.in_use) == (SMALL, 5, 3)
+    assert (of_lab.guaranteed, of_lab.guaranteed_in_use) == (4, 1)
+    assert (of_nlp.limit, of_nlp.guaranteed, of_nlp.guaranteed_in_use) == (None, 0, 0)
+    assert (of_vision.limit, of_vision.guaranteed) == (None, 3)
+    assert (of_vision.in_use, of_vision.guaranteed_in_use) == (2, 1)
+
+
+def test_a_limit_bounds_the_guarantee_that_is_shown():
+    policy = with_types(vision={"type_limits": {SMALL: 2}, "type_nominals": {SMALL: 3}})
+    (vision,) = tenant_tree(facts(policy=policy), ALICE)
+    assert [(one.limit, one.guaranteed) for one in vision.types] == [(2, 2)]
+
+
+def test_a_limit_on_a_model_is_one_on_the_types_that_nodes_have():
+    policy = with_types(vision={"model_limits": {MODEL: 3000}})
+    (vision,) = tenant_tree(facts(policy=policy), ALICE)
+    assert [(one.gres_type, one.limit) for one in vision.types] == [(SMALL, 3)]
+    policy = with_types(vision={"model_limits": {MODEL: 1500}, "type_nominals": {SMALL: 3}})
+    (vision,) = tenant_tree(facts(policy=policy), ALICE)
+    assert [(one.limit, one.guaranteed) for one in vision.types] == [(1, 1)]
 
 
 def test_of_loans_with_others_a_user_sees_sums():

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -24,6 +25,7 @@ from cluster.rpc.read_messages import (
     StatementRequest,
     WhyRequest,
 )
+from cluster.rpc.tenant_messages import TenantsRequest
 from slurm_plugin.web.pages import PAGES
 from slurm_plugin.web.server import WebServer
 
@@ -129,6 +131,18 @@ async def test_a_page_of_a_thousand_tenants_is_bounded(site: Site, path: str):
     assert status == 200
     assert text.count("<tr") < 420
     assert len(text) < 400_000
+
+
+async def test_limits_and_guarantees_by_type_are_beside_a_tenant_s_quota(site: Site):
+    (shown,) = (one for one in site.made.tenants(TenantsRequest()).tenants if one.types)
+    for path in (f"/tenants/{shown.name}", "/tenants"):
+        status, text = await site.get(path)
+        assert status == 200
+        (_, table) = text.split('<h2 id="types">')
+        cells = re.findall(r'<td class="n">(?:<span[^>]*>)?([^<]*)', table.split("</table>")[0])
+        assert cells == ["5", "6", "3", "4", "1", "2", "–", "–", "0", "–", "0", "0"]
+    other = next(one for one in site.made.tenants(TenantsRequest()).tenants if not one.types)
+    assert 'id="types"' not in (await site.get(f"/tenants/{other.name}"))[1]
 
 
 async def test_the_map_says_how_many_nodes_it_does_not_show(site: Site):

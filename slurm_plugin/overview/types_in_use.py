@@ -1,0 +1,69 @@
+"""Counts what is used of the GPU types that quotas limit or guarantee."""
+
+from collections.abc import Mapping
+
+from cluster.rpc.tenant_messages import TypeOfQuota
+from slurm_plugin.accounting.overview import with_those_below
+from slurm_plugin.limits.desired import binding_type_limits, type_limits
+from slurm_plugin.overview.facts import OverviewFacts
+from slurm_plugin.quota.demand import has_gpus, held
+from slurm_plugin.quota.tenants import guaranteed_types
+
+
+def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:
+    """Return the types that each tenant's quota limits or guarantees, by name; without any, none.
+
+    A limit on a model counts for those of its types that managed nodes have.
+    """
+    limits, guaranteed = _limits(facts), _guaranteed(facts)
+    kinds = sorted({kind for of in (*limits.values(), *guaranteed.values()) for kind in of})
+    if not kinds:
+        return {}
+    policy, running = facts.policy, held(facts.jobs, facts.partitions)
+    found: dict[str, list[TypeOfQuota]] = {}
+    for kind in kinds:
+        in_use, in_own, due = (
+            with_those_below(policy, {name: own.get(kind, 0) for name, own in amounts.items()})
+            for amounts in (
+                {name: one.instances for name, one in running.items()},
+                {name: one.guaranteed for name, one in running.items()},
+                guaranteed,
+            )
+        )
+        for name in policy:
+            is_guaranteed = kind in guaranteed.get(name, ())
+            if not is_guaranteed and kind not in limits[name]:
+                continue
+            found.setdefault(name, []).append(
+                TypeOfQuota(
+                    gres_type=kind,
+                    limit=limits[name].get(kind),
+                    guaranteed=due[name] if is_guaranteed else None,
+                    in_use=in_use[name],
+                    guaranteed_in_use=in_own[name],
+                )
+            )
+    return {name: tuple(types) for name, types in found.items()}
+
+
+def _limits(facts: OverviewFacts) -> Mapping[str, Mapping[str, int]]:
+    """Return the tenant's own limits by type; those of tenants above it are theirs."""
+    there = {kind for node in facts.nodes if has_gpus(node, facts.partitions) for kind in node.gpus}
+    return {
+        name: {
+            kind: most
+            for kind, most in type_limits(tenant.quota, facts.costs, facts.models).items()
+            if kind in there or kind in tenant.quota.type_limits
+        }
+        for name, tenant in facts.policy.items()
+    }
+
+
+def _guaranteed(facts: OverviewFacts) -> Mapping[str, Mapping[str, int]]:
+    """Return the limits by type of the tenants' own QOS, as Slurm gets them."""
+    types = guaranteed_types(facts.policy)
+    limits = binding_type_limits(facts.policy, facts.costs, facts.models) if types else {}
+    return {
+        name: {kind: min(count, limits[name].get(kind, count)) for kind, count in of.items()}
+        for name, of in types.items()
+    }
