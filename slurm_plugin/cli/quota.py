@@ -49,9 +49,7 @@ def plan_quotas(
     ] = False,
     overcommit: Annotated[
         bool,
-        typer.Option(
-            "--overcommit", help="Apply even if the quotas exceed the cluster's slices together."
-        ),
+        typer.Option("--overcommit", help="Apply even if the quotas together exceed the cluster."),
     ] = False,
     reason: Reason = "",
     wait_s: WaitS = None,

@@ -64,7 +64,9 @@ def plan(
             _print_plan(planned, settings.cluster.name)
         change = planned.change
         if apply and not overcommit and change.capacity_millislices is not None:
-            check_capacity(change.before, change.policy, change.capacity_millislices)
+            check_capacity(
+                change.before, change.policy, change.capacity_millislices, change.instances
+            )
         changed_s = time.monotonic()
         change_id = _apply(change.updates, ledger, settings, reason) if apply else None
         took_s = (

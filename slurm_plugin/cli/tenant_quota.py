@@ -1,7 +1,7 @@
 """``slicewise tenant-quota``: what tenants may hold at one time, by plan, on loan, and by hour."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +29,7 @@ from slurm_plugin.cli_common.options import (
     require_in_force,
     wait_until_compiled,
 )
-from slurm_plugin.cli_common.slurm_look import look_at_slurm, try_to_look_at_slurm
+from slurm_plugin.cli_common.slurm_look import SlurmLook, look_at_slurm, try_to_look_at_slurm
 from slurm_plugin.cli_common.tenant_overview import details, gathered
 from slurm_plugin.cli_views import tenants as present
 from slurm_plugin.common.known_names import names_text
@@ -41,8 +41,14 @@ from slurm_plugin.quota.amounts import (
     limits_from_texts,
     type_nominals_from_texts,
 )
-from slurm_plugin.quota.tenants import changed, overcommitted_millislices
+from slurm_plugin.quota.tenants import (
+    changed,
+    newly_overcommitted_types,
+    overcommitted_millislices,
+    overcommitted_types,
+)
 from slurm_plugin.quota.types import Policy, Quota, QuotaChange, TenantUpdate
+from slurm_plugin.quota.words import types_beyond_text
 
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
@@ -137,7 +143,9 @@ def set_quota(
         if limit or type_nominal:
             update = _by_type(update, policy, settings, limit or (), type_nominal or ())
         if look is not None and not overcommit:
-            check_capacity(policy, changed(policy, update), look.capacity_millislices)
+            check_capacity(
+                policy, changed(policy, update), look.capacity_millislices, look.instances
+            )
         began_s = time.monotonic()
         change = _changed(ledger, policy, update, reason)
         took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, wait_s)
@@ -147,7 +155,7 @@ def set_quota(
     )
     _print_outcome(outcome, as_json=as_json)
     if look is not None:
-        _warn_of_overcommitment(changed(policy, update), look.capacity_millislices)
+        _warn_of_overcommitment(changed(policy, update), look)
     require_in_force(took_s, wait_s)
 
 
@@ -192,11 +200,13 @@ def _by_type(
     return update
 
 
-def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> None:
-    """Refuse a policy that exceeds the cluster's capacity by more than the one before.
+def check_capacity(
+    before: Policy, after: Policy, capacity_millislices: int, instances: Mapping[str, int]
+) -> None:
+    """Refuse a policy that exceeds the cluster by more than the one before, in slices or of a type.
 
-    One wrong number would squeeze every tenant's ceiling. Raises InvalidInputError
-    (SW-QUOTA-CAPACITY).
+    One wrong number would squeeze every tenant's ceiling. ``instances`` are by GRES type. Raises
+    InvalidInputError (SW-QUOTA-CAPACITY).
     """
     above = overcommitted_millislices(after, capacity_millislices)
     if above > overcommitted_millislices(before, capacity_millislices):
@@ -206,13 +216,26 @@ def check_capacity(before: Policy, after: Policy, capacity_millislices: int) -> 
             f" {slices_text(capacity_millislices)}, and every tenant's ceiling squeezed.",
             "Give less, or say --overcommit.",
         )
+    if types := newly_overcommitted_types(before, after, instances):
+        raise InvalidInputError(
+            "SW-QUOTA-CAPACITY",
+            f"Quotas would guarantee {types_beyond_text(types, instances)}: jobs within their"
+            " guarantee may wait for each other.",
+            "Guarantee fewer, have GPUs cut into more of them, or say --overcommit.",
+        )
 
 
-def _warn_of_overcommitment(policy: Policy, capacity_millislices: int) -> None:
-    if above := overcommitted_millislices(policy, capacity_millislices):
+def _warn_of_overcommitment(policy: Policy, look: SlurmLook) -> None:
+    if above := overcommitted_millislices(policy, look.capacity_millislices):
         typer.echo(
             f"Overcommitted: the quotas at the top are {slices_words(above)} above the cluster's"
-            f" {slices_text(capacity_millislices)}; every ceiling is squeezed.",
+            f" {slices_text(look.capacity_millislices)}; every ceiling is squeezed.",
+            err=True,
+        )
+    if types := overcommitted_types(policy, look.instances):
+        typer.echo(
+            f"Overcommitted: quotas guarantee {types_beyond_text(types, look.instances)}; jobs"
+            " within their guarantee may wait for each other.",
             err=True,
         )
 

@@ -81,7 +81,7 @@ WaitS = Annotated[
 ]
 Overcommit = Annotated[
     bool,
-    typer.Option("--overcommit", help="Allow quotas that exceed the cluster's slices together."),
+    typer.Option("--overcommit", help="Allow quotas that together exceed the cluster."),
 ]
 
 

@@ -1,6 +1,7 @@
 """Asks Slurm what operators' commands need to know: accounts, GPUs, jobs."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import typer
@@ -11,7 +12,7 @@ from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.common.qos_names import is_marked, is_ours
 from slurm_plugin.quota.accounts import Accounts
-from slurm_plugin.quota.demand import capacity, is_managed
+from slurm_plugin.quota.demand import capacity, instances_of, is_managed
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class SlurmLook:
     Attributes:
         accounts: parents of its accounts, by account name.
         capacity_millislices: of all managed GPUs.
+        instances: of managed GPUs by GRES type, as they are cut now.
         is_uninstalled: whether Slurm has the mark that Slicewise was taken out of it, which counts
             when the ledger could not be reached then.
     """
 
     accounts: Accounts = field(hash=False)
     capacity_millislices: int
+    instances: Mapping[str, int] = field(hash=False)
     is_uninstalled: bool = False
 
 
@@ -52,7 +55,9 @@ async def _look(settings: Settings) -> SlurmLook:
     accounts = {row.account: row.parent for row in associations if not row.user}
     partitions = frozenset(settings.cluster.partitions)
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
-    return SlurmLook(accounts, whole, is_marked((one.name for one in qos), settings.cluster.name))
+    there = instances_of(nodes, partitions)
+    is_uninstalled = is_marked((one.name for one in qos), settings.cluster.name)
+    return SlurmLook(accounts, whole, there, is_uninstalled)
 
 
 def jobs_and_nodes(

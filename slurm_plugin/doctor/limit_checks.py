@@ -1,14 +1,13 @@
 """Checks QOS, limits and quotas: what Slurm has beside what the ledger says."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cluster.language.findings import Finding, Mend, Place, hint, warning
 from cluster.language.jobs import NodeView
 from cluster.slurm.interface import Association
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.demand import has_gpus
-from slurm_plugin.quota.tenants import nominal_types, parent
+from slurm_plugin.quota.demand import instances_of
+from slurm_plugin.quota.tenants import overcommitted_types
 from slurm_plugin.quota.types import Policy
 
 _SHOWN = 5
@@ -51,22 +50,15 @@ def type_checks(
     policy: Policy, nodes: Iterable[NodeView], partitions: frozenset[str]
 ) -> Iterator[Finding]:
     """Name types of which quotas guarantee more instances than managed nodes have now."""
-    due, there = Counter[str](), Counter[str]()
-    for name, types in nominal_types(policy).items():
-        if not parent(policy, name):
-            due.update(types)
-    for node in nodes:
-        if has_gpus(node, partitions):
-            there.update(node.gpus)
-    for kind, count in sorted(due.items()):
-        if count > there[kind]:
-            yield warning(
-                "SW-QUOTA-TYPES",
-                f"Quotas guarantee {count} instances of {kind}, the cluster has {there[kind]}",
-                "jobs within their guarantee may wait for each other",
-                Mend(Place.ACCOUNTS, f"slicewise tenant-quota set NAME --type-nominal {kind}=N"),
-                advice="Guarantee fewer, or have GPUs cut into more of them.",
-            )
+    there = instances_of(nodes, partitions)
+    for kind, count in overcommitted_types(policy, there).items():
+        yield warning(
+            "SW-QUOTA-TYPES",
+            f"Quotas guarantee {count} instances of {kind}, the cluster has {there.get(kind, 0)}",
+            "jobs within their guarantee may wait for each other",
+            Mend(Place.ACCOUNTS, f"slicewise tenant-quota set NAME --type-nominal {kind}=N"),
+            advice="Guarantee fewer, or have GPUs cut into more of them.",
+        )
 
 
 def cluster_checks(policy: Policy, elsewhere: Collection[str]) -> Iterator[Finding]:

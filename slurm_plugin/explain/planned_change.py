@@ -9,8 +9,14 @@ from slurm_plugin.explain.quota_impact import impacts
 from slurm_plugin.explain.quota_plan import Impact, QuotaPlan, TenantPlan, in_order, quota_plan
 from slurm_plugin.limits.warnings import place_warning
 from slurm_plugin.quota.accounts import Accounts, place_in_slurm, tenant_parent
+from slurm_plugin.quota.demand import instances_of
 from slurm_plugin.quota.quota_file import FileFaults
-from slurm_plugin.quota.tenants import ancestors, changed_together, overcommitted_millislices
+from slurm_plugin.quota.tenants import (
+    ancestors,
+    changed_together,
+    newly_overcommitted_types,
+    overcommitted_millislices,
+)
 from slurm_plugin.quota.types import Policy, Quota, Tenant, TenantUpdate
 from slurm_plugin.quota.words import change_words
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -22,6 +28,7 @@ class PlannedChange:
 
     Attributes:
         before, policy: as set and as it would be set, whatever the calendar says now.
+        instances: those of managed GPUs by GRES type, as they are cut now.
         ended_windows: ids of calendar windows that end because their tenants are removed.
     """
 
@@ -31,6 +38,7 @@ class PlannedChange:
     plan: QuotaPlan
     impacts: tuple[Impact, ...]
     capacity_millislices: int | None
+    instances: Mapping[str, int] = field(hash=False)
     accounts: Accounts = field(hash=False)
     ended_windows: tuple[int, ...]
 
@@ -41,16 +49,20 @@ class PlannedChange:
 
     @property
     def needs_overcommit(self) -> bool:
-        """Whether the quotas at the top would exceed the cluster by more than they do.
+        """Whether the quotas at the top would exceed the cluster by more than they do, in slices or
+        of a type.
 
         The plan may not show that: a window of the calendar may hide it now.
         """
         whole = self.capacity_millislices
+        if whole is None:
+            return False
         was, then = (
-            0 if whole is None else overcommitted_millislices(policy, whole)
-            for policy in (self.before, self.policy)
+            overcommitted_millislices(policy, whole) for policy in (self.before, self.policy)
         )
-        return then > was
+        return then > was or bool(
+            newly_overcommitted_types(self.before, self.policy, self.instances)
+        )
 
     @property
     def words(self) -> Iterator[str]:
@@ -108,6 +120,7 @@ def planned_change(
         plan=plan,
         impacts=impacts(inputs, plan, _period_ends(after, now_s, zone)),
         capacity_millislices=inputs.capacity_millislices,
+        instances=instances_of(inputs.seen.nodes, inputs.rules.partitions),
         accounts=accounts,
         ended_windows=tuple(
             one.window_id

@@ -18,13 +18,15 @@ from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.limits.desired import binding_type_limits, type_limits
 from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
-from slurm_plugin.quota.demand import held, is_managed
+from slurm_plugin.quota.demand import held, instances_of, is_managed
 from slurm_plugin.quota.tenants import (
     guaranteed_quota,
     guaranteed_types,
+    newly_overcommitted_types,
     overcommitted_millislices,
 )
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota.words import types_beyond_text
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.reclaim.recalls import over_entitlement
 from slurm_plugin.services.state import used_by_tenant
@@ -83,6 +85,13 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             f" {slices_text(whole)}: every ceiling is squeezed, and nothing new is lent"
         )
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", above, words)
+    there = instances_of(inputs.seen.nodes, inputs.rules.partitions)
+    if types := newly_overcommitted_types(plan.before.policy, plan.after.policy, there):
+        words = (
+            f"quotas would guarantee {types_beyond_text(types, there)}: jobs within their guarantee"
+            " may wait for each other"
+        )
+        yield Impact(ImpactKind.OVERCOMMITTED, "", "", 0, words)
 
 
 def _above_guaranteed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:

@@ -103,7 +103,9 @@ class ImpactKind(StrEnum):
     REMOVED = "removed"
     """The tenant is removed while its jobs hold something."""
     OVERCOMMITTED = "overcommitted"
-    """The quotas at the top are more than the cluster has: every ceiling is squeezed."""
+    """The quotas at the top are more than the cluster has, in slices (every ceiling is squeezed) or
+    of a type.
+    """
     OWN_PART = "own-part"
     """A tenant holds more in its own QOS than its guaranteed quota: no new starts there for a
     while.

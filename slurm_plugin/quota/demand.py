@@ -305,6 +305,15 @@ def capacity(
     return total
 
 
+def instances_of(nodes: Iterable[NodeView], partitions: frozenset[str]) -> Mapping[str, int]:
+    """Count the instances of managed partitions by GRES type, as GPUs are cut now."""
+    found = Counter[str]()
+    for node in nodes:
+        if has_gpus(node, partitions):
+            found.update(node.gpus)
+    return found
+
+
 def node_capacity(
     node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
 ) -> int:

@@ -500,3 +500,22 @@ def overcommitted_millislices(policy: Policy, capacity_millislices: int) -> int:
     nominal = effective_nominal(policy)
     top = sum(nominal[name] for name in children(policy, ""))
     return max(0, top - capacity_millislices)
+
+
+def overcommitted_types(policy: Policy, instances: Mapping[str, int]) -> Mapping[str, int]:
+    """Instances that the quotas at the top guarantee, of types of which there are fewer now.
+
+    ``instances`` are those that the cluster has, by GRES type.
+    """
+    due = Counter[str]()
+    for name in children(policy, ""):
+        due.update(nominal_types(policy)[name])
+    return {kind: n for kind, n in sorted(due.items()) if n > instances.get(kind, 0)}
+
+
+def newly_overcommitted_types(
+    before: Policy, after: Policy, instances: Mapping[str, int]
+) -> Mapping[str, int]:
+    """The same after a change, of types of which more are guaranteed than before it."""
+    was, then = (overcommitted_types(policy, instances) for policy in (before, after))
+    return {kind: n for kind, n in then.items() if n > was.get(kind, 0)}

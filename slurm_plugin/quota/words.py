@@ -41,6 +41,14 @@ def types_text(limits: Mapping[str, int]) -> str:
     return ", ".join(f"{count} × {name}" for name, count in sorted(limits.items()))
 
 
+def types_beyond_text(types: Mapping[str, int], instances: Mapping[str, int]) -> str:
+    """``9 instances of 1g.10gb (the cluster has 7)``; ``instances`` are those of the cluster."""
+    return ", ".join(
+        f"{count} instances of {kind} (the cluster has {instances.get(kind, 0)})"
+        for kind, count in sorted(types.items())
+    )
+
+
 def models_text(limits: Mapping[str, int]) -> str:
     """``7 slices on H200-141GB``."""
     return ", ".join(f"{slices_words(n)} on {name}" for name, n in sorted(limits.items()))

@@ -78,7 +78,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     def opened(_settings: object) -> Iterator[FakeLedger]:
         yield fake
 
-    look = SlurmLook({}, 14_000)
+    look = SlurmLook({}, 14_000, {})
     monkeypatch.setattr(calendar, "load_settings", lambda: SETTINGS)
     monkeypatch.setattr(calendar, "opened_ledger", opened)
     monkeypatch.setattr(calendar, "try_to_look_at_slurm", lambda _settings: look)

@@ -62,6 +62,7 @@ SETTINGS = Settings.model_validate(
     }
 )
 ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
+INSTANCES = {"1g.10gb": 7, "3g.40gb": 2}
 TRY_TO_LOOK = slurm_look.try_to_look_at_slurm
 MODULES = (
     tenant,
@@ -157,7 +158,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         monkeypatch.setattr(module, "opened_ledger", opened, raising=False)
     for module in (*MODULES, tenant_overview):
         for name in ("look_at_slurm", "try_to_look_at_slurm"):
-            look = SlurmLook(ACCOUNTS, 14_000)
+            look = SlurmLook(ACCOUNTS, 14_000, INSTANCES)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
     monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: WaitingWork())
     return fake
@@ -239,7 +240,9 @@ def test_check_says_why_an_account_can_not_be_a_tenant(
     """It sent such an account to tenant import, which refuses it."""
     said("tenant", "import")
     accounts = {**ACCOUNTS, "b io": "root"}
-    monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000))
+    monkeypatch.setattr(
+        tenant, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000, INSTANCES)
+    )
     text = said("tenant", "check")
     assert "Accounts that are no tenants: b io." in text
     assert "'b io' can't be a tenant. A tenant is a Slurm account other than root" in text
@@ -415,7 +418,9 @@ def test_while_slurm_shows_no_gpu_ceilings_are_what_is_compiled(
 ):
     said("tenant", "import")
     said("tenant-quota", "set", "bio", "--nominal", "7")
-    monkeypatch.setattr(tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0))
+    monkeypatch.setattr(
+        tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0, {})
+    )
     (bio,) = (one for one in read("tenant", "list") if one["tenant"] == "bio")  # type: ignore[attr-defined]
     assert bio["ceiling_millislices"] == 7000
 
@@ -447,7 +452,9 @@ def test_of_hundreds_of_accounts_the_nearest_are_named(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, typo: str, near: str
 ):
     accounts = {"root": "", **{f"team{number}": "root" for number in range(402)}}
-    monkeypatch.setattr(quota, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000))
+    monkeypatch.setattr(
+        quota, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000, INSTANCES)
+    )
     hint = refused(ledger, "tenant-quota", "set", typo, "--nominal", "1").refusal.hint
     assert f"Accounts: 402, {'the nearest ' if '7' in near else ''}{near}" in hint
     assert hint.count("team") <= 5
@@ -495,11 +502,25 @@ def test_quotas_beyond_the_cluster_are_taken_only_if_that_is_meant(ledger: FakeL
     assert within.stderr == ""
 
 
+def test_more_instances_than_there_are_are_guaranteed_only_if_that_is_meant(ledger: FakeLedger):
+    said("tenant-quota", "set", "optics", "--type-nominal", "1g.10gb=4")
+    beyond = ("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=4")
+    refusal = refused(ledger, *beyond).refusal
+    assert refusal.code == "SW-QUOTA-CAPACITY"
+    assert "8 instances of 1g.10gb (the cluster has 7)" in refusal.message
+    result = CliRunner().invoke(app, (*beyond, "--overcommit"))
+    assert "Overcommitted: quotas guarantee 8 instances of 1g.10gb" in result.stderr
+    other = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--type-nominal", "3g.40gb=2"))
+    assert (other.exit_code, "Overcommitted" in other.stderr) == (0, True)
+    fewer = ("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=3")
+    assert CliRunner().invoke(app, fewer).stderr == ""
+
+
 def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch):
     said("tenant-quota", "set", "bio", "--nominal", "6")
     more = ("tenant-quota", "set", "bio", "--nominal", "7")
     with monkeypatch.context() as patched:
-        look = SlurmLook(ACCOUNTS, 14_000, is_uninstalled=True)
+        look = SlurmLook(ACCOUNTS, 14_000, {}, is_uninstalled=True)
         patched.setattr(quota, "try_to_look_at_slurm", lambda _settings: look)
         assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
     ledger.compiled_id = UNINSTALLED_ID
@@ -1030,7 +1051,7 @@ def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
 def test_an_account_with_an_odd_name_is_left_out_of_an_import(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    look = SlurmLook({**ACCOUNTS, "a b": "root"}, 14_000)
+    look = SlurmLook({**ACCOUNTS, "a b": "root"}, 14_000, INSTANCES)
     monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: look)
     result = CliRunner().invoke(app, ("tenant", "import"))
     assert isinstance(result.exception, SlicewiseError)

@@ -245,6 +245,20 @@ def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
     assert ledger.shown["bio"].quota.nominal_millislices == 15_000
 
 
+def test_more_instances_than_there_are_are_guaranteed_only_if_that_is_meant(
+    ledger: FakeLedger, quotas: Path
+):
+    text = "[tenants.bio]\nnominal = 9\ntype_nominals = { '1g.10gb' = COUNT }\n"
+    quotas.write_text(text.replace("COUNT", "8"))
+    shown = said("plan", str(quotas))
+    assert "8 instances of 1g.10gb (the cluster has 7)" in " ".join(shown.split())
+    assert "with --apply --overcommit" in shown
+    assert "SW-QUOTA-CAPACITY" in refused("plan", str(quotas), "--apply")
+    said("plan", str(quotas), "--apply", "--overcommit")
+    quotas.write_text(text.replace("COUNT", "7"))
+    assert "harm no job or tenant" in said("plan", str(quotas), "--apply")
+
+
 def test_the_example_is_a_file(ledger: FakeLedger, tmp_path: Path):
     file = tmp_path / "example.toml"
     file.write_text(said("plan", "--example"))
