@@ -16,6 +16,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_borrowed, qos_name
 from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
+from slurm_plugin.explain.type_impact import beyond_type_limits
 from slurm_plugin.limits.desired import binding_type_limits, type_limits
 from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
 from slurm_plugin.quota.demand import held, instances_of, is_managed
@@ -52,6 +53,7 @@ def impacts(
         *_above_ceilings(inputs, plan, told),
         *_above_types(inputs, plan),
         *_above_guaranteed_types(inputs, plan),
+        *beyond_type_limits(inputs, plan),
         *called_back,
         *_replicas(inputs, plan),
         *_never_start(inputs, plan),

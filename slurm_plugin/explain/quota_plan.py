@@ -114,6 +114,8 @@ class ImpactKind(StrEnum):
     """A tenant holds more in total than its ceiling: nothing new starts for a while."""
     TYPE = "type"
     """A tenant holds more instances of a type than it may: no new ones start for a while."""
+    BEYOND_LIMIT = "beyond-limit"
+    """A tenant may come to hold more of a type than its limit, by what is guaranteed of it."""
     CALLED_BACK = "called-back"
     """A tenant holds more on loan than it would be lent."""
     REPLICA = "replica"

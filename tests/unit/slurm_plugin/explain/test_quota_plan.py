@@ -146,6 +146,38 @@ def test_fewer_guaranteed_instances_of_a_type_than_its_own_qos_holds_are_told():
     assert hurt(changed(there, tenants=fewer), fewer) == [], "it is so already"
 
 
+def test_what_is_guaranteed_of_a_type_beside_a_limit_on_it_is_told():
+    before = with_quota(policy(a=6000, b=8000), "a", type_limits={"1g.10gb": 5})
+    there = now(before)
+    both = with_quota(before, "a", type_nominals={"1g.10gb": 3})
+    (impact,) = hurt(there, both)
+    assert (impact.kind, impact.tenant) == (ImpactKind.BEYOND_LIMIT, "a")
+    assert "may come to hold 8 × 1g.10gb, 5 at most by its limit" in impact.words
+    assert hurt(changed(there, tenants=both), both) == [], "it is so already"
+    fewer = with_quota(both, "a", type_nominals={"1g.10gb": 2})
+    assert hurt(changed(there, tenants=both), fewer) == [], "it was worse"
+    none = with_quota(before, "a", type_nominals={"1g.10gb": 0})
+    assert hurt(there, none) == [], "all of the type is on loan, which the limit binds"
+    alone = with_quota(both, "a", borrowing_limit_millislices=Millislices(0))
+    assert hurt(there, alone) == [], "it starts no more than what is guaranteed"
+
+
+def test_guarantees_below_a_limit_on_their_type_may_be_more_than_it_together():
+    teams = {
+        **policy(lab=8000),
+        **{name: replace(one, parent="lab") for name, one in policy(a=4000, b=4000).items()},
+    }
+    for name in teams:
+        teams = with_quota(teams, name, borrowing_limit_millislices=Millislices(0))
+    teams = with_quota(teams, "lab", type_limits={"1g.10gb": 5})
+    due = with_quota(with_quota(teams, "a", type_nominals={"1g.10gb": 3}), "b", weight=2)
+    assert hurt(now(teams), due) == []
+    more = with_quota(due, "b", type_nominals={"1g.10gb": 4})
+    (impact,) = hurt(now(due), more)
+    assert (impact.kind, impact.tenant) == (ImpactKind.BEYOND_LIMIT, "lab")
+    assert "7 × 1g.10gb, 5 at most" in impact.words
+
+
 def with_quota(of: Policy, name: str, **changes: Any) -> Policy:
     return {**of, name: replace(of[name], quota=replace(of[name].quota, **changes))}
 
