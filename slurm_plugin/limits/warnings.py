@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from cluster.language.findings import Finding, Mend, Place, error, warning
 from cluster.language.gres import tres_name
 from cluster.slurm.interface import Association
-from slurm_plugin.common.qos_names import can_have_qos, is_borrowed, is_ours, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, can_have_qos, is_ours, qos_name
 from slurm_plugin.limits.desired import (
     OVER_PARTITION,
     Allowed,
@@ -171,7 +171,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
             )
             for name in through
         ),
-        *_announced(found),
+        *_announced(allowed, found),
         *(
             warning(
                 "SW-LIMITS-TYPE",
@@ -184,9 +184,13 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
     )
 
 
-def _announced(found: SlurmLimits) -> Iterator[Finding]:
-    """Warn once of the borrowed QOS in which Slurm announces preemptions (docs/decisions/0045)."""
-    names = sorted(name for name, qos in found.qos.items() if is_borrowed(name) and qos.grace_s)
+def _announced(allowed: Allowed, found: SlurmLimits) -> Iterator[Finding]:
+    """Warn once of the borrowed QOS in which Slurm announces preemptions (docs/decisions/0045).
+
+    Slurm has the QOS of all clusters on the same slurmdbd; those of other tenants are theirs.
+    """
+    ours = map(borrowed_qos, allowed.policy)
+    names = sorted(name for name in ours if name in found.qos and found.qos[name].grace_s)
     if not names:
         return
     others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""

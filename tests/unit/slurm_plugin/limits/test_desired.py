@@ -563,7 +563,10 @@ def test_a_grace_time_of_borrowed_qos_is_warned_of_once_and_left_alone():
     own, borrowed, *gate = ours(vision=6000)
     qos = [replace(own, grace_s=30), borrowed, *gate]
     assert limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG)) == ()
-    qos = [own, replace(borrowed, grace_s=30), *gate]
+    of_another_cluster = replace(borrowed, name="slicewise_nlp_borrowed", grace_s=30)
+    qos = [own, borrowed, of_another_cluster, *gate]
+    assert limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG)) == ()
+    qos = [own, replace(borrowed, grace_s=30), of_another_cluster, *gate]
     (said,) = limit_findings(allowed(policy), found_of("c", rows, qos, CONFIG))
     (mend,) = said.mends
     assert said.code == "SW-LIMITS-GRACE"
