@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +24,7 @@ from slurm_plugin.mig.steps import (
     RepartitionState,
     RepartitionStepRecord,
 )
-from slurm_plugin.repartition.cluster_run import cut, silent, stuck_error
+from slurm_plugin.repartition.cluster_run import RepartitionRun, cut, silent, stuck_error
 from slurm_plugin.repartition.observe import gathered
 from slurm_plugin.repartition.survey import survey
 
@@ -92,10 +92,10 @@ def run_repartitions(dry_run: DryRun = False, as_json: Json = False) -> None:
                 progress=progress,
                 is_asked_for=True,
             )
-            ended = asyncio.run(run)
+            done = asyncio.run(run)
         finally:
             lock.give_up()
-    _print_ended(ended, as_json)
+    _print_done(done, as_json)
 
 
 @repartition_app.command(
@@ -235,7 +235,7 @@ def _print_plan(due: DueRepartitions, seen: SitePlanInput, as_json: bool) -> Non
             {
                 "plan": [present.planned_json(one) for one in due.now],
                 "guaranteed": {n: dict(one.demand.guaranteed) for n, one in seen.boards.items()},
-                "barred": {kind: list(nodes) for kind, nodes in due.barred.items()},
+                "barred": _barred_json(due),
                 "left_out": dict(seen.left_out),
             }
         )
@@ -246,7 +246,17 @@ def _print_plan(due: DueRepartitions, seen: SitePlanInput, as_json: bool) -> Non
         console().print("No GPU is to be repartitioned: no change would pay for itself.")
     for line in present.guaranteed_lines(seen.boards):
         console().print(line, markup=False, soft_wrap=True)
-    for line in (*barred_lines(due), *present.left_out_lines(seen.left_out)):
+    _print_barred(due)
+    for line in present.left_out_lines(seen.left_out):
+        console().print(Text(line, style="yellow"), soft_wrap=True)
+
+
+def _barred_json(due: DueRepartitions) -> Mapping[str, list[str]]:
+    return {kind: list(nodes) for kind, nodes in due.barred.items()}
+
+
+def _print_barred(due: DueRepartitions) -> None:
+    for line in barred_lines(due):
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
@@ -257,7 +267,8 @@ def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     if as_json:
         plans = [present.planned_json(one) for one in due.now]
         ids = [one.repartition_id for one in unfinished]
-        print_json({"done": False, "unfinished": ids, "plan": plans})
+        barred = _barred_json(due)
+        print_json({"done": False, "unfinished": ids, "plan": plans, "barred": barred})
         return
     _print_plan(due, seen, as_json)
     for line in (line for one in due.now for line in present.dry_run_lines(one)):
@@ -277,14 +288,17 @@ def _print_busy(holder: str, as_json: bool) -> None:
         console().print(f"Another run cuts GPUs now ({holder}): nothing was done.", markup=False)
 
 
-def _print_ended(ended: Sequence[Repartition], as_json: bool) -> None:
+def _print_done(done: RepartitionRun, as_json: bool) -> None:
+    ended = done.ended
     if as_json:
-        print_json({"done": True, "recuts": [present.repartition_json(one) for one in ended]})
+        recuts = [present.repartition_json(one) for one in ended]
+        print_json({"done": True, "recuts": recuts, "barred": _barred_json(done.due)})
     else:
         for one in ended:
             _print_end(one)
-        if not ended:
+        if not ended and not done.due.barred:
             console().print("No GPU is to be repartitioned.")
+        _print_barred(done.due)
     if stuck := stuck_error(ended):
         raise stuck
     if any(one.state is not RepartitionState.DONE for one in ended):

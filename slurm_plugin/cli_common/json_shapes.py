@@ -618,18 +618,20 @@ class RepartitionPlanJson(TypedDict):
 
 
 class RepartitionsDoneJson(TypedDict):
-    """What a run did."""
+    """What a run did, and which types Slurm's order of devices bars on which nodes."""
 
     done: bool
     recuts: list[RepartitionJson]
+    barred: dict[str, list[str]]
 
 
 class RepartitionsDryJson(TypedDict):
-    """What a run would do."""
+    """What a run would do, and which types Slurm's order of devices bars on which nodes."""
 
     done: bool
     unfinished: list[int]
     plan: list[RepartitionPlannedJson]
+    barred: dict[str, list[str]]
 
 
 class RepartitionsBusyJson(TypedDict):

@@ -47,7 +47,7 @@ async def _cut(site: RunContext) -> Report:
         if not await asyncio.to_thread(lock.hold):
             why = f"Another run cuts GPUs now ({lock.holder()})."
             return Report(why=why, outcome=StepOutcome.SKIPPED)
-        ended = await cluster_run.cut(
+        done = await cluster_run.cut(
             site.settings,
             site.slurm,
             site.ledger,
@@ -58,15 +58,17 @@ async def _cut(site: RunContext) -> Report:
         )
     finally:
         lock.give_up()
-    return _ended(ended, await asyncio.to_thread(site.ledger.repartitions.unfinished))
+    return _ended(done, await asyncio.to_thread(site.ledger.repartitions.unfinished))
 
 
-def _ended(ended: Sequence[Repartition], unfinished: Sequence[Repartition]) -> Report:
+def _ended(done: cluster_run.RepartitionRun, unfinished: Sequence[Repartition]) -> Report:
     """Report the run; stuck repartitions are in each report, also if this run did not try them
     again.
     """
-    lines = tuple(
-        f"repartition {one.repartition_id} on {one.planned.node}: {one.state}" for one in ended
+    ended = done.ended
+    lines = (
+        *(f"repartition {one.repartition_id} on {one.planned.node}: {one.state}" for one in ended),
+        *barred_lines(done.due),
     )
     failed = [one for one in ended if one.state is not RepartitionState.DONE]
     stuck = cluster_run.stuck_error(unfinished)

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.mig.due import cuts_due
+from slurm_plugin.mig.due import DueRepartitions, cuts_due
 from slurm_plugin.mig.steps import (
     PlannedRepartition,
     Repartition,
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
 Progress = Callable[[Repartition, RepartitionStepRecord], None]
 
 
+@dataclass(frozen=True)
+class RepartitionRun:
+    """What a run did.
+
+    Attributes:
+        ended: the repartitions that it carried out, as they are then.
+        due: what it planned; empty if it took up unfinished ones only.
+    """
+
+    ended: tuple[Repartition, ...]
+    due: DueRepartitions
+
+
 async def cut(
     settings: Settings,
     slurm: Slurm,
@@ -39,7 +53,7 @@ async def cut(
     author: str,
     progress: Progress,
     is_asked_for: bool,
-) -> tuple[Repartition, ...]:
+) -> RepartitionRun:
     """Do one run, as root on slurmctld's host, while ``lock`` is held; as ``repartition.run.run``.
 
     With ``is_asked_for`` (a user started it) stuck repartitions are tried again immediately. Also
@@ -48,12 +62,16 @@ async def cut(
     site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
     work = RepartitionActions(site, ledger.repartitions, settings.repartition.move_s, lock.hold)
 
+    due = DueRepartitions(())
+
     async def planned_now() -> Sequence[PlannedRepartition]:
-        return cuts_due(await gathered(settings, slurm, ledger)).now
+        nonlocal due
+        due = cuts_due(await gathered(settings, slurm, ledger))
+        return due.now
 
     executor, left = Executor(work, ledger.repartitions, progress), ledger.repartitions.unfinished()
     try:
-        return await run(
+        ended = await run(
             executor,
             [one for one in left if is_asked_for or is_due(one, time.time())],
             planned_now,
@@ -65,6 +83,7 @@ async def cut(
             "PostgreSQL released the lock: this run stopped where it was.",
             "The next run continues: slicewise repartition run",
         ) from None
+    return RepartitionRun(ended, due)
 
 
 def silent(_repartition: Repartition, _record: RepartitionStepRecord) -> None:

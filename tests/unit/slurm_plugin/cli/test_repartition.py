@@ -260,7 +260,17 @@ def test_a_plan_says_what_slurm_has_no_order_of_devices_for(
     assert "No 3g.40gb can be created on gpu01, gpu02, gpu03 and 1 more: Slurm" in said
     assert "no change would pay" not in said
     repartition.show_plan(as_json=True)
-    assert json.loads(capsys.readouterr().out)["barred"] == {"3g.40gb": list(barred["3g.40gb"])}
+    as_json = {"3g.40gb": list(barred["3g.40gb"])}
+    assert json.loads(capsys.readouterr().out)["barred"] == as_json
+    line = next(line for line in said.splitlines() if line.startswith("No 3g.40gb"))
+    monkeypatch.setattr(cluster_run, "cuts_due", lambda _: DueRepartitions((), barred))
+    for dry_run in (True, False):
+        repartition.run_repartitions(dry_run=dry_run)
+        told = capsys.readouterr().out.splitlines()
+        assert line in told
+        assert "No GPU is to be repartitioned." not in told
+        repartition.run_repartitions(dry_run=dry_run, as_json=True)
+        assert json.loads(capsys.readouterr().out)["barred"] == as_json
 
 
 def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ from slurm_plugin.accounting.types import Charge, RunKey
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slurm_plugin.limits.desired import BILLING, Difference
-from slurm_plugin.mig.due import DueRepartitions
+from slurm_plugin.mig.due import DueRepartitions, barred_lines
 from slurm_plugin.mig.problem import SitePlanInput
 from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.quota.types import LimitKey, Recall
@@ -296,14 +296,17 @@ def in_state(state: RepartitionState) -> Repartition:
 
 
 def cut_so_far(
-    monkeypatch: pytest.MonkeyPatch, *states: RepartitionState, left: RepartitionState | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    *states: RepartitionState,
+    left: RepartitionState | None = None,
+    due: DueRepartitions | None = None,
 ) -> Story:
     """A run of repartitioning ends with repartitions in these states, and takes up none that is
     ``left``; one GPU is planned.
     """
 
-    async def cut(*_: object, **__: object) -> tuple[Repartition, ...]:
-        return tuple(map(in_state, states))
+    async def cut(*_: object, **__: object) -> cluster_run.RepartitionRun:
+        return cluster_run.RepartitionRun(tuple(map(in_state, states)), due or DueRepartitions(()))
 
     unfinished = [in_state(one) for one in (*states, left) if one is RepartitionState.STUCK]
     monkeypatch.setattr(NothingCut, "unfinished", lambda _: unfinished)
@@ -320,6 +323,16 @@ def cut_so_far(
 def test_gpus_are_cut_by_root_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = cut_so_far(monkeypatch, RepartitionState.DONE).run()
     assert step(ended, StepName.CUT).did == ("repartition 1 on gpu01: done",)
+    assert ended.outcome is RunOutcome.DONE
+
+
+def test_a_run_that_cuts_names_what_slurm_has_no_order_of_devices_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    due = DueRepartitions((), {"3g.40gb": ("gpu02",)})
+    ended = cut_so_far(monkeypatch, RepartitionState.DONE, due=due).run()
+    _, line = step(ended, StepName.CUT).did
+    assert line == barred_lines(due)[0]
     assert ended.outcome is RunOutcome.DONE
 
 
