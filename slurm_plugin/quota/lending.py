@@ -71,9 +71,7 @@ def lend(
     or the capacity is not known (None), nothing new is lent. Current loans are then cut to what
     is still idle at the lender and wanted by the borrower.
     """
-    own = guaranteed_quota(policy)
-    idle = {name: max(0, own[name] - demand.get(name, 0)) for name in policy}
-    want = {name: max(0, demand.get(name, 0) - own[name]) for name in policy}
+    idle, want = _idle_and_wanted(policy, demand)
     if not any(want.values()):
         return ()
     current = _known(policy, current)
@@ -84,6 +82,30 @@ def lend(
     kept = _kept(policy, current, idle, _supplies(parts) | got)
     passing = _flow(policy, kept)
     return _paired(policy, kept, (_given(policy, parts, passing) | got) - passing)
+
+
+def fair_shares(
+    policy: Policy, demand: Mapping[str, int], lately: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Compute the millislices that each tenant would borrow in all by ``lend``, where it lends anew.
+
+    What is lent already makes no difference to that: it decides from whom a tenant borrows.
+    """
+    idle, want = _idle_and_wanted(policy, demand)
+    if not any(want.values()):
+        return dict.fromkeys(policy, 0)
+    got = _got(policy, _parts(policy, idle, want, borrowed_lately(policy, lately)))
+    return {name: got["borrows", name] for name in policy}
+
+
+def _idle_and_wanted(
+    policy: Policy, demand: Mapping[str, int]
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Millislices that each account leaves of its guaranteed quota, and that it wants beyond it."""
+    own = guaranteed_quota(policy)
+    beyond = {name: demand.get(name, 0) - own[name] for name in policy}
+    idle = {name: max(0, -more) for name, more in beyond.items()}
+    return idle, {name: max(0, more) for name, more in beyond.items()}
 
 
 def lends_anew(policy: Policy, capacity: int | None) -> bool:
@@ -305,9 +327,13 @@ def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
     fair share of what is left; then the next one. The others share the rest by weight. Shares are
     whole millislices, so each differs from the exact share by less than one.
     """
+    shares = [part.want for part in parts]
+    if total >= sum(shares):
+        return shares
+    if len(parts) == 1:
+        return [total]
     if any(part.past for part in parts):
         return _shared_on_top(parts, total)
-    shares = [part.want for part in parts]
     # Multiplied by MAX_WEIGHT², different quotients stay different when rounded down.
     needs = [part.want * MAX_WEIGHT**2 // part.weight for part in parts]
     short = sorted(range(len(parts)), key=needs.__getitem__, reverse=True)
@@ -326,18 +352,25 @@ def _shared(parts: Sequence[_Part], total: int) -> Sequence[int]:
 
 def _shared_on_top(parts: Sequence[_Part], total: int) -> Sequence[int]:
     """Do as ``_shared`` where past borrowing counts: past plus share per weight has one level."""
+    wanting = [(i, one.weight, one.past, one.want) for i, one in enumerate(parts) if one.want]
 
     def up_to(level: int) -> list[int]:
-        filled = (level * part.weight // MAX_WEIGHT - part.past for part in parts)
-        bounds = zip(parts, filled, strict=True)
-        return [min(part.want, max(0, amount)) for part, amount in bounds]
+        return [
+            min(want, max(0, level * weight // MAX_WEIGHT - past))
+            for _, weight, past, want in wanting
+        ]
 
     # At this level every part has all that it wants.
-    most = max((part.want + part.past) * MAX_WEIGHT // part.weight for part in parts) + MAX_WEIGHT
-    level = bisect_right(range(most + 1), total, key=lambda level: sum(up_to(level))) - 1
-    shares, higher = up_to(level), up_to(level + 1)
-    rising = [i for i in range(len(parts)) if higher[i] > shares[i]]
-    for i in rising[: total - sum(shares)]:
+    most = max((want + past) * MAX_WEIGHT // weight for _, weight, past, want in wanting)
+    levels = range(most + MAX_WEIGHT + 1)
+    level = bisect_right(levels, total, key=lambda level: sum(up_to(level))) - 1
+    left, shares = total, [0] * len(parts)
+    now, higher = up_to(level), up_to(level + 1)
+    for (i, *_), amount in zip(wanting, now, strict=True):
+        shares[i] = amount
+        left -= amount
+    rising = [i for (i, *_), one, more in zip(wanting, now, higher, strict=True) if more > one]
+    for i in rising[:left]:
         shares[i] += 1
     return shares
 
@@ -350,6 +383,8 @@ def _drawn(parts: Sequence[_Part], least: list[int], total: int) -> list[int]:
     """
     if sum(least) == total:
         return least
+    if len(parts) == 1:
+        return [max(least[0], total)]
 
     def down_to(level: int) -> list[int]:
         bounds = zip(parts, least, strict=True)

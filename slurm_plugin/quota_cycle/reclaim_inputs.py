@@ -26,23 +26,27 @@ from slurm_plugin.services.state import used_by_tenant
 
 
 def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
-    """The runs on borrowed quota and the free instances, before any tenant has to give up quota.
+    """The runs that may end for a turn and the free instances, before anybody gives up quota.
 
-    Runs that have been told to go, that end soon, or that are completing count as leaving. A run's
-    GPUs are assumed to be spread evenly over its nodes, since no more is known here.
+    These runs are the replicas on borrowed quota and what is leaving: runs that have been told to
+    go, that end soon, or that are completing. ``giving_back`` adds all others on borrowed quota. A
+    run's GPUs are assumed to be spread evenly over its nodes, since no more is known here.
     """
     rules, seen, now_s = inputs.rules, inputs.seen, inputs.ledger_view.when.at_s
     runs = [job for job in inputs.holdings.runs if job.gpus]
     free = free_by_node(runs, seen.nodes, rules.partitions)
     ending = {job.job_id for job in runs if job.state is JobState.COMPLETING}
+    goes = seen.evicting | leaving(seen.services, rules.grace_s) | ending
+    may_go = goes | replicas(seen.services)
+    some = [job for job in runs if job.job_id in may_go]
     above = Counter(inputs.held)
     return ReclaimInput(
         wanting=(),
-        running=tuple(_running(runs, seen.services, rules.costs, free, excess={}, now_s=now_s)),
+        running=tuple(_running(some, seen.services, rules.costs, free, excess={}, now_s=now_s)),
         free=free,
         above_nominal_millislices=above - Counter(guaranteed_quota(inputs.policy)),
         shrink={},
-        leaving=seen.evicting | leaving(seen.services, rules.grace_s) | ending,
+        leaving=goes,
         weights={name: tenant.quota.weight for name, tenant in inputs.policy.items()},
         now_s=now_s,
         term_s=rules.term_s,
@@ -52,7 +56,7 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
 def giving_back(
     there: ReclaimInput, inputs: QuotaInputs, recalls: Iterable[Recall], excess: Mapping[str, int]
 ) -> ReclaimInput:
-    """``there``, with the jobs that wait for what is recalled, and what must be given up.
+    """``there`` with all that runs on borrowed quota, what waits for recalls, and what must go.
 
     ``excess`` are millislices that tenants hold beyond a cap: their replicas may be drained in any
     QOS.
@@ -65,18 +69,14 @@ def giving_back(
     held = used_by_tenant(theirs, partitions, costs)
     needs = own_needs_now(policy, theirs, partitions, costs)
     waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
-    running, services = there.running, inputs.seen.services
-    if excess:
-        running = tuple(
-            _running(jobs, services, costs, there.free, excess=excess, now_s=there.now_s)
-        )
+    services, now_s = inputs.seen.services, there.now_s
     return replace(
         there,
         wanting=tuple(
             _wants(job, costs)
             for job in within_guarantees(holdings(theirs, partitions, costs), policy)
         ),
-        running=running,
+        running=tuple(_running(jobs, services, costs, there.free, excess=excess, now_s=now_s)),
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
     )

@@ -47,7 +47,7 @@ from slurm_plugin.quota.demand import (
     wanted_on_nodes,
     within_guarantees,
 )
-from slurm_plugin.quota.lending import borrowed_lately, lend, lends_anew
+from slurm_plugin.quota.lending import borrowed_lately, fair_shares, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -246,14 +246,13 @@ def lend_whole_jobs(
     those of ``lend``.
     """
     wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
-    shared = lend(policy, wanted, current, capacity, lately)
     if not waits.queues or not lends_anew(policy, capacity):
-        return Lent(shared)
+        return Lent(lend(policy, wanted, current, capacity, lately))
     grants = _Grants(
         policy,
         wanted,
         waits,
-        shared,
+        fair_shares(policy, wanted, lately),
         used=_used(policy, demand, waits.queues),
         needs=own_needs(policy, demand, waits.queues, waits.guaranteed),
         lately=lately,
@@ -278,7 +277,7 @@ class _Grants:
         policy: Policy,
         demand: Mapping[str, int],
         waits: Waits,
-        shared: Iterable[Loan],
+        borrowed: Mapping[str, int],
         *,
         used: Mapping[str, int],
         needs: Mapping[str, int],
@@ -288,17 +287,14 @@ class _Grants:
         self._demand = {name: demand.get(name, 0) for name in policy}
         self._past = borrowed_lately(policy, lately)
         own = guaranteed_quota(policy)
-        self._shares = Counter(own)
-        for loan in shared:
-            self._shares[loan.borrower] += loan.amount_millislices
+        self._shares = {name: own[name] + borrowed[name] for name in policy}
         self._used = dict(used)
         self._over = {name for name, used in self._used.items() if used > self._shares[name]}
         self._own = own
         levels = {name: min(self._shares[name], need) for name, need in needs.items()}
         self._tree = _Tree(policy, own, levels)
         # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
-        borrowed = Counter(self._shares) - Counter(own)
-        above = Counter(waits.reclaim_input.above_nominal_millislices) - borrowed
+        above = Counter(waits.reclaim_input.above_nominal_millislices) - Counter(borrowed)
         self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
         gives = may_give(for_turns(waits.reclaim_input, self._beyond))
         least = {

@@ -75,6 +75,8 @@ def reclaim_for(
     if turn.nodes:
         running = tuple(replace(run, instances=_there(turn, run.instances)) for run in running)
     there = replace(reclaim_input, wanting=(wanting,), running=running, free=_there(turn, free))
+    if not _might_start(need, there):
+        return None
     found = reclaim(replace(there, recalled=over, shrink=turn.quota))
     given: Counter[str] = Counter()
     for run in running:
@@ -85,6 +87,22 @@ def reclaim_for(
     words = f"{turn.tenant} has its turn of {slices_words(turn.cost_millislices)}: job "
     words += f"{need.key} has waited longest"
     return replace(found, victims=dict.fromkeys(found.victims, words), ready={})
+
+
+def _might_start(need: JobNeed, there: ReclaimInput) -> bool:
+    """Whether the job would have enough nodes if all runs ended: most often there are none."""
+    beside: dict[str, Counter[str]] = {}
+    for run in there.running:
+        for node, gpus in run.instances.items():
+            beside.setdefault(node, Counter()).update(gpus)
+    left = need.nodes
+    for node in there.free.keys() | beside.keys():
+        free, more = there.free.get(node, {}), beside.get(node, {})
+        if all(free.get(kind, 0) + more.get(kind, 0) >= count for kind, count in need.shape):
+            left -= 1
+            if not left:
+                return True
+    return False
 
 
 def for_turns(reclaim_input: ReclaimInput, over: Mapping[str, int]) -> ReclaimInput:
