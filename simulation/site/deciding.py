@@ -67,6 +67,7 @@ class SlicewiseOnModel:
         held = (one.holding for one in earlier if one.partition in self._partitions)
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
+        self._there = Holdings((), (), self._costs)
         self._ceilings: Mapping[str, Ceiling] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
@@ -127,12 +128,15 @@ class SlicewiseOnModel:
             self._ended.append(Holding(run.account, cost, run.start_s, run.end_s))
 
     def _holdings(self) -> Holdings:
-        return holdings(self._model.jobs, self._partitions, self._costs)
+        """What jobs hold now; most of them have not changed since the last time."""
+        found = holdings(self._model.jobs, self._partitions, self._costs)
+        self._there = found.knowing(self._there)
+        return self._there
 
     def _follow_use(self, policy: Policy, there: Holdings, now_s: float) -> None:
         """Count what tenants have used since the last round."""
         since_s, held, others = self._priorities.since_s, Counter[str](), self._ended
-        for job, cost in there.priced:
+        for job, cost, _ in there.priced:
             if job.state is JobState.RUNNING:
                 start_s = job.start_s or 0
                 if start_s <= since_s:

@@ -6,8 +6,8 @@ jobs may still take, plus what further jobs may immediately start with there. Al
 add up to no more than it has.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -96,11 +96,13 @@ class BudgetPart:
 
 def may_still_take(there: Holdings, now_s: float) -> Mapping[tuple[str, str], int]:
     """Sum up the millislice-minutes that runs may still take, by account and QOS."""
-    found: Counter[tuple[str, str]] = Counter()
-    for job, cost in there.priced:
-        if job.end_s is not None and (minutes := minutes_left(job, cost, now_s)):
-            found[job.account, job.qos] += minutes
-    return found
+    found = defaultdict[tuple[str, str], int](int)
+    for job, cost, place in there.priced:
+        # As of ``minutes_left``: a round asks it of each run.
+        if (end_s := job.end_s) is not None and end_s > now_s:
+            if minutes := int(end_s - now_s) * cost // 60:
+                found[place] += minutes
+    return dict(found)
 
 
 def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:
@@ -147,16 +149,12 @@ def binding(policy: Policy, budgets: Collection[str], tenant: str) -> tuple[str,
 
 
 def as_budgets_let(
-    policy: Policy,
-    run_minutes: Mapping[str, int],
-    jobs: Sequence[JobView],
-    there: Holdings,
-    now_s: float,
-) -> tuple[JobView, ...]:
-    """Return the jobs with the reasons for which they wait adapted to what their budgets allow.
+    policy: Policy, run_minutes: Mapping[str, int], there: Holdings, now_s: float
+) -> Mapping[int, JobView]:
+    """Return the jobs for which budgets allow something else than Slurm's reason says, by id.
 
-    Only jobs of managed partitions change: ``there`` are those among ``jobs``. An array on borrowed
-    quota keeps only the tasks for which its budgets have enough.
+    Each has the reason for which it waits adapted to that. An array on borrowed quota keeps only
+    the tasks for which its budgets have enough.
 
     If a job is over several limits, Slurm names only one of them: slices before budgets. If loans
     followed Slurm's reason, a loan for a job that its budget does not let start would end as soon
@@ -171,7 +169,7 @@ def as_budgets_let(
     GPUs or a budget claim nothing.
     """
     if not run_minutes:
-        return tuple(jobs)
+        return {}
     budgets = {name: binding(policy, run_minutes, name) for name in policy}
     # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
     of_qos = {qos: name for name in policy for qos in (qos_name(name), borrowed_qos(name))}
@@ -184,11 +182,11 @@ def as_budgets_let(
         and (job.reason == QOS_BUDGET or waits_for_quota(job))
     }
     if not waiting:
-        return tuple(jobs)
+        return {}
     left, room, costs = Counter(run_minutes), QuotaRoom(policy, there), there.costs
     for (account, qos), minutes in may_still_take(there, now_s).items():
         left.subtract(dict.fromkeys(budgets.get(of_qos.get(qos, account), ()), minutes))
-    judged: dict[int, JobView] = {}
+    found: dict[int, JobView] = {}
     in_order = by_priority(job for job in there.others if job.job_id in waiting)
     for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
         name = waiting[job.job_id]
@@ -202,10 +200,8 @@ def as_budgets_let(
         room.take(name, job.qos, claimed * cost, gpus)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
         if (one := _judged(job, able)) is not job:
-            judged[job.job_id] = one
-    if not judged:
-        return tuple(jobs)
-    return tuple(judged.get(job.job_id, job) for job in jobs)
+            found[job.job_id] = one
+    return found
 
 
 def _judged(job: JobView, able: int) -> JobView:

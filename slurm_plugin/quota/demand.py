@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cluster.language.jobs import ALLOTTED, SHAPES_NODE, WAITING, JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -82,6 +83,9 @@ _FOR_OTHERS = frozenset({"Priority", "Resources"})
 _FIRST_LOOK_S = 5
 """Seconds that slurmctld may take to first look at a job: too few for a borrower to notice in its
 grace time."""
+
+_NODES = 1 << 14
+"""So many nodes are remembered with what is free on them: few change between two looks."""
 
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
@@ -226,8 +230,8 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     costs = there.costs
     for (_, qos), cost in there.by_qos.items():
         held[qos] += cost
-    for job, cost in there.ending:
-        held[job.qos] -= cost
+    for one in there.ending:
+        held[one.job.qos] -= one.cost_millislices
     for job in there.doubtful:
         doubtful.add(job.qos)
         if job.state in ALLOTTED and job.state is not JobState.COMPLETING:
@@ -386,17 +390,19 @@ def free_by_node(
     jobs: Iterable[JobView], nodes: Iterable[NodeView], partitions: frozenset[str]
 ) -> Mapping[str, Counter[str]]:
     """Count the free GPU instances by type, for each node on which Slurm starts jobs."""
-    free = {
-        node.name: free_instances([node])
-        for node in nodes
-        if has_gpus(node, partitions) and is_usable(node)
-    }
+    free = {node.name: there for node in nodes if (there := _free_on(node, partitions)) is not None}
     # Slurm shows completing jobs' GPUs as free, but starts nothing on them before the jobs' end.
     ending = (job for job in jobs if job.state is JobState.COMPLETING)
     for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):
         if node in free:
-            free[node] -= Counter(gpus)
+            free[node] = free[node] - Counter(gpus)
     return free
+
+
+@lru_cache(maxsize=_NODES)
+def _free_on(node: NodeView, partitions: frozenset[str]) -> Counter[str] | None:
+    """What is free on one node; None if Slurm starts nothing there. Nobody changes the answer."""
+    return free_instances([node]) if has_gpus(node, partitions) and is_usable(node) else None
 
 
 def node_costs(

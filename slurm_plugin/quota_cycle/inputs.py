@@ -57,7 +57,7 @@ class QuotaRules:
     turn_s: int
 
 
-_OF_SLURM = frozenset({"seen_holdings", "jobs", "holdings", "use", "capacity_millislices"})
+_OF_SLURM = frozenset({"seen_holdings", "judged", "holdings", "use", "capacity_millislices"})
 """What is computed once and does not follow from loans or recalls."""
 
 
@@ -98,18 +98,22 @@ class QuotaInputs:
     @cached_property
     def holdings(self) -> Holdings:
         """The jobs of managed partitions as their budgets let them start."""
-        seen, jobs, partitions = self.seen_holdings, self.jobs, self.rules.partitions
-        if jobs is self.seen.jobs:
+        seen, changed = self.seen_holdings, self.judged
+        if not changed:
             return seen
-        return seen.with_others(holdings(jobs, partitions, self.rules.costs).others)
+        return seen.with_others(tuple(changed.get(job.job_id, job) for job in seen.others))
 
-    @cached_property
+    @property
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs that were seen; those of managed partitions as their budgets let them start."""
+        jobs, changed = self.seen.jobs, self.judged
+        return tuple(changed.get(job.job_id, job) for job in jobs) if changed else jobs
+
+    @cached_property
+    def judged(self) -> Mapping[int, JobView]:
+        """The jobs that their budgets let start otherwise than Slurm's reason says, by job id."""
         ledger_view, there = self.ledger_view, self.seen_holdings
-        return as_budgets_let(
-            self.policy, ledger_view.run_minutes, self.seen.jobs, there, ledger_view.when.at_s
-        )
+        return as_budgets_let(self.policy, ledger_view.run_minutes, there, ledger_view.when.at_s)
 
     @property
     def held(self) -> Mapping[str, int]:

@@ -129,13 +129,15 @@ def waits(
     """
     partitions, costs, turn_s = inputs.rules.partitions, inputs.rules.costs, inputs.rules.turn_s
     there = inputs.holdings
-    left, guaranteed = FreeInstances(reclaim_input.free), set[str]()
-    for job in within_guarantees(there, inputs.policy):
-        left.place(_need(job))
-        guaranteed.add(job.account)
-    free = dict.fromkeys(reclaim_input.free, _NOTHING) | left.by_node()
+    free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.policy))
+    if first:
+        left = FreeInstances(free)
+        for job in first:
+            left.place(_need(job))
+        free = dict.fromkeys(free, _NOTHING) | left.by_node()
+    guaranteed = frozenset(job.account for job in first)
     queues = waiting_for_loans(there.others, partitions, costs, inputs.seen.stuck)
-    return Waits(queues, free, reclaim_input, turn_s, frozenset(guaranteed), capped)
+    return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped)
 
 
 def waiting_for_loans(

@@ -223,9 +223,16 @@ def waiting(number: int, reason: str, **changes: Any) -> JobView:
     )
 
 
+def let(policy: Policy, run_minutes: Mapping[str, int], *jobs: JobView) -> tuple[JobView, ...]:
+    """The jobs as their budgets let them start."""
+    found = as_budgets_let(policy, run_minutes, holdings(jobs, GPU, COSTS), NOW_S)
+    assert all(found[job.job_id] is not job for job in jobs if job.job_id in found)
+    return tuple(found.get(job.job_id, job) for job in jobs)
+
+
 def judged(minutes: int, *jobs: JobView, nominal: int = 4000) -> list[str]:
     policy = {"a": Tenant("a", "", Quota(Millislices(nominal)))}
-    found = as_budgets_let(policy, {"a": minutes}, jobs, holdings(jobs, GPU, COSTS), NOW_S)
+    found = let(policy, {"a": minutes}, *jobs)
     assert [one.job_id for one in found] == [one.job_id for one in jobs]
     return [one.reason for one in found]
 
@@ -263,7 +270,7 @@ def test_a_job_for_which_there_is_too_little_keeps_no_smaller_one_back():
 def test_of_an_array_as_many_tasks_wait_as_the_budget_has_enough_for():
     policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
     array = waiting(0, SLICES, task_index=None, untouched=frozenset({3, 5, 7, 9}))
-    (found,) = as_budgets_let(policy, {"a": 25_000}, [array], holdings([array], GPU, COSTS), NOW_S)
+    (found,) = let(policy, {"a": 25_000}, array)
     assert found.untouched == {3, 5}
 
 
@@ -273,7 +280,7 @@ def test_own_tasks_count_all_alike_however_many_the_budget_has_enough_for():
     tasks = frozenset(range(10))
     array = waiting(0, SLICES, qos="slicewise_a", task_index=None, untouched=tasks)
     for minutes in (0, 9_999, 10_000, 20_000, 100_000):
-        jobs = as_budgets_let(policy, {"a": minutes}, [array], holdings([array], GPU, COSTS), NOW_S)
+        jobs = let(policy, {"a": minutes}, array)
         assert demand(policy, jobs, GPU, COSTS) == {"a": 10_000}
 
 
@@ -287,7 +294,7 @@ def test_a_job_of_which_nothing_changes_is_the_same():
     """Making fifty thousand of them again takes seconds."""
     one = waiting(0, SLICES)
     policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
-    (same,) = as_budgets_let(policy, {"a": 10_000}, [one], holdings([one], GPU, COSTS), NOW_S)
+    (same,) = let(policy, {"a": 10_000}, one)
     assert same is one
 
 
@@ -309,7 +316,7 @@ def shared_lab(borrows: int = 0, lab_borrows: int = 0) -> Policy:
 
 def lab_judged(policy: Policy, *jobs: JobView) -> list[str]:
     """By a budget that is enough for three tasks."""
-    found = as_budgets_let(policy, {"lab": 30_000}, jobs, holdings(jobs, GPU, COSTS), NOW_S)
+    found = let(policy, {"lab": 30_000}, *jobs)
     return [one.reason for one in found]
 
 
@@ -361,4 +368,4 @@ def test_who_draws_on_no_budget_waits_for_what_slurm_says(changes: Mapping[str, 
 
 def test_without_budgets_nothing_is_judged():
     jobs = (waiting(0, BUDGET), waiting(1, SLICES))
-    assert as_budgets_let(tree(a=""), {}, jobs, holdings(jobs, GPU, COSTS), NOW_S) == jobs
+    assert let(tree(a=""), {}, *jobs) == jobs
