@@ -324,7 +324,8 @@ class World(RuleBasedStateMachine):
         with suppress(CrashError):
             self._charge(store, accounting=accounting)
         with suppress(CrashError):
-            roll_over_budgets(store, self.policy, ZONE, self.looked[1], self.looked[0])
+            jobs, looked_s = self.looked[1], self.looked[0]
+            roll_over_budgets(store, self.policy, ZONE, jobs, looked_s, change_id=0)
         for entry, had in store.rolled:
             self._check_roll(entry, had)
 

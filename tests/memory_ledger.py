@@ -47,6 +47,7 @@ class MemoryStore(LedgerParts):
     booked: dict[RunKey, Charge] = field(default_factory=dict)
     entered: list[BudgetEntry] = field(default_factory=list)
     watermark_s: int = 0
+    newest: int = 0
     recorded: tuple[GenerationRecord, ...] = ()
 
     def post(self, charges: Sequence[Charge]) -> frozenset[RunKey]:
@@ -114,7 +115,12 @@ class MemoryStore(LedgerParts):
     def renewed(self) -> Mapping[str, int]:
         return {}
 
-    def enter(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+    def enter(
+        self,
+        entry: BudgetEntry,
+        unspent_millislice_s: int | None,
+        change_id: int | None = None,
+    ) -> bool:
         now = unspent(self._balance(entry.tenant))
         rolled = any(
             one.tenant == entry.tenant and one.period_start_s == entry.period_start_s
@@ -123,7 +129,8 @@ class MemoryStore(LedgerParts):
         )
         if entry.key is not None and entry.key in {one.key for one in self.entered}:
             return True
-        if rolled or unspent_millislice_s not in {None, now}:
+        is_of_another = change_id not in {None, self.newest}
+        if rolled or is_of_another or unspent_millislice_s not in {None, now}:
             return False
         self.entered.append(entry)
         return True
@@ -261,9 +268,11 @@ class _CrashingBudgets:
     def __getattr__(self, name: str) -> object:
         return getattr(self.of.store.budgets, name)
 
-    def enter(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+    def enter(
+        self, entry: BudgetEntry, unspent_millislice_s: int | None, change_id: int | None = None
+    ) -> bool:
         self.of.write()
-        booked = self.of.store.budgets.enter(entry, unspent_millislice_s)
+        booked = self.of.store.budgets.enter(entry, unspent_millislice_s, change_id)
         if booked:
             self.of.rolled.append((entry, unspent_millislice_s))
         return booked

@@ -126,11 +126,18 @@ class ChargingLoop:
         safe_s = min(looked_s, int(self._cluster_state.view.observed_s))
         await self._charge(jobs, looked_s, safe_s)
         # While accounting did not answer yet, somebody may have set another budget: no later turn
-        # corrects a period that has begun with the one before.
+        # corrects a period that has begun with the one before. The ledger refuses to begin it if
+        # that happens from here on.
         await self._read_policy()
         zone = self._settings.ledger.time_zone
         rollovers = await asyncio.to_thread(
-            roll_over_budgets, self._ledger, self._policy, zone, jobs, safe_s
+            roll_over_budgets,
+            self._ledger,
+            self._policy,
+            zone,
+            jobs,
+            safe_s,
+            change_id=self._change_id,
         )
         for roll in rollovers:
             report(

@@ -38,15 +38,25 @@ class Budgets(LedgerPart):
             found = connection.execute(queries.renewed_of(self._cluster))
             return {tenant: int(at_s) for tenant, at_s in found}
 
-    def enter(self, entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+    def enter(
+        self,
+        entry: BudgetEntry,
+        unspent_millislice_s: int | None,
+        change_id: int | None = None,
+    ) -> bool:
         """Book a budget entry with its transfer; return whether it is booked.
 
-        Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``, on
-        which the entry was decided (None books in any case), or if a rollover is not later than the
-        tenant's last. An entry that exists already under its key counts as booked, and stays as it
-        is. Raises InvalidInputError (SW-BUDGET-KEY) if another entry has the key.
+        Nothing is booked if available + reserved of the tenant is not ``unspent_millislice_s``, or
+        if the policy has changes after ``change_id``, on both of which the entry was decided (None
+        books in any case), or if a rollover is not later than the tenant's last. An entry that
+        exists already under its key counts as booked, and stays as it is. Raises InvalidInputError
+        (SW-BUDGET-KEY) if another entry has the key.
         """
         with writing(self._engine) as connection:
+            if change_id is not None:
+                reads.lock_policy(connection, self._cluster)
+                if reads.change_id(connection, self._cluster) != change_id:
+                    return False
             if _enter(connection, self._cluster, entry, unspent_millislice_s):
                 return True
             return entry.key is not None and self._is_there(connection, entry, entry.key)

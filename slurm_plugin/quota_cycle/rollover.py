@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 
 def roll_over_budgets(
-    ledger: "Ledger", policy: Policy, zone: str, jobs: Sequence[JobView], looked_s: int
+    ledger: "Ledger",
+    policy: Policy,
+    zone: str,
+    jobs: Sequence[JobView],
+    looked_s: int,
+    *,
+    change_id: int,
 ) -> tuple[BudgetEntry, ...]:
     """Begin the periods that are due at ``looked_s``, when ``jobs`` were looked at.
 
-    Returns the rollovers that were booked. Safe to repeat, and to be killed at any point: each
-    rollover is booked once. A rollover that waits for accounting, or was decided on a balance that
-    has changed, is decided again at the next call.
+    ``change_id`` is that of the policy's newest change, read before it. Returns the rollovers that
+    were booked. Safe to repeat, and to be killed at any point: each rollover is booked once. A
+    rollover that waits for accounting, or was decided on a balance or a policy that has changed, is
+    decided again at the next call.
     """
     budgets = _budgets(policy)
     rollovers = ledger.budgets.rollovers() if budgets else {}
@@ -54,7 +61,7 @@ def roll_over_budgets(
             used_since_millislice_s=used_since(rows, name, start_s),
             reason=_reason(budgets[name], start_s, zone),
         )
-        if ledger.budgets.enter(entry, amount):
+        if ledger.budgets.enter(entry, amount, change_id):
             booked.append(entry)
     return tuple(booked)
 

@@ -98,7 +98,7 @@ async def roll(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     lines = tuple(f"{tenant}: a period begins" for tenant in sorted(due))
     if apply and due:
         args = (ledger, look.policy, zone, look.jobs, looked_s)
-        booked = await asyncio.to_thread(roll_over_budgets, *args)
+        booked = await asyncio.to_thread(roll_over_budgets, *args, change_id=look.change_id)
         lines = tuple(f"{one.tenant}: {one.reason}" for one in booked)
     waits = apply and len(lines) < len(due)
     return Report(

@@ -70,6 +70,7 @@ class RebalanceLook:
     Attributes:
         at_s: Unix seconds when the look began.
         policy: the policy in force then.
+        change_id: of its newest change, read before it.
         slurm: what Slurm shows; empty if it did not answer.
         trouble: Slurm's failure; None if it answered.
         leader: the host of a daemon that acts each second; "" if none does.
@@ -78,6 +79,7 @@ class RebalanceLook:
 
     at_s: float
     policy: Policy = field(hash=False)
+    change_id: int
     slurm: SlurmView
     trouble: SlicewiseError | None
     leader: str
@@ -116,16 +118,17 @@ async def looked(site: RunContext) -> RebalanceLook:
     Raises what ``Ledger`` raises; a Slurm that does not answer is part of the look.
     """
     at_s, zone = site.now_s(), site.settings.ledger.time_zone
+    change_id = await asyncio.to_thread(site.ledger.tenants.change_id)
     policy = await asyncio.to_thread(site.ledger.tenants.policy_in_force, at_s, zone)
     leader = await _leader(site)
     try:
         seen = replace(await _seen(site.slurm), at_s=at_s)
         is_out = await has_begun(site.slurm, site.ledger, site.settings)
     except SlicewiseError as error:
-        return RebalanceLook(at_s, policy, SlurmView((), (), ()), error, leader)
+        return RebalanceLook(at_s, policy, change_id, SlurmView((), (), ()), error, leader)
     found = services(seen, site.settings.costs)
     return RebalanceLook(
-        at_s, policy, SlurmView(seen.jobs, seen.nodes, found), None, leader, is_out
+        at_s, policy, change_id, SlurmView(seen.jobs, seen.nodes, found), None, leader, is_out
     )
 
 

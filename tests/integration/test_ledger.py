@@ -340,6 +340,16 @@ def test_a_budget_rolls_once_per_period(ledger: Ledger):
     assert is_balanced(ledger)
 
 
+def test_a_roll_of_a_budget_that_was_changed_is_not_booked(ledger: Ledger):
+    month = Budget(Period.MONTH, MillisliceSeconds(500))
+    was = ledger.tenants.change(TenantUpdate("vision", budget=month), "root", "").change_id
+    assert ledger.tenants.change_id() == was
+    now = ledger.tenants.change(TenantUpdate("vision", budget="off"), "root", "").change_id
+    assert not ledger.budgets.enter(a_roll(500, 1000), 0, was)
+    assert ledger.budgets.rollovers() == {}
+    assert ledger.budgets.enter(a_roll(500, 1000), 0, now)
+
+
 def test_a_budget_is_renewed_if_it_was_taken_away_after_its_last_roll(ledger: Ledger):
     budget = TenantUpdate("vision", budget=Budget(Period.MONTH, MillisliceSeconds(500)))
     ledger.tenants.change(budget, "root", "")

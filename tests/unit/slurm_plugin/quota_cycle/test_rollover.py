@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 from ledger_world import PARTITION, SimulatedRun, job_view, run_record
@@ -44,7 +45,7 @@ class Rolled(MemoryStore):
 
     def roll(self, at_s: int) -> int:
         """What is unspent afterwards."""
-        roll_over_budgets(self, POLICY, "UTC", (), at_s)
+        roll_over_budgets(self, POLICY, "UTC", (), at_s, change_id=0)
         return unspent(self.balances()["lone"])
 
 
@@ -67,7 +68,7 @@ def test_a_first_budget_does_not_pay_for_what_ran_before_it():
     ledger, at_s = MemoryStore(), JANUARY_S + 5000
     run = job_view(SimulatedRun(LONE, JANUARY_S - 10, {"1g.10gb": 1}, PARTITION, None))
     ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
-    roll_over_budgets(ledger, POLICY, "UTC", (run,), at_s)
+    roll_over_budgets(ledger, POLICY, "UTC", (run,), at_s, change_id=0)
     held, balances, rollovers = (
         ledger.charges.open_reservations(),
         ledger.budgets.balances(),
@@ -94,8 +95,17 @@ def test_a_period_waits_for_a_run_of_the_last_one_that_is_not_settled():
     ledger = Rolled()
     run = SimulatedRun(LONE, FEBRUARY_S - 50, {"1g.10gb": 1}, PARTITION, 600)
     ledger.charges.post(charge(TARIFF, (job_view(run),), (), (), {}).charges)
-    assert roll_over_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100) == ()
+    assert roll_over_budgets(ledger, POLICY, "UTC", (), FEBRUARY_S + 100, change_id=0) == ()
     run.end_s, run.visible_s = FEBRUARY_S + 20, FEBRUARY_S + 200
     ended = (run_record(run, FEBRUARY_S + 200),)
     ledger.charges.post(charge(TARIFF, (), ended, ledger.charges.open_reservations(), {}).charges)
     assert ledger.roll(FEBRUARY_S + 200) == 1000 + 200 - 20
+
+
+def test_a_period_does_not_begin_by_a_budget_that_was_changed_meanwhile():
+    ledger = Rolled()
+    ledger.newest = 8
+    begin = partial(roll_over_budgets, ledger, POLICY, "UTC", (), FEBRUARY_S + 1)
+    assert begin(change_id=7) == ()
+    (booked,) = begin(change_id=8)
+    assert booked.period_start_s == FEBRUARY_S
