@@ -48,7 +48,7 @@ class SystemFigures:
         worst_tenant: its name.
         starved_s: the longest wait of a job, to its first start.
         late_jobs, late_share: jobs within the guarantee that waited beyond the grace, and how many
-            that is of all jobs.
+            that is of all jobs. Limits on types and models count as none; no load has any.
         jain: fairness of the tenants' slowdowns; 1 is the same slowdown for all.
         unstarted: jobs that never started.
         preempted_runs: runs that were ended to make room.

@@ -33,7 +33,8 @@ class MixedFigures:
         lost_requests: whose replica ended while it worked on them.
         service_slice_hours: what replicas held; ``per_million``: by a million requests.
         lost_slice_hours: of runs that a preemption threw away.
-        late_jobs: jobs within the guarantee that waited beyond the grace.
+        late_jobs: jobs within the guarantee that waited beyond the grace. Limits on types count
+            as none, as do those on models; the load has neither.
         unstarted: jobs that had not started when the simulation stopped.
     """
 

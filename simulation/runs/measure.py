@@ -1,9 +1,10 @@
 """Measures a simulated site: sums over time, waits, and what was due to tenants' guarantees.
 
 A job is within its tenant's guarantee while what the tenant's jobs hold, the jobs that it submitted
-earlier and that fit, and the job itself are together no more than the tenant's guaranteed quota.
-This says nothing of QOS, so it is the same for every policy. Only the first start is owed: Slurm
-itself lets a requeued job wait for two minutes.
+earlier and that fit, and the job itself are together no more than the tenant's guaranteed quota,
+in slices and of the types that this names. Other limits on types are not looked at: a job that
+waits for one may be late. This says nothing of QOS, so it is the same for every policy. Only the
+first start is owed: Slurm itself lets a requeued job wait for two minutes.
 """
 
 from collections import Counter, defaultdict, deque

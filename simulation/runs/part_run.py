@@ -18,9 +18,10 @@ from simulation.site.past_use import earlier_runs
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.requests import Replayable, replays
 from simulation.site.window_times import window_times_s
+from slurm_plugin.limits.desired import own_type_limits
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
+from slurm_plugin.quota.tenants import guaranteed_quota
 
 _STEPS = 200
 
@@ -87,7 +88,8 @@ def guarantees(plan: SlicewisePlan | None, begin_s: float, end_s: float) -> tupl
     before: Guarantee | None = None
     for at_s in (begin_s, *window_times_s(plan.windows, begin_s, end_s, zone)):
         policy = in_force(plan.tenants, plan.windows, moment(at_s, zone))
-        one = Guarantee(at_s, guaranteed_quota(policy), guaranteed_types(policy))
+        types = own_type_limits(policy, plan.settings.costs, plan.settings.models)
+        one = Guarantee(at_s, guaranteed_quota(policy), types)
         if before is None or one != replace(before, since_s=at_s):
             found.append(one)
             before = one

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan
-from slurm_plugin.limits.desired import binding_type_limits, type_limits
-from slurm_plugin.quota.tenants import guaranteed_types
+from slurm_plugin.limits.desired import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
@@ -38,15 +37,12 @@ def _reach(
 
     That is the limit on loan, where somebody may borrow, and then what is guaranteed.
     """
-    own, binding = guaranteed_types(policy), binding_type_limits(policy, costs, models)
+    own = own_type_limits(policy, costs, models)
     borrows = {name: one.quota.borrowing_limit_millislices > 0 for name, one in policy.items()}
     borrowers = with_those_below(policy, borrows)
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for kind in {kind for of in own.values() for kind in of}:
-        bounded = {
-            name: min(of.get(kind, 0), binding[name].get(kind, 0)) for name, of in own.items()
-        }
-        due = with_those_below(policy, bounded)
+        due = with_those_below(policy, {name: of.get(kind, 0) for name, of in own.items()})
         for name, tenant in policy.items():
             limit = type_limits(tenant.quota, costs, models).get(kind)
             if limit is not None and due[name]:

@@ -324,6 +324,22 @@ def binding_type_limits(
     return bounds
 
 
+def own_type_limits(
+    policy: Policy, costs: Mapping[str, int], models: Mapping[str, str]
+) -> Mapping[str, Mapping[str, int]]:
+    """Return the most instances by type in each tenant's own QOS; tenants without any are left out.
+
+    That is what is guaranteed of the type, and no more than limits on it or on its model allow: a
+    QOS' limit on a type hides those of accounts, which would bind its jobs, too.
+    """
+    types = guaranteed_types(policy)
+    limits = binding_type_limits(policy, costs, models) if types else {}
+    return {
+        name: {kind: min(count, limits[name].get(kind, count)) for kind, count in of.items()}
+        for name, of in types.items()
+    }
+
+
 def _other_account(
     name: str, listed: str, found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]
 ) -> Settings:
@@ -367,9 +383,8 @@ def _qos_settings(
     borrowers = _borrowers(tenants, allowed, found)
     preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
-    types, term = guaranteed_types(allowed.policy), _on_loan(allowed.term_s)
-    # A QOS' limit on a type hides those of accounts, which would bind its jobs, too.
-    limited = binding_type_limits(allowed.policy, allowed.costs, allowed.models) if types else {}
+    types = own_type_limits(allowed.policy, allowed.costs, allowed.models)
+    term = _on_loan(allowed.term_s)
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
@@ -380,7 +395,7 @@ def _qos_settings(
             PREEMPT: preempted,
         }
         fields |= _minutes(of_budgets.get(name), found.billing)
-        fields |= _guaranteed_types(types.get(tenant, {}), limited.get(tenant, {}), found)
+        fields |= _guaranteed_types(types.get(tenant, {}), found)
         settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
         fields = {**_limit(borrowed, f"lent to {tenant}"), **term}
         fields |= _minutes(of_budgets.get(on_loan), found.billing)
@@ -394,12 +409,10 @@ def _qos_settings(
     return settings
 
 
-def _guaranteed_types(
-    types: Mapping[str, int], limits: Mapping[str, int], found: SlurmLimits
-) -> Mapping[str, Setting]:
+def _guaranteed_types(types: Mapping[str, int], found: SlurmLimits) -> Mapping[str, Setting]:
     why = "instances of the type that are guaranteed"
     return {
-        f"grptres={tres}": Setting(str(min(count, limits.get(kind, count))), why)
+        f"grptres={tres}": Setting(str(count), why)
         for kind, count in types.items()
         if (tres := tres_name(kind)) in found.tres
     }

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.overview import with_those_below
-from slurm_plugin.limits.desired import binding_type_limits, type_limits
+from slurm_plugin.limits.desired import own_type_limits, type_limits
 from slurm_plugin.overview.facts import OverviewFacts
 from slurm_plugin.quota.demand import has_gpus, held
-from slurm_plugin.quota.tenants import guaranteed_types
 
 
 def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:
@@ -15,7 +14,8 @@ def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:
 
     A limit on a model counts for those of its types that managed nodes have.
     """
-    limits, guaranteed = _limits(facts), _guaranteed(facts)
+    limits = _limits(facts)
+    guaranteed = own_type_limits(facts.policy, facts.costs, facts.models)
     kinds = sorted({kind for of in (*limits.values(), *guaranteed.values()) for kind in of})
     if not kinds:
         return {}
@@ -56,14 +56,4 @@ def _limits(facts: OverviewFacts) -> Mapping[str, Mapping[str, int]]:
             if kind in there or kind in tenant.quota.type_limits
         }
         for name, tenant in facts.policy.items()
-    }
-
-
-def _guaranteed(facts: OverviewFacts) -> Mapping[str, Mapping[str, int]]:
-    """Return the limits by type of the tenants' own QOS, as Slurm gets them."""
-    types = guaranteed_types(facts.policy)
-    limits = binding_type_limits(facts.policy, facts.costs, facts.models) if types else {}
-    return {
-        name: {kind: min(count, limits[name].get(kind, count)) for kind, count in of.items()}
-        for name, of in types.items()
     }

@@ -251,3 +251,12 @@ def test_guarantees_follow_the_calendar() -> None:
     ]
     assert guarantees(None, 0.0, 1.0) == ()
     assert MUCH > GPU
+
+
+def test_a_limit_on_a_model_bounds_what_is_owed_of_a_type() -> None:
+    plan = slicewise(tenants(a=4))
+    (kind, model), *_ = plan.settings.models.items()
+    quota = replace(plan.tenants["a"].quota, type_nominals={kind: 3}, model_limits={model: GPU})
+    limited = replace(plan, tenants={"a": replace(plan.tenants["a"], quota=quota)})
+    (one,) = guarantees(limited, 0.0, 5000.0)
+    assert one.types == {"a": {kind: GPU // plan.settings.costs[kind]}}
