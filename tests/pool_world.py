@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.headline.loads import GPU, Load, spread
+from benchmarks.headline.loads import Load, whole_gpus_job
 from simulation.history.jobs import HistoryJob
 
 HOUR_S = 3600.0
@@ -13,19 +13,8 @@ _SPARE_S = 60
 
 def pool_job(account: str, gpus: int, at_s: float = 0.0, run_s: float = HOUR_S) -> HistoryJob:
     """A job of a virtual cluster, over nodes of eight GPUs."""
-    nodes, each = spread(gpus)
-    return HistoryJob(
-        job_id=1,
-        user=account,
-        account=account,
-        partition="",
-        qos="",
-        submit_s=at_s,
-        run_s=run_s,
-        time_limit_s=int(run_s) + _SPARE_S,
-        gpus={GPU: nodes * each},
-        nodes=nodes,
-    )
+    limit_s = int(run_s) + _SPARE_S
+    return whole_gpus_job(1, account, at_s, gpus, run_s=run_s, limit_s=limit_s)
 
 
 def pool_load(gpus: Mapping[str, int], *jobs: HistoryJob, end_s: float, **more: Any) -> Load:

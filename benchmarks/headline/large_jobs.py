@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.headline.loads import GPU, Load, spread
+from benchmarks.headline.loads import Load, whole_gpus_job
 from benchmarks.headline.systems import (
     FAIR_SHARE,
     FIFO,
@@ -21,7 +21,6 @@ from benchmarks.headline.systems import (
     SLICEWISE,
     run,
 )
-from simulation.history.jobs import HistoryJob
 from simulation.runs.measure import wait_s
 from simulation.runs.summary import mean, percentile
 from simulation.site.records import SiteRecord
@@ -49,27 +48,10 @@ def drawn(seed: int, asked: float, days: float) -> Load:
     owns = {f"t{i:02}": GPUS // TENANTS + (i < GPUS % TENANTS) for i in range(TENANTS)}
     names = tuple(owns)
     jobs = (
-        _job(number, rng.choice(names), at_s, one)
-        for number, (at_s, one) in enumerate(zip(times, runs, strict=True))
+        whole_gpus_job(number, rng.choice(names), at_s, gpus, run_s=run_s, limit_s=limit_s)
+        for number, (at_s, (gpus, limit_s, run_s)) in enumerate(zip(times, runs, strict=True))
     )
     return Load("large_jobs", tuple(jobs), owns, 0.0, end_s)
-
-
-def _job(number: int, tenant: str, at_s: float, asked: tuple[int, int, float]) -> HistoryJob:
-    gpus, limit_s, run_s = asked
-    nodes, each = spread(gpus)
-    return HistoryJob(
-        job_id=number,
-        user=tenant,
-        account=tenant,
-        partition="",
-        qos="",
-        submit_s=at_s,
-        run_s=run_s,
-        time_limit_s=limit_s,
-        gpus={GPU: nodes * each},
-        nodes=nodes,
-    )
 
 
 def waits_by_size(record: SiteRecord) -> Mapping[int, Sequence[float]]:

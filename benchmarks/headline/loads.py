@@ -152,6 +152,25 @@ def ready(
     return tuple(found)
 
 
+def whole_gpus_job(
+    number: int, tenant: str, at_s: float, gpus: int, *, run_s: float, limit_s: int
+) -> HistoryJob:
+    """A job of a tenant that asks for so many GPUs, over nodes of eight."""
+    nodes, each = spread(gpus)
+    return HistoryJob(
+        job_id=number,
+        user=tenant,
+        account=tenant,
+        partition="",
+        qos="",
+        submit_s=at_s,
+        run_s=run_s,
+        time_limit_s=limit_s,
+        gpus={GPU: nodes * each},
+        nodes=nodes,
+    )
+
+
 def spread(gpus: int) -> tuple[int, int]:
     """Over how many nodes a job goes, and its GPUs on each.
 

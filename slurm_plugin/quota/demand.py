@@ -145,12 +145,7 @@ class PendingDemand:
         return self.cost_millislices * self.tasks
 
 
-def demand(
-    policy: Policy,
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-) -> Mapping[str, int]:
+def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
     """Sum up the millislices that each account's own jobs hold or wait for.
 
     A held task, such as a service's slot at rest, waits for nothing. The same goes for a job that
@@ -161,11 +156,6 @@ def demand(
     What a job with an unreadable record holds is not known. Its account then counts as wanting all
     of its guaranteed quota, so that none of it is lent.
     """
-    return demand_of(policy, holdings(jobs, partitions, costs))
-
-
-def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
-    """Compute the same from jobs of which it is already known what they hold."""
     costs = there.costs
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
     for (account, qos), cost in there.by_qos.items():
@@ -221,8 +211,8 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     """Sum up what jobs hold of limits and wait for, by QOS.
 
     A completing job holds nothing of them: Slurm lets others start in its place. In a tenant's own
-    QOS only those waiting jobs count that ``demand`` counts: no loan is made to replace slices that
-    the QOS keeps for other jobs.
+    QOS only those waiting jobs count that ``demand_of`` counts: no loan is made to replace slices
+    that the QOS keeps for other jobs.
     """
     held, waiting = Counter[str](), Counter[str]()
     tasks: dict[str, list[int]] = defaultdict(list)

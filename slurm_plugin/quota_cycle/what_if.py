@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_plugin.common.observations import LentBetween, QuotaUse, day_of
-from slurm_plugin.quota.demand import demand
+from slurm_plugin.quota.demand import demand_of
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -46,7 +46,7 @@ def imagined(inputs: QuotaInputs, loans: tuple[Loan, ...]) -> ImaginedRound:
     """
     policy, rules = inputs.policy, inputs.rules
     own = guaranteed_quota(policy)
-    asked = demand(policy, inputs.jobs, rules.partitions, rules.costs)
+    asked = demand_of(policy, inputs.holdings)
     needs = own_needs_now(policy, inputs.jobs, rules.partitions, rules.costs)
     before = inputs.ledger_view.loans
     short = short_lenders(policy, before, needs)

@@ -17,7 +17,7 @@ from scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.quota.demand import demand
+from slurm_plugin.quota.demand import demand_of, holdings
 from slurm_plugin.quota.lending import lend, within_limits
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy
@@ -370,7 +370,7 @@ def turn_in(seen: QuotaInputs) -> Turn | None:
     policy, look, rules = seen.policy, seen.seen, seen.rules
     waiting = waits(seen, reclaim_input(seen))
     wanted, capacity = (
-        demand(policy, look.jobs, rules.partitions, rules.costs),
+        demand_of(policy, holdings(look.jobs, rules.partitions, rules.costs)),
         seen.capacity_millislices,
     )
     return lend_whole_jobs(policy, wanted, waiting, (), capacity=capacity, lately={}).turn

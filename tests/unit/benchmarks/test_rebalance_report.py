@@ -18,7 +18,7 @@ from slurm_plugin.limits.changes import stages
 from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
 from slurm_plugin.mig.gpu_state import lines_by_node
 from slurm_plugin.quota.ceilings import ceilings
-from slurm_plugin.quota.demand import capacity, demand
+from slurm_plugin.quota.demand import capacity, demand_of, holdings
 from slurm_plugin.quota.lending import lend
 from slurm_plugin.reclaim.recalls import short_lenders
 from slurm_plugin.slurm_config.node_lines import node_positions
@@ -53,9 +53,12 @@ def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     before, after = (make(SMALL, 1, NOW_S) for make in (site.idle_lenders, site.short_lenders))
     whole = capacity(before.nodes, PARTITIONS, site.COSTS, {})
     loans = lend(
-        before.policy, demand(before.policy, before.jobs, PARTITIONS, site.COSTS), (), whole
+        before.policy,
+        demand_of(before.policy, holdings(before.jobs, PARTITIONS, site.COSTS)),
+        (),
+        whole,
     )
-    wants = demand(after.policy, after.jobs, PARTITIONS, site.COSTS)
+    wants = demand_of(after.policy, holdings(after.jobs, PARTITIONS, site.COSTS))
     assert short_lenders(after.policy, loans, wants)
     replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
     assert all(job.qos == borrowed_qos(job.account) for job in replicas)

@@ -20,7 +20,7 @@ from slurm_plugin.limits.budget_parts import (
     parts,
     runs_of,
 )
-from slurm_plugin.quota.demand import FIRST_TASKS, demand, holdings
+from slurm_plugin.quota.demand import FIRST_TASKS, demand_of, holdings
 from slurm_plugin.quota.types import Policy, Quota, Tenant
 
 NOW_S = 1_000_000
@@ -281,7 +281,7 @@ def test_own_tasks_count_all_alike_however_many_the_budget_has_enough_for():
     array = waiting(0, SLICES, qos="slicewise_a", task_index=None, untouched=tasks)
     for minutes in (0, 9_999, 10_000, 20_000, 100_000):
         jobs = let(policy, {"a": minutes}, array)
-        assert demand(policy, jobs, GPU, COSTS) == {"a": 10_000}
+        assert demand_of(policy, holdings(jobs, GPU, COSTS)) == {"a": 10_000}
 
 
 @pytest.mark.parametrize("reason", ["QOSGrpGRES", "AssocMaxJobsLimit", "Dependency"])

@@ -1,6 +1,6 @@
 """Tests what jobs hold and wait for, and the capacity of the cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from slurm_plugin.quota.demand import (
     Held,
     PendingDemand,
     capacity,
-    demand,
+    demand_of,
     guaranteed_instances,
     guaranteed_use,
     held,
@@ -29,7 +29,7 @@ from slurm_plugin.quota.demand import (
     waits_for_quota,
     within_guarantees,
 )
-from slurm_plugin.quota.types import Quota, Tenant
+from slurm_plugin.quota.types import Policy, Quota, Tenant
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 MANAGED = frozenset({"gpu", "big"})
@@ -78,6 +78,11 @@ def job(account: str = "vision", state: JobState = JobState.RUNNING, **changes: 
 
 def waiting(account: str = "vision", **changes: Any) -> JobView:
     return job(account, JobState.PENDING, **{"reason": "Priority", **changes})
+
+
+def wanted(policy: Policy, jobs: Iterable[JobView]) -> Mapping[str, int]:
+    """What accounts' jobs hold and wait for."""
+    return demand_of(policy, holdings(jobs, MANAGED, COSTS))
 
 
 def test_of_all_that_slurm_names_these_wait_for_quota():
@@ -143,30 +148,30 @@ def test_sentences_of_slurm_s_say_what_its_names_do(reason: str, for_quota: bool
     ],
 )
 def test_what_one_job_holds_or_waits_for(one: JobView, millislices: int):
-    assert demand(ROOM, [one], MANAGED, COSTS).get("vision", 0) == millislices
+    assert wanted(ROOM, [one]).get("vision", 0) == millislices
 
 
 def test_demand_is_by_account():
     jobs = [job("a"), waiting("a"), waiting("b")]
-    assert demand(ROOM, jobs, MANAGED, COSTS) == {"a": 4000, "b": 2000}
+    assert wanted(ROOM, jobs) == {"a": 4000, "b": 2000}
 
 
 def test_jobs_in_the_tenants_own_qos_want_no_loan():
     policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
     own = [job(qos="slicewise_vision"), *[waiting(qos="slicewise_vision")] * 4]
-    assert demand(policy, own, MANAGED, COSTS) == {"vision": 2000}
+    assert wanted(policy, own) == {"vision": 2000}
     borrowed = waiting(qos="slicewise-borrowed")
-    assert demand(policy, [*own, borrowed], MANAGED, COSTS) == {"vision": 4000}
+    assert wanted(policy, [*own, borrowed]) == {"vision": 4000}
 
 
 def test_what_is_too_little_for_a_job_of_the_own_qos_is_wanted_by_none():
     """A whole GPU never starts on three slices; a smaller job behind it does."""
     policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
     large = waiting(qos="slicewise_vision", tres={"gres/gpu:7g.80gb": "1", "node": "1"})
-    assert demand(policy, [large], MANAGED, COSTS) == {}
-    assert demand(policy, [large, waiting(qos="slicewise_vision")], MANAGED, COSTS) == {
-        "vision": 2000
-    }
+    assert wanted(policy, [large]) == {}
+    assert demand_of(
+        policy, holdings([large, waiting(qos="slicewise_vision")], MANAGED, COSTS)
+    ) == {"vision": 2000}
 
 
 @pytest.mark.parametrize("field", ["state", "tres", "start_s", "task_index", "uid"])
@@ -174,13 +179,16 @@ def test_of_a_tenant_whose_job_can_not_be_read_nothing_is_lent(field: str):
     policy = {name: Tenant(name, "", Quota(Millislices(3000))) for name in ("vision", "nlp")}
     state = JobState.OTHER if field == "state" else JobState.RUNNING
     odd = job(state=state, tres={}, unread=frozenset({field}))
-    assert demand(policy, [odd, job("nlp")], MANAGED, COSTS) == {"vision": 3000, "nlp": 2000}
+    assert wanted(policy, [odd, job("nlp")]) == {
+        "vision": 3000,
+        "nlp": 2000,
+    }
     elsewhere = replace(odd, partition="cpu")
-    assert demand(policy, [elsewhere], MANAGED, COSTS) == {}
+    assert wanted(policy, [elsewhere]) == {}
     ended = replace(odd, state=JobState.ENDED)
-    assert demand(policy, [ended], MANAGED, COSTS) == {}
+    assert wanted(policy, [ended]) == {}
     known = replace(job(), end_s=None, unread=frozenset({"end_s"}))
-    assert demand(policy, [known], MANAGED, COSTS) == {"vision": 2000}
+    assert wanted(policy, [known]) == {"vision": 2000}
 
 
 def test_a_job_of_an_unknown_state_holds_what_it_has():
@@ -265,21 +273,21 @@ def test_jobs_that_wait_for_something_else_want_no_loan_and_keep_nothing_from_ot
 ) -> None:
     """But for a budget, of which others give back something at any moment."""
     waiting = job(state=JobState.PENDING, qos="slicewise-borrowed", reason=reason)
-    assert demand(ROOM, [waiting], MANAGED, COSTS) == {}
+    assert wanted(ROOM, [waiting]) == {}
     own = job(state=JobState.PENDING, reason=reason)
-    assert demand(ROOM, [own], MANAGED, COSTS).get("vision", 0) == own_millislices
+    assert wanted(ROOM, [own]).get("vision", 0) == own_millislices
     runs = job(qos="slicewise-borrowed", reason=reason)
-    assert demand(ROOM, [runs], MANAGED, COSTS) == {"vision": 2000}
+    assert wanted(ROOM, [runs]) == {"vision": 2000}
 
 
 def test_of_an_array_that_throttles_itself_only_counts_what_runs_until_the_next_may_start() -> None:
     """Its tenant lent nothing for as long as the array had tasks."""
     tasks = waiting(reason="JobArrayTaskLimit", untouched=frozenset(range(1, 200)))
-    assert demand(ROOM, [job(), tasks], MANAGED, COSTS) == {"vision": 2000}
+    assert wanted(ROOM, [job(), tasks]) == {"vision": 2000}
     assert guaranteed_use([job(), tasks], MANAGED, COSTS) == {"vision": 2000}
     assert waiting_for_own([tasks], MANAGED, COSTS) == {}
     may_start = replace(tasks, reason="QOSGrpBilling")
-    assert demand(ROOM, [may_start], MANAGED, COSTS) == {"vision": 8000}
+    assert wanted(ROOM, [may_start]) == {"vision": 8000}
     assert waiting_for_own([may_start], MANAGED, COSTS).keys() == {"vision"}
 
 
@@ -374,7 +382,7 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     jobs = [job(), small, large, waiting(job_id=10, reason="QOSGrpGRES")]
     assert list(within_guarantees(holdings(jobs, MANAGED, COSTS), BY_TYPE)) == [large]
     assert list(late_jobs(jobs, BY_TYPE, MANAGED, COSTS, 10**9)) == [large]
-    assert demand(BY_TYPE, jobs, MANAGED, COSTS) == {"vision": 5500}
+    assert wanted(BY_TYPE, jobs) == {"vision": 5500}
     used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS))
     assert used.waiting == {"slicewise_vision": 3500}
     assert used.own_first == {"slicewise_vision"}
