@@ -126,6 +126,8 @@ class Site:
         # When something changed first since the last round; inf if nothing did.
         self._changed_s = -inf
         self._round_s = -inf
+        # The jobs after the last round, and those of them that had not ended.
+        self._shown: Sequence[JobView] = ()
         self._seen: Sequence[JobView] = ()
         self._waits = False
         self._told = 0
@@ -280,7 +282,7 @@ class Site:
         self._collect()
         self._changed_s = inf
         jobs = self._model.jobs
-        is_new = _going_on(jobs) != self._seen or now_s >= self._round_s + _SAME_S
+        is_new = (jobs is not self._shown and _going_on(jobs) != self._seen) or now_s >= self._round_s + _SAME_S
         is_new = is_new or self._minutes_s() <= now_s
         self._waits = any(map(is_waiting, jobs))
         is_wanted = is_new and self._waits
@@ -292,7 +294,8 @@ class Site:
             return
         self._collect()
         self._slicewise.round()
-        self._round_s, self._seen = self._model.now_s, _going_on(self._model.jobs)
+        self._round_s, self._shown = self._model.now_s, self._model.jobs
+        self._seen = _going_on(self._shown)
 
     def _collect(self) -> None:
         """Take the runs that have ended."""

@@ -6,7 +6,7 @@ jobs may still take, plus what further jobs may immediately start with there. Al
 add up to no more than it has.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -96,13 +96,16 @@ class BudgetPart:
 
 def may_still_take(there: Holdings, now_s: float) -> Mapping[tuple[str, str], int]:
     """Sum up the millislice-minutes that runs may still take, by account and QOS."""
-    found = defaultdict[tuple[str, str], int](int)
-    for job, cost, place in there.priced:
-        # As of ``minutes_left``: a round asks it of each run.
-        if (end_s := job.end_s) is not None and end_s > now_s:
-            if minutes := int(end_s - now_s) * cost // 60:
-                found[place] += minutes
-    return dict(found)
+    found: dict[tuple[str, str], int] = {}
+    for place, runs in there.places.items():
+        minutes = 0
+        for job, cost, _ in runs:
+            # As of ``minutes_left``: a round asks it of each run.
+            if (end_s := job.end_s) is not None and end_s > now_s:
+                minutes += int(end_s - now_s) * cost // 60
+        if minutes:
+            found[place] = minutes
+    return found
 
 
 def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:

@@ -81,6 +81,8 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     # Only Slurm knows for which of these tasks GPUs are free, so all that could start count.
     wanted = sum(cost for cost in use.tasks.get(on_loan, ()) if cost <= room + spare)
     moved += min(spare, max(0, wanted - room))
+    if not moved:
+        return ceiling
     return replace(
         ceiling,
         own_limit_millislices=Millislices(own - moved),
@@ -100,6 +102,8 @@ def less_elsewhere(
 
 
 def _less(ceiling: Ceiling, held: int) -> Ceiling:
+    if not held:
+        return ceiling
     own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
     return replace(
         ceiling,

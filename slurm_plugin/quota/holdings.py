@@ -1,7 +1,7 @@
 """The jobs of managed partitions at one moment, and what those that run hold, summed up once."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -13,7 +13,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 
 
-_OF_RUNS = frozenset({"priced", "ending", "by_qos", "by_account"})
+_OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_account"})
 """What is computed once and follows from the runs alone."""
 
 
@@ -55,9 +55,18 @@ class Holdings:
         """
         if len(self.runs) == len(before.runs) and all(map(is_, self.runs, before.runs)):
             return before.with_others(self.others)
-        known = {id(one.job): one for one in before.priced}
-        found = Holdings(self.runs, self.others, self.costs)
-        vars(found)["priced"] = tuple(known.get(id(job)) or found.price(job) for job in self.runs)
+        found, known = Holdings(self.runs, self.others, self.costs), before.by_id
+        by_id = {key: known.get(key) or found.price(job) for job in self.runs if (key := id(job))}
+        come = [by_id[key] for key in by_id.keys() - known.keys()]
+        gone = [known[key] for key in known.keys() - by_id.keys()]
+        others = {one.place for one in (*come, *gone)}
+        places = {place: runs for place, runs in before.places.items() if place not in others}
+        sums = {place: amount for place, amount in before.by_qos.items() if place not in others}
+        for place in others:
+            stay = (one for one in before.places.get(place, ()) if id(one.job) in by_id)
+            if runs := (*stay, *(one for one in come if one.place == place)):
+                places[place], sums[place] = runs, _sum(runs)
+        vars(found).update(by_id=by_id, places=places, by_qos=sums)
         return found
 
     def price(self, job: JobView) -> PricedRun:
@@ -65,9 +74,22 @@ class Holdings:
         return PricedRun(job, run_cost(job.gpus, self.costs), (job.account, job.qos))
 
     @cached_property
-    def priced(self) -> tuple[PricedRun, ...]:
+    def by_id(self) -> Mapping[int, PricedRun]:
+        """What each of the runs holds, by the record itself, in the order of the runs."""
+        return {id(job): self.price(job) for job in self.runs}
+
+    @property
+    def priced(self) -> Iterable[PricedRun]:
         """What each of the runs holds."""
-        return tuple(map(self.price, self.runs))
+        return self.by_id.values()
+
+    @cached_property
+    def places(self) -> Mapping[tuple[str, str], Sequence[PricedRun]]:
+        """The runs of each account in each QOS."""
+        found = defaultdict[tuple[str, str], list[PricedRun]](list)
+        for one in self.priced:
+            found[one.place].append(one)
+        return dict(found)
 
     @cached_property
     def ending(self) -> tuple[PricedRun, ...]:
@@ -79,10 +101,7 @@ class Holdings:
     @cached_property
     def by_qos(self) -> Mapping[tuple[str, str], int]:
         """Millislices that runs hold, by account and QOS; 0 for those without GPUs."""
-        found = defaultdict[tuple[str, str], int](int)
-        for _, cost, place in self.priced:
-            found[place] += cost
-        return dict(found)
+        return {place: _sum(runs) for place, runs in self.places.items()}
 
     @cached_property
     def by_account(self) -> Mapping[str, int]:
@@ -100,3 +119,7 @@ class Holdings:
     def own(self, account: str) -> int:
         """Millislices that the account's runs hold in its own QOS."""
         return self.by_qos.get((account, qos_name(account)), 0)
+
+
+def _sum(runs: Iterable[PricedRun]) -> int:
+    return sum(one.cost_millislices for one in runs)

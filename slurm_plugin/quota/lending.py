@@ -27,8 +27,7 @@ Loans never change without a reason: the same demand leaves them as they are.
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cluster.language.units import Millislices
 from slurm_plugin.quota.tenants import (
@@ -53,7 +52,7 @@ _SLICE_MILLISLICES = 1000
 _Gate = tuple[Literal["lends", "borrows", "out", "in"], str]
 """A point that loans pass: from or to a tenant's own account, out of or into its subtree."""
 
-_Flow = Counter[_Gate]
+Flow = Counter[_Gate]
 """Millislices that pass each gate."""
 
 
@@ -84,17 +83,16 @@ def lend(
     return _paired(policy, kept, (_given(policy, parts, passing) | got) - passing)
 
 
-def fair_shares(
-    policy: Policy, demand: Mapping[str, int], lately: Mapping[str, int]
-) -> Mapping[str, int]:
+def fair_shares(policy: Policy, demand: Mapping[str, int], past: Flow) -> Mapping[str, int]:
     """Compute the millislices that each tenant would borrow in all by ``lend``, where it lends anew.
 
-    What is lent already makes no difference to that: it decides from whom a tenant borrows.
+    ``past`` is what ``borrowed_lately`` says. What is lent already makes no difference: it decides
+    from whom a tenant borrows.
     """
     idle, want = _idle_and_wanted(policy, demand)
     if not any(want.values()):
         return dict.fromkeys(policy, 0)
-    got = _got(policy, _parts(policy, idle, want, borrowed_lately(policy, lately)))
+    got = _got(policy, _parts(policy, idle, want, past))
     return {name: got["borrows", name] for name in policy}
 
 
@@ -149,7 +147,7 @@ def crossing(policy: Policy, loans: Iterable[Loan]) -> tuple[Mapping[str, int], 
     return {name: flow["out", name] for name in policy}, {name: flow["in", name] for name in policy}
 
 
-def _flow(policy: Policy, loans: Iterable[Loan]) -> _Flow:
+def _flow(policy: Policy, loans: Iterable[Loan]) -> Flow:
     """Sum up what the loans carry through each gate."""
     flow: defaultdict[_Gate, int] = defaultdict(int)
     for loan in loans:
@@ -176,7 +174,7 @@ def _cut(
     policy: Policy, loans: Iterable[Loan], lends: Mapping[str, int], borrows: Mapping[str, int]
 ) -> tuple[Loan, ...]:
     """Cut loans to the quotas' limits and to what each own account may lend and borrow."""
-    room: _Flow = Counter()
+    room: Flow = Counter()
     for name, tenant in policy.items():
         room["lends", name], room["borrows", name] = lends[name], borrows[name]
         room["out", name] = tenant.quota.lending_limit_millislices
@@ -189,7 +187,7 @@ def _ends(loan: Loan) -> tuple[str, str]:
     return loan.lender, loan.borrower
 
 
-def _passing(policy: Policy, loans: Iterable[Loan], room: _Flow) -> Iterator[Loan]:
+def _passing(policy: Policy, loans: Iterable[Loan], room: Flow) -> Iterator[Loan]:
     """Yield each loan in turn, cut to the room at its gates, and take that room."""
     for loan in loans:
         gates = _gates(policy, loan)
@@ -200,8 +198,7 @@ def _passing(policy: Policy, loans: Iterable[Loan], room: _Flow) -> Iterator[Loa
             yield Loan(loan.lender, loan.borrower, Millislices(amount))
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """An own account or a subtree that lends and borrows among its siblings at one tenant.
 
     All amounts are in millislices.
@@ -226,14 +223,14 @@ _Parts = Mapping[str, Sequence[_Part]]
 """The parts that lend to each other at each tenant, and at "" above the whole tree."""
 
 
-def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> _Flow:
+def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> Flow:
     """Compute what own accounts and subtrees have lately borrowed, in millislices of whole slices.
 
     ``lately`` is what each tenant's own jobs have held on average, in millislices.
     """
     nominal, own = effective_nominal(policy), guaranteed_quota(policy)
     sums = Counter({name: lately.get(name, 0) for name in policy})
-    past: _Flow = Counter()
+    past: Flow = Counter()
     for name in reversed(downward(policy)):
         past["borrows", name] = _whole(lately.get(name, 0) - own[name])
         past["in", name] = _whole(sums[name] - nominal[name])
@@ -245,7 +242,7 @@ def _whole(amount: int) -> int:
     return max(0, amount) // _SLICE_MILLISLICES * _SLICE_MILLISLICES
 
 
-def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], past: _Flow) -> _Parts:
+def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], past: Flow) -> _Parts:
     parts: dict[str, list[_Part]] = {"": []}
     for name, tenant in policy.items():
         own = _Part(
@@ -282,13 +279,13 @@ def _sums(parts: Sequence[_Part]) -> tuple[int, int]:
     return sum(part.supply for part in parts), sum(part.want for part in parts)
 
 
-def _supplies(parts: _Parts) -> _Flow:
+def _supplies(parts: _Parts) -> Flow:
     return Counter({part.out: part.supply for here in parts.values() for part in here})
 
 
-def _got(policy: Policy, parts: _Parts) -> _Flow:
+def _got(policy: Policy, parts: _Parts) -> Flow:
     """Compute what each part gets, from the top down."""
-    flow: _Flow = Counter()
+    flow: Flow = Counter()
     for name in ("", *downward(policy)):
         supply, want = _sums(parts[name])
         shares = _shared(parts[name], min(want, supply + flow["in", name]))
@@ -298,7 +295,7 @@ def _got(policy: Policy, parts: _Parts) -> _Flow:
 
 
 def _kept(
-    policy: Policy, current: Iterable[Loan], idle: Mapping[str, int], room: _Flow
+    policy: Policy, current: Iterable[Loan], idle: Mapping[str, int], room: Flow
 ) -> tuple[Loan, ...]:
     """Keep current loans within ``room``, first those of the lender with the most left idle."""
     left = Counter(idle)
@@ -308,9 +305,9 @@ def _kept(
     return tuple(_passing(policy, most_left, room))
 
 
-def _given(policy: Policy, parts: _Parts, least: _Flow) -> _Flow:
+def _given(policy: Policy, parts: _Parts, least: Flow) -> Flow:
     """Compute what each part gives, at least ``least``, from the top down."""
-    flow: _Flow = Counter()
+    flow: Flow = Counter()
     for name in ("", *downward(policy)):
         supply, want = _sums(parts[name])
         total = min(supply, want + flow["out", name])
@@ -399,7 +396,7 @@ def _drawn(parts: Sequence[_Part], least: list[int], total: int) -> list[int]:
     return drawn
 
 
-def _paired(policy: Policy, kept: Iterable[Loan], more: _Flow) -> tuple[Loan, ...]:
+def _paired(policy: Policy, kept: Iterable[Loan], more: Flow) -> tuple[Loan, ...]:
     """Return the kept loans, grown and joined by new ones so that all ``more`` of the flow is used.
 
     The additional flow first enlarges kept loans within their gates.
@@ -417,7 +414,7 @@ _Ends = dict[str, list[tuple[int, str]]]
 """By place in the tree: amounts still to lend or borrow there, each with its tenant."""
 
 
-def _matched(policy: Policy, flow: _Flow) -> Iterator[Loan]:
+def _matched(policy: Policy, flow: Flow) -> Iterator[Loan]:
     """Pair what own accounts still lend and borrow, as near in the tree as possible."""
     lenders: _Ends = {"": []}
     borrowers: _Ends = {"": []}

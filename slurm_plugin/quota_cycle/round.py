@@ -59,7 +59,8 @@ def plan(inputs: QuotaInputs) -> RoundPlan:
         others = {name: amount for name, amount in over.items() if name not in excess}
         there = giving_back(waiting.reclaim_input, inputs, called, excess)
         found = runs_to_end(there, lent.turn, others, waiting.free)
-    return RoundPlan(lent.loans, recalls.left(found.ready), found, over)
+    left = recalls.left(found.ready) if found.ready else called
+    return RoundPlan(lent.loans, left, found, over)
 
 
 def _is_anything_lent(ledger_view: LedgerView) -> bool:

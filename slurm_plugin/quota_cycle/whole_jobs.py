@@ -47,7 +47,7 @@ from slurm_plugin.quota.demand import (
     wanted_on_nodes,
     within_guarantees,
 )
-from slurm_plugin.quota.lending import borrowed_lately, fair_shares, lend, lends_anew
+from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -250,14 +250,15 @@ def lend_whole_jobs(
     wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
     if not waits.queues or not lends_anew(policy, capacity):
         return Lent(lend(policy, wanted, current, capacity, lately))
+    past = borrowed_lately(policy, lately)
     grants = _Grants(
         policy,
         wanted,
         waits,
-        fair_shares(policy, wanted, lately),
+        fair_shares(policy, wanted, past),
         used=_used(policy, demand, waits.queues),
         needs=own_needs(policy, demand, waits.queues, waits.guaranteed),
-        lately=lately,
+        past=past,
     )
     levels, turn = grants.decided()
     return Lent(lend(policy, levels, current, capacity, lately), turn)
@@ -283,11 +284,10 @@ class _Grants:
         *,
         used: Mapping[str, int],
         needs: Mapping[str, int],
-        lately: Mapping[str, int],
+        past: Flow,
     ) -> None:
-        self._policy, self._waits = policy, waits
+        self._policy, self._waits, self._past = policy, waits, past
         self._demand = {name: demand.get(name, 0) for name in policy}
-        self._past = borrowed_lately(policy, lately)
         own = guaranteed_quota(policy)
         self._shares = {name: own[name] + borrowed[name] for name in policy}
         self._used = dict(used)
