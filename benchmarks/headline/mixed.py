@@ -19,7 +19,13 @@ from benchmarks.headline.loads import PHILLY
 from benchmarks.headline.mixed_figures import MixedFigures, mixed_figures, rows_of, saving
 from benchmarks.headline.mixed_load import CAPACITY_MILLISLICES, LAYOUTS, MixedLoad, mixed
 from benchmarks.headline.mixed_services import HOURS, mixed_services, places
-from benchmarks.headline.mixed_systems import MIXED_SETS, SLICEWISE, STATIC, STATIC_GPUS
+from benchmarks.headline.mixed_systems import (
+    MIXED_SETS,
+    SLICEWISE,
+    STATIC,
+    STATIC_GPUS,
+    sets_on,
+)
 from benchmarks.machine import machine
 from benchmarks.reporting import REPORTS
 
@@ -43,11 +49,18 @@ def measure_mixed(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
         sys.exit(str(error))
     _LOADS.update((key, load) for loads in made for key, load in loads.items())
     # Slicewise takes longest, so it begins first.
-    tasks = [(name, *key) for name in reversed([*MIXED_SETS]) for key in _LOADS]
+    tasks = [
+        (name, layout, one)
+        for name in reversed([*MIXED_SETS])
+        for layout, one in _LOADS
+        if name in sets_on(layout)
+    ]
     with get_context("fork").Pool(os.cpu_count()) as pool:
         done = dict(track(pool.imap_unordered(_simulated, tasks), "Simulating", len(tasks)))
     layouts = {
-        layout: rows_of({name: [done[name, layout, one] for one in seeds] for name in MIXED_SETS})
+        layout: rows_of(
+            {name: [done[name, layout, one] for one in seeds] for name in sets_on(layout)}
+        )
         for layout in LAYOUTS
     }
     systems = layouts[MAIN]
@@ -111,6 +124,10 @@ _SERVED = (
     "system", "work done", "services", "batch", "allocated", "worst in time", "mean",
     "slice-h a million", "lost requests",
 )  # fmt: skip
+_SHARES = (
+    "system", "services", "batch", "headroom", "loading", "lost", "idle: wanted", "other type",
+    "unwanted",
+)  # fmt: skip
 _BATCH = ("system", "wait, mean", "p99", "worst tenant", "late", "lost slice-h", "Jain")
 
 
@@ -122,7 +139,7 @@ def show_mixed(report: Mapping[str, Any]) -> None:
         title = (
             f"services and batch, {layout}: {found['capacity_slices']:.0f} slices, seeds {seeds}"
         )
-        for columns, cells in ((_SERVED, _served), (_BATCH, _batch)):
+        for columns, cells in ((_SERVED, _served), (_SHARES, _shares), (_BATCH, _batch)):
             table = Table(title=title, box=None, header_style="bold", title_justify="left")
             for column in columns:
                 table.add_column(column, justify="left" if column == "system" else "right")
@@ -144,6 +161,15 @@ def _served(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{100 * row[key]:.2f} %"
     yield f"{row['per_million']:,.0f}"
     yield f"{row['lost_requests']:,.0f}"
+
+
+def _shares(row: Mapping[str, Any]) -> Iterator[str]:
+    yield row["system"]
+    for key in (
+        "utilisation_services", "utilisation_batch", "headroom", "loading", "lost",
+        "idle_wanted", "idle_other_type", "idle_unwanted",
+    ):  # fmt: skip
+        yield f"{100 * row[key]:.1f} %"
 
 
 def _batch(row: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.headline.figures import work
 from benchmarks.headline.mixed_load import CAPACITY_MILLISLICES, SETTINGS, MixedLoad
+from benchmarks.headline.mixed_shares import idle, loading_s
 from benchmarks.headline.mixed_systems import MixedRecord
 from simulation.runs.figures import Figures
 from simulation.runs.measure import Guarantee, Yardstick, measured
@@ -27,7 +28,10 @@ class MixedFigures:
     Attributes:
         utilisation: work done for requests and jobs; ``utilisation_services`` and
             ``utilisation_batch`` are its parts.
-        allocated: what replicas and jobs held.
+        allocated: what replicas and jobs held. Beside work it is ``loading`` of models, ``lost``
+            runs that a preemption threw away, and ``headroom`` of replicas that had less to do, or
+            went.
+        idle_wanted, idle_other_type, idle_unwanted: the rest, see ``mixed_shares.Idle``.
         attainment: share of the requests of the worst service that kept its aim;
             ``attainment_mean`` is that of the mean of all services.
         lost_requests: whose replica ended while it worked on them.
@@ -43,6 +47,12 @@ class MixedFigures:
     utilisation_services: float
     utilisation_batch: float
     allocated: float
+    loading: float
+    headroom: float
+    lost: float
+    idle_wanted: float
+    idle_other_type: float
+    idle_unwanted: float
     attainment: float
     worst_service: str
     attainment_mean: float
@@ -73,12 +83,19 @@ def mixed_figures(system: str, record: MixedRecord, load: MixedLoad) -> MixedFig
     waiting = max(shown.tenants, key=lambda one: one.wait_mean_s)
     requests = sum(one.requests for one in outcomes)
     hours = sum(one.slice_s for one in outcomes) / _HOUR_S
+    loads_s, rest = loading_s(record.services, load), idle(record, load)
     return MixedFigures(
         system=system,
         utilisation=(done_s + kept_s) / capacity_s,
         utilisation_services=done_s / capacity_s,
         utilisation_batch=kept_s / capacity_s,
         allocated=(hours * _HOUR_S + kept_s + lost_s) / capacity_s,
+        loading=loads_s / capacity_s,
+        headroom=(hours * _HOUR_S - done_s - loads_s) / capacity_s,
+        lost=lost_s / capacity_s,
+        idle_wanted=rest.wanted_s / capacity_s,
+        idle_other_type=rest.other_type_s / capacity_s,
+        idle_unwanted=rest.unwanted_s / capacity_s,
         attainment=worst.attainment,
         worst_service=worst.service,
         attainment_mean=mean([one.attainment for one in outcomes]),

@@ -1,13 +1,15 @@
 """The systems under the mixed load: who runs services and jobs where, and by which rule."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor
 
 from benchmarks.headline.hpa_pods import HpaPods
 from benchmarks.headline.kueue_site import KueueSite
 from benchmarks.headline.mixed_load import (
     COSTS,
+    HALF,
+    LAYOUTS,
     NODES,
     SETTINGS,
     MixedLoad,
@@ -24,7 +26,10 @@ from benchmarks.headline.mixed_services import (
     recorded,
 )
 from benchmarks.headline.systems import QOS_FIRST, SHARES_FIRST
+from cluster.language.mig_profiles import board
 from cluster.language.units import Millislices
+from cluster.mig.layouts import geometry
+from cluster.settings.file import Settings
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
 from simulation.services.figures import ServiceRecord
 from simulation.site.loop import Site, SiteTimes
@@ -32,18 +37,35 @@ from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
 from simulation.site.records import SiteRecord
 from simulation.site.requests import Replay, Replayable, replays
 from simulation.slurm_model.requests import QosLimits
+from simulation.snapshot.boards import boards_of, with_pads
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 
 STATIC_GPUS, STATIC, FAIR_SHARE = "static_gpus", "static", "fair_share"
 PRIORITY, KUEUE_HPA, SLICEWISE = "priority", "kueue_hpa", "slicewise"
+SLICEWISE_RECUT = "slicewise_recut"
+
+_ON_MIG = {WHOLE: "7g.80gb"}
+"""What a whole GPU is where it is cut again: one MIG instance."""
+_RECUT = Settings.model_validate(
+    {
+        "cluster": {"name": "headline", "partitions": [PARTITION]},
+        "gpus": {"A100-80GB": {"types": [SLICE, HALF, _ON_MIG[WHOLE]]}},
+        "repartition": {"allowed": True},
+    }
+)
 
 
 @dataclass(frozen=True)
 class MixedRecord:
-    """What a system left behind: its batch jobs, and what became of each service."""
+    """What a system left behind: its batch jobs, and what became of each service.
+
+    Attributes:
+        instances: those of the cluster by type, where they are not those of the load.
+    """
 
     site: SiteRecord
     services: tuple[ServiceRecord, ...]
+    instances: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def static_gpus(load: MixedLoad) -> MixedRecord:
@@ -53,7 +75,8 @@ def static_gpus(load: MixedLoad) -> MixedRecord:
     capacity = sum(COSTS[kind] * count for kind, count in load.instances.items())
     rest = shrunk(_left(load), (capacity - taken) / (capacity - reserved))
     owned = divided(rest, demand_s(load.jobs, load.end_s))
-    return MixedRecord(_partitions(load, owned), _always_on(load, on_whole=True))
+    there = {**rest, WHOLE: rest.get(WHOLE, 0) + sum(one.gpus for one in load.services)}
+    return MixedRecord(_partitions(load, owned), _always_on(load, on_whole=True), there)
 
 
 def shrunk(instances: Mapping[str, int], share: float) -> Mapping[str, int]:
@@ -106,12 +129,52 @@ def slicewise(load: MixedLoad) -> MixedRecord:
     Slurm preempts the youngest first, as Slicewise advises.
     """
     cluster = _cluster(load, load.instances, youngest_first=True)
+    return _by_slicewise(load, cluster, SETTINGS, load.guaranteed_types)
+
+
+def slicewise_recut(load: MixedLoad) -> MixedRecord:
+    """Slicewise, where GPUs are cut again as jobs ask, by the default settings.
+
+    Whole GPUs are in MIG mode, too: as one instance.
+    """
+    jobs = tuple(replace(job, gpus=_renamed(job.gpus, _ON_MIG)) for job in load.jobs)
+    types = {name: _renamed(of, _ON_MIG) for name, of in load.guaranteed_types.items()}
+    cluster = _cluster(load, _renamed(load.instances, _ON_MIG), youngest_first=True)
+    cluster = replace(cluster, nodes=tuple(map(_cut_again, cluster.nodes)))
+    found = _by_slicewise(replace(load, jobs=jobs), cluster, _RECUT, types)
+    back = {new: old for old, new in _ON_MIG.items()}
+    ran = tuple(replace(job, gpus=_renamed(job.gpus, back)) for job in found.site.jobs)
+    return replace(found, site=replace(found.site, jobs=ran))
+
+
+def _renamed(instances: Mapping[str, int], names: Mapping[str, str]) -> Mapping[str, int]:
+    return {names.get(kind, kind): count for kind, count in instances.items()}
+
+
+def _cut_again(node: SimulatedNode) -> SimulatedNode:
+    """The node with boards that are each cut into instances of one type."""
+    boards = boards_of(node.gpus, _RECUT)
+    if boards is None:
+        raise ValueError(f"{node.name}: its instances fit on no boards")
+    alike = sorted(geometry(board(boards.model)).layouts, key=sorted)
+    layouts = []
+    for kind, count in node.gpus.items():
+        profiles = (one for one in alike if {place.profile for place in one} == {kind})
+        full = max(profiles, key=len)
+        layouts += [tuple(sorted(full, key=lambda place: place.start))] * (count // len(full))
+    boards = replace(boards, layouts=tuple(layouts))
+    return replace(node, gpus=with_pads(node.gpus, boards), boards=boards)
+
+
+def _by_slicewise(
+    load: MixedLoad, cluster: SimulatedCluster, settings: Settings, types: Shares
+) -> MixedRecord:
     services = tuple(one.slices for one in load.services)
-    policy = tenants(load.guarantees, load.guaranteed_types)
+    policy = tenants(load.guarantees, types)
     # A turn each second, as the launcher makes it.
-    plan = SlicewisePlan(SLICEWISE, SETTINGS, policy, services=services, calm_s=0.0)
-    site = Site(cluster, plan, COSTS, _replays(load, cluster), _times(load))
-    record = site.run()
+    plan = SlicewisePlan(SLICEWISE, settings, policy, services=services, calm_s=0.0)
+    costs = settings.costs
+    record = Site(cluster, plan, costs, _replays(load, cluster, costs), _times(load)).run()
     return MixedRecord(record, record.services)
 
 
@@ -141,7 +204,15 @@ MIXED_SETS: Mapping[str, Callable[[MixedLoad], MixedRecord]] = {
     PRIORITY: priority,
     KUEUE_HPA: kueue_hpa,
     SLICEWISE: slicewise,
+    SLICEWISE_RECUT: slicewise_recut,
 }
+
+
+def sets_on(layout: str) -> Mapping[str, Callable[[MixedLoad], MixedRecord]]:
+    """The systems that are compared on a layout: where all ask for one type, nothing is cut."""
+    if len(LAYOUTS[layout]) > 1:
+        return MIXED_SETS
+    return {name: run for name, run in MIXED_SETS.items() if name != SLICEWISE_RECUT}
 
 
 def _times(load: MixedLoad) -> SiteTimes:
@@ -183,8 +254,10 @@ def _partitions(load: MixedLoad, owned: Mapping[str, Mapping[str, int]]) -> Site
     )
 
 
-def _replays(load: MixedLoad, cluster: SimulatedCluster) -> tuple[Replay, ...]:
-    can = Replayable(cluster, COSTS)
+def _replays(
+    load: MixedLoad, cluster: SimulatedCluster, costs: Mapping[str, Millislices] = COSTS
+) -> tuple[Replay, ...]:
+    can = Replayable(cluster, costs)
     numbered = ((number, job) for number, job in enumerate(load.jobs))
     return replays(numbered, can, begin_s=load.begin_s, end_s=load.end_s)
 

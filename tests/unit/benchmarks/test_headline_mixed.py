@@ -40,11 +40,21 @@ from benchmarks.headline.mixed_services import (
     fewest,
     fullest,
 )
-from benchmarks.headline.mixed_systems import MIXED_SETS, SLICEWISE, STATIC, shrunk
+from benchmarks.headline.mixed_shares import idle
+from benchmarks.headline.mixed_systems import (
+    MIXED_SETS,
+    SLICEWISE,
+    SLICEWISE_RECUT,
+    STATIC,
+    MixedRecord,
+    sets_on,
+    shrunk,
+)
 from benchmarks.headline.plot import bars
 from simulation.history.jobs import HistoryJob
 from simulation.services.figures import outcome
 from simulation.services.service import EngineModel, SimulatedService
+from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
 
 HOUR_S = 3600.0
 TABLE = ((1, 1.0), (2, 1.5), (4, 2.5))
@@ -235,6 +245,48 @@ def test_batch_gets_the_slices_that_services_leave_idle(system: str) -> None:
     by = replace(by, services=(idle,))
     assert mixed_figures(system, MIXED_SETS[system](by), by).unstarted == 0
     assert mixed_figures(STATIC, MIXED_SETS[STATIC](by), by).unstarted > 0
+
+
+def waited(kind: str, count: int, *runs: ReplayedRun) -> tuple[ReplayedJob, ...]:
+    """So many jobs from the beginning on."""
+    one = ReplayedJob(1, "batch1", 1000, BEGIN_S, inf, runs, gpus={kind: 1})
+    return (one,) * count
+
+
+def test_idle_instances_could_serve_who_waits_for_their_type_and_cut_anew_others() -> None:
+    """Of 112 slices two run; 120 jobs wait for slices, one for a half, for a third of the time."""
+    by = load()
+    run = ReplayedRun(BEGIN_S, None)
+    later = ReplayedRun(by.warm_s + by.seconds / 3, None)
+    jobs = (*waited(SLICE, 2, run), *waited(SLICE, 120), *waited(HALF, 1, later))
+    record = MixedRecord(SiteRecord(BEGIN_S, by.end_s, jobs), ())
+    found = idle(record, by)
+    assert found.wanted_s == pytest.approx((110 + 3.5 / 3) * by.seconds)
+    assert found.other_type_s == pytest.approx(10 * by.seconds)
+    rest = 112 - 10 - 3.5
+    assert found.unwanted_s == pytest.approx(rest * by.seconds)
+    cut = replace(record, site=replace(record.site, recuts=()))
+    assert idle(cut, by).wanted_s == 0.0
+    assert idle(cut, by).other_type_s == pytest.approx((120 + 3.5 / 3) * by.seconds)
+
+
+@pytest.mark.parametrize("system", ["static_gpus", SLICEWISE, SLICEWISE_RECUT])
+def test_all_of_the_capacity_is_accounted_for(system: str) -> None:
+    by = load(*[job("batch1", 650.0, 900.0) for _ in range(INSTANCES[SLICE])])
+    found = mixed_figures(system, MIXED_SETS[system](by), by)
+    used = (found.utilisation, found.headroom, found.loading, found.lost)
+    idle_ = (found.idle_wanted, found.idle_other_type, found.idle_unwanted)
+    assert sum((*used, *idle_)) == pytest.approx(1.0, abs=5e-3)
+    assert found.headroom > 0.0
+
+
+def test_where_gpus_are_cut_again_more_small_jobs_run() -> None:
+    by = load(*[job("batch1", 650.0, 1500.0) for _ in range(INSTANCES[SLICE] + 20)])
+    record = MIXED_SETS[SLICEWISE_RECUT](by)
+    assert mixed_figures(SLICEWISE_RECUT, record, by).unstarted == 0
+    assert record.site.recuts
+    assert SLICEWISE_RECUT in sets_on("mixed")
+    assert SLICEWISE_RECUT not in sets_on("alike")
 
 
 def test_figures_of_several_loads_are_means() -> None:
