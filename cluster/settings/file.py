@@ -358,7 +358,7 @@ class PrioritySettings(_Section):
         2, ge=0, le=1000, description="Weight of a service's backlog; 0 leaves the term out."
     )
     area_weight: int = Field(
-        2,
+        5,
         ge=0,
         le=1000,
         description="Weight of how little a job asks for (slices × time); 0 leaves the term out.",

@@ -8,21 +8,21 @@ from slurm_plugin.admission.priority import Formula, PriorityTerms, area, share,
 
 _HOUR_S, _DAY_S = 3600, 86_400
 _WEEK_S = 7 * _DAY_S
-_FORMULA = Formula(3, 5, 2, 2, max=10_000, wait_full_s=_DAY_S, quantum=100)
+_FORMULA = Formula(3, 5, 2, 5, max=10_000, wait_full_s=_DAY_S, quantum=100)
 
 
 @pytest.mark.parametrize(
     ("terms", "expected"),
     [
         (PriorityTerms("low", share=0.0), 0),
-        (PriorityTerms("normal", share=0.5, area=1.0), 5_000),
-        (PriorityTerms("normal", share=1.0, area=1.0), 7_083),
-        (PriorityTerms("normal", share=1.0, area=area(56_000, _DAY_S)), 6_040),
-        (PriorityTerms("high", share=1.0, area=1.0), 8_333),
+        (PriorityTerms("normal", share=0.5, area=1.0), 6_000),
+        (PriorityTerms("normal", share=1.0, area=1.0), 7_666),
+        (PriorityTerms("normal", share=1.0, area=area(56_000, _DAY_S)), 5_581),
+        (PriorityTerms("high", share=1.0, area=1.0), 8_666),
         (PriorityTerms("high", share=1.0, urgency=1.0, area=1.0), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S / 2), 1_250),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S * 3 / 4), 4_218),
-        (PriorityTerms("high", share=1.0, area=1.0, wait_s=_DAY_S / 2), 8_541),
+        (PriorityTerms("high", share=1.0, area=1.0, wait_s=_DAY_S / 2), 8_833),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=9 * _DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=-5.0), 0),

@@ -75,7 +75,7 @@ DECIDED_MARK = JobChange(admin_comment=f"site {DECIDED}")
 
 
 def change(**values: Any) -> JobChange:
-    return JobChange(qos="slicewise_vision", site_factor=6500, **values)
+    return JobChange(qos="slicewise_vision", site_factor=7666, **values)
 
 
 OPEN = [
@@ -108,7 +108,7 @@ async def test_its_script_has_a_say() -> None:
     slurm.requested = JobRequest(gres="gres:gpu:1", requeue=False)
     await decided(slurm, turns=2)
     comment = "site slicewise:1 token=ab12 tenant=vision class=low"
-    typed = JobChange("slicewise_vision", 5000, "gpu:1g.10gb:1")
+    typed = JobChange("slicewise_vision", 6666, "gpu:1g.10gb:1")
     held = replace(typed, admin_comment=f"site {AUTO.text()}")
     mark = JobChange(admin_comment=comment)
     assert slurm.changes[:3] == [(7, CLEAR), (7, held), (7, mark)]
