@@ -5,11 +5,14 @@ scales down, one write to slurmdbd fails just as a lender takes its quota back.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from typing import TYPE_CHECKING
+
+from slurm_database import COSTS
 
 from cluster.language.jobs import JobState
 from cluster.language.periods import Period
@@ -19,6 +22,7 @@ from cluster.slurm.interface import Tasks
 from fault_world.faults import Fault, seeded
 from fault_world.site_plan import Submitted
 from simulation.services.requests import ServiceRequests
+from simulation.services.service import SimulatedService
 from slurm_plugin.quota.types import Budget, TenantUpdate
 
 if TYPE_CHECKING:
@@ -34,6 +38,14 @@ _SCALES_S = 60.0
 """Seconds for which an owner waits for a service to scale down, to cancel it then."""
 _SHORT_S = 0.4
 """Seconds of a run that ends in the second in which it starts."""
+_ROUNDS = 2
+"""How often lenders take their quota back."""
+_LOADS_S = 50.0
+"""Seconds for which a service is under load before lenders take their quota back."""
+_CROWD = 4
+"""Requests at a time for each replica that it may have, twice as many as it works on."""
+_BACK_S = 20.0
+"""Seconds beside the grace for which lenders want their quota."""
 _AMPLE = MillisliceSeconds(10**13)
 _AGAIN_S = 3.0
 """Seconds that the turn of a loop may take beside its pause."""
@@ -51,10 +63,10 @@ class ExercisePlan:
         loses_slot: whether an owner cancels one slot of a service.
         releases_slot: whether somebody releases a slot that nobody wants, where it finds no room.
         fails_write: how one change of limits fails while a lender takes its quota back.
-        silences: who does not answer while the grace of a recall ends: slurmctld, or only
-            every other answer about nodes is missing: some looks are half ones, and limits are
-            still compiled.
-        silent_before_s: how long before the end of the grace that begins.
+        silences: who does not answer while a recall goes on: slurmctld, or only every other answer
+            about nodes is missing: some looks are half ones, and limits are still compiled.
+        silent_from: whether that begins with the recall, or shortly before the end of its grace.
+        silent_before_s: how long before.
         cancels: whether services are cancelled as they scale down.
         is_before: whether that is right when the launcher asks for fewer slots, not ``later_s``
             after the daemon has requeued some.
@@ -68,6 +80,7 @@ class ExercisePlan:
     releases_slot: bool
     fails_write: Fault | None
     silences: str | None
+    silent_from: str
     silent_before_s: float
     cancels: bool
     is_before: bool
@@ -89,6 +102,7 @@ def exercises(plan: "SitePlan", undecided: Sequence[Submitted]) -> ExercisePlan:
         cancels=random.random() < 0.6,
         is_before=random.random() < 0.5,
         later_s=random.choice((0.0, random.uniform(0.0, 5.0))),
+        silent_from=random.choice(("recall", "grace")),
     )
 
 
@@ -165,6 +179,38 @@ class Exercises:
                 return True
         return False
 
+    async def take_back(self, guest: SimulatedService) -> None:
+        """A service runs on what others lend; their own jobs come, for all of it, and go."""
+        world, grace_s = self._world, self._world.plan.grace_s
+        one = world.apply(guest)
+        now_s, service_s = world.clock.now_s, guest.engine.service_s[0]
+        gap_s = service_s / (_CROWD * guest.spec.max_replicas)
+        lasts_s = _ROUNDS * (_LOADS_S + grace_s + _BACK_S)
+        more = [now_s + _FILLS_S + i * gap_s for i in range(int(lasts_s / gap_s))]
+        _ask(one.gateway.requests, more, service_s)
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(_LOADS_S)
+            before = len(world.jobs)
+            self.begin_probe()
+            self._come_back(guest)
+            await asyncio.sleep(grace_s + _BACK_S)
+            self.end_probe()
+            for job_id in world.jobs[before:]:
+                world.site.model.cancel(job_id)
+
+    def _come_back(self, guest: SimulatedService) -> None:
+        """As many jobs of all other tenants as their quota pays, first of the service's profile."""
+        model = self._world.site.model
+        there = sum((Counter(node.gpus) for node in model.nodes), Counter[str]())
+        for name, tenant in self._world.plan.policy.items():
+            left = tenant.quota.nominal_millislices
+            for kind in sorted(there, key=lambda one: (one != guest.spec.profile, one)):
+                count = min(there[kind], left // COSTS[kind]) if name != guest.spec.tenant else 0
+                there[kind] -= count
+                left -= count * COSTS[kind]
+                for _ in range(count):
+                    self._world.submit(Submitted(0.0, name, {kind: 1}, 2 * _BACK_S, 120))
+
     def begin_probe(self) -> None:
         """While others have borrowed all that they get."""
         self._is_probed = True
@@ -232,9 +278,13 @@ class Exercises:
             self.broken.append(f"decided on half a look: {said}")
         if said.name == "recalled" and self._is_probed and self._plan.silences is not None:
             grace_s, self._is_probed = world.plan.grace_s, False
+            if self._plan.silent_from == "recall":
+                since_s = until_s = 0.0
+            else:
+                since_s, until_s = max(0.0, grace_s - self._plan.silent_before_s), grace_s
             loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, grace_s - self._plan.silent_before_s), self._silence)
-            loop.call_later(grace_s + self._random.uniform(5, 15), self._let_answer)
+            loop.call_later(since_s, self._silence)
+            loop.call_later(until_s + self._random.uniform(5, 15), self._let_answer)
 
     def _silence(self) -> None:
         self.disturbed_s = self._world.clock.passed_s

@@ -1,5 +1,6 @@
 """Draws a world from a seed: the site, what its users do, and what goes wrong when."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -25,6 +26,10 @@ BEGINS_S = 40.0
 """Seconds without a fault, in which the daemon starts for the first time."""
 _STEPS_S = (-3600.0, -300.0, -20.0, -1.0, 1.0, 20.0, 300.0, 3600.0)
 """By how much the clock of the daemon's host is set: a time server's step, and a wrong hour."""
+_HAS_GUEST = 0.1
+"""Of so many worlds a tenant runs a service on what others lend."""
+_FEW = 4
+"""Replicas that its own quota pays, at most."""
 _UNBOUNDED = MAX_NOMINAL_MILLISLICES
 
 
@@ -142,6 +147,7 @@ class SitePlan:
     Attributes:
         borrowers: jobs that borrow what is idle, once all is served.
         probe: a job of a lender that comes then; None if no tenant could lend.
+        guest: a service on quota that others lend, and take back, in a tenth of worlds.
         refusal: charges that PostgreSQL refuses.
         undecided: jobs of which one may get no answer, once nothing fails any more.
         ends_s: seconds after which nothing goes wrong any more and nobody submits.
@@ -157,6 +163,7 @@ class SitePlan:
     borrowers: tuple[Submitted, ...]
     probe: Submitted | None
     undecided: tuple[Submitted, ...]
+    guest: SimulatedService | None
     refusal: Refusal | None
     ends_s: float
     restart_s: float
@@ -203,6 +210,7 @@ def drawn(seed: int) -> SitePlan:
         borrowers=borrowers,
         probe=probe,
         undecided=_undecided(seeded("undecided", seed), nodes, policy),
+        guest=_guest(seeded("guest", seed), nodes, policy, ends_s),
         ends_s=ends_s,
         restart_s=random.choice((2.0, 10.0, 40.0)),
         lag_s=random.choice((0.0, 5.0, 60.0)),
@@ -256,6 +264,24 @@ def _undecided(
     kind = random.choice([kind for node in nodes for kind in node.gpus])
     able = [name for name in policy if COSTS[kind] <= most_of(policy, name)]
     return tuple(Submitted(0.0, name, {kind: 1}, 15.0, 60) for name in able)
+
+
+def _guest(
+    random: Random, nodes: tuple[SimulatedNode, ...], policy: Policy, ends_s: float
+) -> SimulatedService | None:
+    """A service of the tenant with the least quota, of one replica more than that pays, or two."""
+    if random.random() >= _HAS_GUEST:
+        return None
+    name = min(policy, key=lambda one: policy[one].quota.nominal_millislices)
+    total = sum((Counter(node.gpus) for node in nodes), Counter[str]())
+    own = policy[name].quota.nominal_millislices
+    loan = most_of(policy, name) - own
+    kinds = [kind for kind in sorted(total) if COSTS[kind] <= loan and own // COSTS[kind] < _FEW]
+    if not kinds:
+        return None
+    kind = random.choice(kinds)
+    most = min(total[kind], own // COSTS[kind] + random.choice((1, 2)))
+    return _service(random, ("guest", name, kind), (0, most), ends_s)
 
 
 def most_of(policy: Policy, name: str) -> int:
@@ -360,31 +386,44 @@ def _services(
         kinds[kind] -= least
         at_s = round(random.uniform(BEGINS_S, BEGINS_S + 30), 2)
         arrivals = _arrivals(random, START_S + at_s, START_S + ends_s)
-        spec = ServiceSpec(
-            name=f"s{number}",
-            tenant=tenant,
-            model="model",
-            model_repository="/models",
-            profile=kind,
-            min_replicas=least,
-            max_replicas=random.randint(max(1, least), 4),
-            concurrency=2,
-            keep_alive_s=random.choice((5, 30)),
-            lease_s=random.choice((60, 120, 600)),
-        )
-        engine = EngineModel((random.choice((2.0, 10.0)),), (random.choice((0.5, 3.0)),))
-        service = SimulatedService(
-            spec=spec,
-            engine=engine,
-            arrivals_s=arrivals,
-            sizes=(1.0,) * len(arrivals),
-            user=f"user_{tenant}",
-            uid=1000,
-            partition="gpu",
-            applied_s=START_S + at_s,
-        )
+        most = random.randint(max(1, least), 4)
+        service = _service(random, (f"s{number}", tenant, kind), (least, most), at_s, arrivals)
         found.append(Applied(at_s, service))
     return found
+
+
+def _service(
+    random: Random,
+    words: tuple[str, str, str],
+    replicas: tuple[int, int],
+    at_s: float,
+    arrivals_s: tuple[float, ...] = (),
+) -> SimulatedService:
+    """A service of a name, a tenant and a profile, with so many replicas at least and at most."""
+    name, tenant, kind = words
+    spec = ServiceSpec(
+        name=name,
+        tenant=tenant,
+        model="model",
+        model_repository="/models",
+        profile=kind,
+        min_replicas=replicas[0],
+        max_replicas=replicas[1],
+        concurrency=2,
+        keep_alive_s=random.choice((5, 30)),
+        lease_s=random.choice((60, 120, 600)),
+    )
+    engine = EngineModel((random.choice((2.0, 10.0)),), (random.choice((0.5, 3.0)),))
+    return SimulatedService(
+        spec=spec,
+        engine=engine,
+        arrivals_s=arrivals_s,
+        sizes=(1.0,) * len(arrivals_s),
+        user=f"user_{tenant}",
+        uid=1000,
+        partition="gpu",
+        applied_s=START_S + at_s,
+    )
 
 
 def _may_borrow(policy: Policy, tenant: str, left: Mapping[str, int], cost: int) -> bool:

@@ -43,6 +43,7 @@ from fault_world.site_plan import (
 from fault_world.slurm import PARTITION, Site, SlurmLine
 from fault_world.trace import Trace
 from fault_world.virtual_time import START_S, VirtualLoop, WorldClock, clocks_of, owning
+from simulation.services.service import SimulatedService
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.calendar import Window, WindowKind
@@ -240,13 +241,18 @@ class World:
                 self.trace.note("world", f"the daemon's clock is set by {event.by_s} s")
                 self.clock.ahead_s += event.by_s
             case Applied():
-                one = applied(event.service, len(self.services) + 1, self.site)
-                self.services.append(one)
-                self.trace.note("world", f"service {one.array}: {event.service.spec.values()}")
+                self.apply(event.service)
             case LauncherIsKilled():
                 self.kill_launcher()
             case DaemonIsKilled():
                 self._kill("daemon", self.daemon)
+
+    def apply(self, service: SimulatedService) -> AppliedService:
+        """Its owner applies a service."""
+        one = applied(service, len(self.services) + 1, self.site)
+        self.services.append(one)
+        self.trace.note("world", f"service {one.array}: {service.spec.values()}")
+        return one
 
     def kill_launcher(self) -> None:
         self._kill("launcher", self.launcher)
@@ -369,6 +375,8 @@ class World:
         if self.exercises.lose_slot():
             await self._until(lambda: rules.served(self))
         await self.exercises.release_slot()
+        if self.plan.guest is not None:
+            await self.exercises.take_back(self.plan.guest)
         await self._probe()
         await self.exercises.scaled_down()
         for one in self.services:
