@@ -49,12 +49,14 @@ class _Known:
     Attributes:
         partitions: where its slots may run; empty for any managed one.
         arrays: ids of its generations on the site; none if the site does not have it.
+        is_of_file: whether it would be submitted anew, by that file.
     """
 
     spec: ServiceSpec
     figures: EngineFigures = _NOT_MEASURED
     partitions: tuple[str, ...] = ()
     arrays: frozenset[int] = frozenset()
+    is_of_file: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,7 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
         EngineFigures(engine.loads_s, engine.seconds),
         (spec.partition,) if spec.partition else (),
         arrays_of.get(key, frozenset()),
+        is_of_file=True,
     )
 
 
@@ -228,6 +231,9 @@ def _simulated(
     cost = spec.replica_shape.cost_millislices(site.settings.costs)
     smallness = area(cost, 60 * spec.time_limit_min)
     found = traffic(kept, one.figures, spec, asked.start_s)
+    partition = _partition(site, spec, one.partitions)
+    if one.is_of_file:
+        _check_time(site, spec, partition)
     service = SimulatedService(
         spec=spec,
         engine=found.engine,
@@ -235,7 +241,7 @@ def _simulated(
         sizes=found.sizes,
         user=spec.tenant,
         uid=0,
-        partition=_partition(site, spec, one.partitions),
+        partition=partition,
         applied_s=-inf,
         site_factor=site_factor(
             PriorityTerms(job_class=spec.priority_class, share=1.0, area=smallness),
@@ -298,6 +304,18 @@ def _partition(site: SiteInputs, spec: ServiceSpec, named: Sequence[str]) -> str
         f" {shape.gpus} {shape.gres_type} on {shape.nodes}.",
         "Name another profile or partition in its file (--service).",
     )
+
+
+def _check_time(site: SiteInputs, spec: ServiceSpec, partition: str) -> None:
+    """Refuse a new service of which Slurm would not take the array (EnforcePartLimits)."""
+    most_s = site.cluster.max_time_s.get(partition, inf)
+    if site.now.enforces_limits and 60 * spec.time_limit_min > most_s:
+        raise _refused(
+            f"{spec.tenant}/{spec.name}: its lease of {spec.time_limit_min} min is above MaxTime of"
+            f" partition {partition}, {most_s // 60:g} min: Slurm would refuse it"
+            " (EnforcePartLimits).",
+            "Give the service a shorter lease_s.",
+        )
 
 
 def _refused(message: str, hint: str) -> InvalidInputError:

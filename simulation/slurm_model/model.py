@@ -9,9 +9,10 @@ maintenance reservations of whole nodes from now on until they are deleted.
 
 Not modelled: dependencies, other reservations, features, licenses, several partitions or QOS of one
 job, the partition's own QOS, partitions of different tiers, steps, JobArrayTaskLimit, exclusive
-nodes, drained nodes (a node is in use, reserved or down), suspending, GPUs that jobs share, a
-prolog, the time that slurmctld itself needs, and that it looks at time limits only every thirty
-seconds.
+nodes, EnforcePartLimits (what a partition's limits forbid waits, as where it is NO: jobs of the
+past were taken), drained nodes (a node is in use, reserved or down), suspending, GPUs that jobs
+share, a prolog, the time that slurmctld itself needs, and that it looks at time limits only every
+thirty seconds.
 
 Nothing here reads a clock or draws a random number: the same calls give the same answers.
 """

@@ -34,6 +34,7 @@ class SiteDescription:
         taken_s: Unix seconds of that moment; 0 for a cluster file.
         preempt_mode: slurm.conf's PreemptMode, in small letters, for QOS that say "cluster".
         preempts_by_qos: whether Slurm preempts by the QOS' lists: PreemptType is preempt/qos.
+        enforces_limits: whether Slurm refuses what a partition's limits forbid (EnforcePartLimits).
     """
 
     taken_s: int
@@ -47,6 +48,7 @@ class SiteDescription:
     services: tuple[SnapshotService, ...] = ()
     preempts_by_qos: bool = True
     preempt_mode: str = "requeue"
+    enforces_limits: bool = False
 
 
 def untouched_ledger(tenants: Policy, when: Moment) -> LedgerView:
@@ -81,6 +83,7 @@ def described(snapshot: SiteSnapshot) -> SiteDescription:
         services=snapshot.services,
         preempts_by_qos=snapshot.config.get("PreemptType") == _BY_QOS,
         preempt_mode=snapshot.config.get("PreemptMode", "OFF").lower(),
+        enforces_limits=snapshot.config.get("EnforcePartLimits", "NO").upper() != "NO",
     )
 
 

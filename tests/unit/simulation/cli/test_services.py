@@ -151,6 +151,20 @@ def test_what_needs_memory_gets_what_admission_chose_or_the_cheapest_type(trace:
     assert "90 GiB" in refused(site(), files=[chat])
 
 
+def test_a_new_service_that_slurm_would_not_take_is_refused(chat: Path):
+    of = site()
+    (partition,) = of.settings.cluster.partitions
+
+    def where(max_time_s: int, *, enforces_limits: bool) -> SiteInputs:
+        cluster = replace(of.cluster, max_time_s={partition: max_time_s})
+        return replace(of, now=replace(of.now, cluster=cluster, enforces_limits=enforces_limits))
+
+    assert asked(where(60, enforces_limits=False), files=[chat]).services
+    said = refused(where(60, enforces_limits=True), files=[chat])
+    assert f"above MaxTime of partition {partition}, 1 min" in said
+    assert asked(where(864_000, enforces_limits=True), files=[chat]).services
+
+
 def test_what_is_not_known_or_can_t_run_is_refused(trace: Path, chat: Path):
     of = with_services(SnapshotService(7, "nlp", "chat", VALUES))
     assert "services: nlp/chat" in refused(of, f"nlp/chit={trace}")

@@ -95,6 +95,14 @@ def test_the_site_is_the_snapshots():
 
 
 @pytest.mark.parametrize(
+    ("said", "enforces"), [("NO", False), ("ANY", True), ("ALL", True), ("", False)]
+)
+def test_what_slurm_refuses_by_a_partition_s_limits_is_known(said: str, enforces: bool):
+    config = {"EnforcePartLimits": said} if said else {}
+    assert described(replace(snapshot(), config=config)).enforces_limits == enforces
+
+
+@pytest.mark.parametrize(
     ("config", "by_qos"),
     [
         ({"PreemptType": "preempt/qos"}, True),
