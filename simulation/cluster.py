@@ -76,6 +76,11 @@ class Scheduling:
         backfill_s: bf_interval.
         backfill_jobs: bf_max_job_test.
         backfill_window_s: bf_window.
+        backfill_resolution_s: bf_resolution: reservations begin and end at multiples of it.
+        full_run_s: seconds between two runs of the main scheduler through the whole queue
+            (sched_interval).
+        requeue_wait_s: seconds that a requeued job waits until the credential of its last run has
+            expired (AuthInfo's cred_expire).
         preempts_youngest_first: preempt_youngest_first, or youngest_first in PreemptParameters.
         start_s: seconds from a start until the job's script runs; counted as the job's own time.
         complete_s: seconds in COMPLETING, in which GPUs are held and nothing runs.
@@ -91,6 +96,9 @@ class Scheduling:
     backfill_s: float = 30.0
     backfill_jobs: int = 500
     backfill_window_s: float = 86_400.0
+    backfill_resolution_s: float = 60.0
+    full_run_s: float = 60.0
+    requeue_wait_s: float = 120.0
     preempts_youngest_first: bool = False
     start_s: float = 1.0
     complete_s: float = 1.0

@@ -60,7 +60,9 @@ class KueueSite:
         *,
         services: Sequence[HpaPods] = (),
     ) -> None:
-        self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs, requeue_wait_s=0.0)
+        at_once = replace(cluster.scheduling, requeue_wait_s=0.0)
+        cluster = replace(cluster, scheduling=at_once)
+        self._model = SlurmModel(cluster, start_s=times.begin_s, costs=costs)
         self._quotas, self._times, self._costs = quotas, times, costs
         self._coming = sorted(jobs, key=lambda one: one.at_s)
         self._next = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby, islice, zip_longest
 from typing import NamedTuple
 
+from simulation.cluster import Scheduling
 from simulation.runs.figures import ClusterSample, FailureFigures, RecutFigures
 from simulation.runs.node_figures import (
     failure_figures,
@@ -22,7 +23,6 @@ from simulation.runs.node_figures import (
 )
 from simulation.services.figures import ServiceOutcome, joined_outcome, outcome
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
-from simulation.slurm_model.model import REQUEUE_WAIT_S
 from slurm_plugin.quota.demand import FIRST_TASKS, has_types, late_before_s, take_types
 
 _SHORTEST_S = 10.0
@@ -51,6 +51,7 @@ class Yardstick:
         guarantees: in order; the first holds from the beginning.
         grace_s: seconds of a recall.
         steps: points in time at which the cluster is sampled.
+        requeue_wait_s: seconds for which Slurm does not start a requeued job again.
     """
 
     start_s: float
@@ -59,6 +60,7 @@ class Yardstick:
     guarantees: tuple[Guarantee, ...]
     grace_s: int
     steps: int = 200
+    requeue_wait_s: float = Scheduling.requeue_wait_s
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ class _Sweep:
     def run(self) -> None:
         """Take every event in order, with the changes of guarantees between them."""
         later = deque(self._by.guarantees)
-        events = sorted(_events(self._jobs, self._record.stopped_s))
+        events = sorted(_events(self._jobs, self._record.stopped_s, self._by.requeue_wait_s))
         for at_s, together in groupby(events, key=lambda one: one.at_s):
             self._follow(later, at_s)
             self._until(at_s)
@@ -367,7 +369,9 @@ def by_names(by: Yardstick) -> frozenset[str]:
     return frozenset(name for one in by.guarantees for name, own in one.millislices.items() if own)
 
 
-def _events(jobs: Iterable[ReplayedJob], stopped_s: float) -> Iterator[_Event]:
+def _events(
+    jobs: Iterable[ReplayedJob], stopped_s: float, requeue_wait_s: float
+) -> Iterator[_Event]:
     """What each job does when. A requeued one may not start at first: it waits once it may."""
     for nth, job in enumerate(jobs):
         steps = count()
@@ -376,7 +380,7 @@ def _events(jobs: Iterable[ReplayedJob], stopped_s: float) -> Iterator[_Event]:
             yield _Event(run.start_s, nth, next(steps), holds=True, waits=False)
             if run.end_s is not None:
                 yield _Event(run.end_s, nth, next(steps), holds=False, waits=False)
-                again_s = run.end_s + REQUEUE_WAIT_S
+                again_s = run.end_s + requeue_wait_s
                 if following is not None:
                     # Of a run that goes on, Slurm shows the start in whole seconds.
                     again_s = min(again_s, following.start_s)

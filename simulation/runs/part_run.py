@@ -130,6 +130,7 @@ def part_run(
         guarantees=owed,
         grace_s=experiment.grace_s if judge is None else judge.settings.lending.grace_s,
         steps=max(1, _STEPS // len(all_parts(experiment))),
+        requeue_wait_s=cluster.scheduling.requeue_wait_s,
     )
     sums = measured(record, by)
     counts = _counted(experiment.jobs, part)

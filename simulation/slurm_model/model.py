@@ -42,10 +42,6 @@ from simulation.slurm_model.requests import AccountLimits, ModelRequest, QosLimi
 from simulation.slurm_model.scheduler import run_scheduler
 from simulation.slurm_model.state import ModelState
 
-REQUEUE_WAIT_S = 120.0
-"""What AuthInfo=cred_expire is where a site sets none."""
-FULL_RUN_S = 60.0
-"""sched_interval: how often the main scheduler tries the whole queue."""
 NOT_PENDING = "Job is no longer pending execution"
 
 
@@ -64,7 +60,6 @@ class SlurmModel:
         *,
         start_s: float,
         costs: Mapping[str, int],
-        requeue_wait_s: float = REQUEUE_WAIT_S,
     ) -> None:
         """Begin with an empty queue.
 
@@ -72,10 +67,8 @@ class SlurmModel:
             cluster: nodes, accounts and how Slurm schedules.
             start_s: Unix seconds.
             costs: TRESBillingWeights: the billing of one GPU or instance by GRES type.
-            requeue_wait_s: seconds that a requeued job waits until the credential of its last run
-                has expired (AuthInfo=cred_expire).
         """
-        self._state = ModelState(cluster, start_s, costs, requeue_wait_s)
+        self._state = ModelState(cluster, start_s, costs)
         self._names = tuple(self._state.nodes.index)
         self._start_s = start_s
         self._backfills = cluster.scheduling.backfills
@@ -332,7 +325,8 @@ class SlurmModel:
         self._batch_s = min(self._batch_s, due_s)
 
     def _plan_further_runs(self) -> None:
-        self._full_s = min(self._full_s, self._phase_s(FULL_RUN_S, self._last_full_s))
+        full_s = self._state.scheduling.full_run_s
+        self._full_s = min(self._full_s, self._phase_s(full_s, self._last_full_s))
         if self._backfills:
             every_s = self._state.scheduling.backfill_s
             self._backfill_s = min(self._backfill_s, self._phase_s(every_s, self._last_backfill_s))

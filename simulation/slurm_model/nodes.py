@@ -24,6 +24,14 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
+def as_mask(nodes: Iterable[int]) -> int:
+    """The set of these nodes."""
+    found = 0
+    for i in nodes:
+        found |= 1 << i
+    return found
+
+
 @dataclass
 class ModelNode:
     """One node as it is now.
@@ -123,6 +131,15 @@ class ModelNode:
         mine = sum(count for _, count in record.shape.gpus)
         self.by_qos[record.qos] = jobs + sign, gpus + sign * mine
 
+    def left(self, until_s: float) -> int:
+        """CPUs that are free once all jobs are gone that end until then; GPUs where nobody counts
+        CPUs.
+        """
+        gone = [one for one in self.jobs.values() if one.until_s <= until_s]
+        if self.cpus:
+            return self.free_cpus + sum(one.shape.cpus for one in gone)
+        return sum(self.free.values()) + sum(count for one in gone for _, count in one.shape.gpus)
+
     def _split(self, kind: str, count: int) -> list[tuple[str, int]]:
         if kind != ANY_TYPE:
             return [(kind, count)]
@@ -198,6 +215,10 @@ class NodeTable:
     """All nodes, and for each shape of a job the nodes that have room for it.
 
     Those are found again only on nodes that changed since they were last asked for.
+
+    Attributes:
+        completing: the nodes on which a job is COMPLETING: as in Slurm no other starts there
+            meanwhile.
     """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
@@ -208,7 +229,8 @@ class NodeTable:
         self._rooms: dict[Shape, _Room] = {}
         self._emptied: dict[tuple[Shape, frozenset[str]], _Emptied] = {}
         self._changes: list[int] = []
-        self._weights = len({node.weight for node in self.nodes}) > 1
+        self.completing = 0
+        self._completing = [0] * len(self.nodes)
         for i, node in enumerate(self.nodes):
             node.reset()
             for partition in node.partitions:
@@ -260,21 +282,56 @@ class NodeTable:
         nodes = (self.nodes[i] for i in bits(mask))
         return tuple(one.name for one in nodes if not one.takes_jobs and one.holds_at_all(shape))
 
-    def choose(self, shape: Shape, mask: int, count: int) -> tuple[int, ...]:
+    def choose(self, mask: int, count: int, until_s: float = -inf) -> tuple[int, ...]:
         """Choose nodes for a job among those with room for it, which must be enough.
 
-        The lowest weight goes first, then the node on which the least is left.
+        As ``_eval_nodes`` of select/cons_tres: nodes that follow one another and have one weight
+        are a set. The set of the lowest weight goes first, then one that is large enough, then the
+        one with the fewest CPUs left, or of sets that are too small with the most; in it a job of
+        one node gets the node with the fewest CPUs left. ``until_s``: what holds nodes until then
+        at the latest is taken to be gone.
         """
-        if not self._weights and mask.bit_count() == count:
+        if mask.bit_count() == count:
             return tuple(bits(mask))
-        kinds = [kind for kind, _ in shape.gpus if kind != ANY_TYPE]
-        rated = sorted((*self._rating(i, kinds), i) for i in bits(mask))
-        return tuple(sorted(one[-1] for one in rated[:count]))
+        sets = self._neighbours(mask, until_s)
+        chosen: list[int] = []
+        while (missing := count - len(chosen)) > 0:
+            rated = []
+            for nth, (weight, left, found) in enumerate(sets):
+                is_enough = len(found) >= missing
+                rated.append((weight, not is_enough, left if is_enough else -left, nth))
+            found = sets.pop(min(rated)[-1])[-1]
+            if missing == 1:
+                found.sort()
+            chosen += [i for _, i in found[:missing]]
+        return tuple(sorted(chosen))
 
-    def _rating(self, i: int, kinds: list[str]) -> tuple[int, int, int]:
-        node = self.nodes[i]
-        free = node.free
-        return node.weight, sum(free[kind] for kind in kinds), sum(free.values())
+    def _neighbours(
+        self, mask: int, until_s: float
+    ) -> list[tuple[int, int, list[tuple[int, int]]]]:
+        """The sets of neighbours: weight, CPUs left in all, and those of each node."""
+        sets: list[tuple[int, int, list[tuple[int, int]]]] = []
+        before = -2
+        for i in bits(mask):
+            node = self.nodes[i]
+            left = node.left(until_s)
+            if i == before + 1 and sets[-1][0] == node.weight:
+                weight, others, found = sets[-1]
+                found.append((left, i))
+                sets[-1] = weight, others + left, found
+            else:
+                sets.append((node.weight, left, [(left, i)]))
+            before = i
+        return sets
+
+    def complete_on(self, nodes: Iterable[int], sign: int) -> None:
+        """Count a job that begins to complete on these nodes (1), or has completed (-1)."""
+        for i in nodes:
+            self._completing[i] += sign
+            if self._completing[i]:
+                self.completing |= 1 << i
+            else:
+                self.completing &= ~(1 << i)
 
     def take(self, record: JobRecord, nodes: tuple[int, ...]) -> None:
         """Give these nodes' GPUs to the job."""

@@ -11,7 +11,7 @@ that preempts waiting for the same victim, suspending, preempt_strict_order and 
 from collections.abc import Iterable
 from math import inf
 
-from simulation.slurm_model.nodes import bits
+from simulation.slurm_model.nodes import as_mask, bits
 from simulation.slurm_model.records import JobRecord
 from simulation.slurm_model.state import ModelState
 
@@ -67,13 +67,13 @@ def victims(state: ModelState, record: JobRecord, mask: int) -> tuple[JobRecord,
         candidates = _reordered(candidates, *room)
         room = _would_fit(state, record, mask, candidates) or room
     nodes, gone = room
-    return tuple(one for one in candidates[:gone] if _mask(one.nodes) & nodes)
+    return tuple(one for one in candidates[:gone] if as_mask(one.nodes) & nodes)
 
 
 def _reordered(candidates: list[JobRecord], nodes: int, gone: int) -> list[JobRecord]:
     """The last that had to go, the others by how many of the nodes they hold, those that stay."""
     others = candidates[: gone - 1]
-    others.sort(key=lambda one: -(_mask(one.nodes) & nodes).bit_count())
+    others.sort(key=lambda one: -(as_mask(one.nodes) & nodes).bit_count())
     return [candidates[gone - 1], *others, *candidates[gone:]]
 
 
@@ -97,7 +97,7 @@ def _candidates(state: ModelState, record: JobRecord, mask: int) -> list[JobReco
         until_s = state.now_s - limits.preempt_exempt_s
         for one in state.running.get(name, {}).values():
             start_s = one.start_s or 0.0
-            if start_s <= until_s and _mask(one.nodes) & mask:
+            if start_s <= until_s and as_mask(one.nodes) & mask:
                 order = (-start_s, 0) if by_age else (limits.priority, len(one.nodes))
                 found.append((*order, one.job_id, one))
     return [one[-1] for one in sorted(found)]
@@ -134,11 +134,4 @@ def _would_fit(
 def _of(free: int, fits: int, count: int) -> int:
     """As many of the nodes that fit, those first on which nobody must end."""
     chosen = [*bits(free), *bits(fits & ~free)][:count]
-    return _mask(chosen)
-
-
-def _mask(nodes: Iterable[int]) -> int:
-    found = 0
-    for i in nodes:
-        found |= 1 << i
-    return found
+    return as_mask(chosen)

@@ -110,9 +110,10 @@ class _Run:
         if left.bit_count() < count:
             self._fail(record, NODES_DOWN)
             return None
+        left &= ~state.nodes.completing
         free = state.nodes.free_now(shape) & left
         if free.bit_count() >= count:
-            return state.nodes.choose(shape, free, count)
+            return state.nodes.choose(free, count)
         preempt(state, record, left)
         self._fail(record, RESOURCES)
         return None

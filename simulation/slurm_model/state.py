@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from heapq import heappop, heappush
-from math import inf
+from math import floor, inf
 
 from cluster.language.gres import tres_name
 from cluster.language.jobs import JobState
@@ -26,6 +26,8 @@ from simulation.slurm_model.requests import ModelRequest
 
 MIN_JOB_AGE_S = 300.0
 """MinJobAge: how long slurmctld keeps a job that has ended."""
+_CREDENTIAL_S = 1.0
+"""Seconds more: the credential of the next run must be younger than the revocation of the last."""
 _LAST_TASK = 1 << 32
 """Index by which an array's untouched tasks stand in the queue: behind those that were touched."""
 
@@ -48,9 +50,7 @@ class ModelState:
         cluster: SimulatedCluster,
         start_s: float,
         costs: Mapping[str, int],
-        requeue_wait_s: float,
     ) -> None:
-        self._requeue_wait_s = requeue_wait_s
         self.scheduling = cluster.scheduling
         self._max_time_s, self._default_time_s = cluster.max_time_s, cluster.default_time_s
         self.now_s = start_s
@@ -290,7 +290,8 @@ class ModelState:
     def set_ends(self, record: JobRecord) -> None:
         """Follow a running job's time limit."""
         start_s = record.start_s or 0.0
-        record.until_s = start_s + record.limit_s
+        # Slurm has the start, so also this end, in whole seconds.
+        record.until_s = floor(start_s) + record.limit_s
         record.ends_s = min(
             start_s + self.scheduling.start_s + record.request.run_s, record.until_s
         )
@@ -321,6 +322,7 @@ class ModelState:
         record.turn += 1
         self.at(record.until_s, record)
         self.note_end(record, word)
+        self.nodes.complete_on(record.nodes, 1)
         for i in record.nodes:
             self.nodes.changed(i)
         self.touch(record)
@@ -356,6 +358,7 @@ class ModelState:
 
     def complete(self, record: JobRecord) -> None:
         """Take back what a stopped job holds; it has ended, or waits again."""
+        self.nodes.complete_on(record.nodes, -1)
         self.nodes.give_back(record)
         record.nodes = ()
         self.is_changed = True
@@ -370,7 +373,8 @@ class ModelState:
         record.state, record.ended = JobState.PENDING, ""
         record.restarts += 1
         record.submit_s = self.now_s
-        record.begin_s = (record.end_s or self.now_s) + self._requeue_wait_s
+        wait_s = self.scheduling.requeue_wait_s + _CREDENTIAL_S
+        record.begin_s = (record.end_s or self.now_s) + wait_s
         record.eligible_s = record.start_s = record.end_s = None
         record.tres = self.amounts(record.shape, record.request.nodes)
         record.held = record.returns_held

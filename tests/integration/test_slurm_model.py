@@ -22,7 +22,12 @@ EXPIRES_S = 5.0
 """AuthInfo=cred_expire of the sandbox."""
 SETTLED_S = 20.0
 SCHEDULING = Scheduling(
-    interval_s=0.0, backfill_s=1.0, preempts_youngest_first=True, start_s=0.0, complete_s=0.0
+    interval_s=0.0,
+    backfill_s=1.0,
+    requeue_wait_s=EXPIRES_S,
+    preempts_youngest_first=True,
+    start_s=0.0,
+    complete_s=0.0,
 )
 MAX_MIN = 30
 """MaxTime of the partition, where it has one."""
@@ -72,7 +77,7 @@ class Pair:
         cluster = SimulatedCluster(
             *("sandbox", tuple(nodes), SCHEDULING, {"vision": "root"}), max_time_s=max_time_s or {}
         )
-        self._model = SlurmModel(cluster, start_s=0.0, costs={}, requeue_wait_s=EXPIRES_S)
+        self._model = SlurmModel(cluster, start_s=0.0, costs={})
         self._model.set_qos(LOAN, QosLimits())
         half = {"cpu": 2 * CPUS_PER_NODE}
         self._model.set_qos(OWN, QosLimits(grp_tres=half, preempts=frozenset({LOAN})))
@@ -106,7 +111,7 @@ class Pair:
         getattr(self._model, change)(modelled)
 
     async def agree(self) -> Shown:
-        """Wait until both show the same, and return it. What comes next has another second."""
+        """Wait until both show the same, and return it; the next change is in another second."""
         self._model.advance(self._model.now_s + SETTLED_S)
         expected = _shown(self._model.jobs)
 

@@ -63,6 +63,69 @@ def test_a_job_that_limits_keep_from_its_start_reserves_nothing():
     assert "4" in started(one)
 
 
+def test_slurm_plans_no_nearer_than_its_windows():
+    """Running jobs end after 65 and 130 s. The first window is over 100 s after the first whole
+    half minute, so both are in it, and the job is planned for the minute in which the second ends.
+    """
+    one = model({"a100": 4})
+    one.submit(job(2, limit_s=65))
+    one.submit(job(1, limit_s=90))
+    one.submit(job(3))
+    after(one, 1)
+    # 20 s after a whole minute: planned at 90 s, reserved from 40 s on, which is a whole minute.
+    assert int(START_S) % 60 == 20
+    one.submit(job(1, limit_s=38))
+    one.submit(job(1, limit_s=60))
+    after(one, 30)
+    assert waiting(one) == {"3", "4", "5"}
+    after(one, 10)
+    assert waiting(one) == {"3", "4", "5"}
+
+
+def test_a_job_in_a_window_that_is_over_late_lets_shorter_ones_pass():
+    """The last end of the window counts, and not the one at which the job would first fit."""
+    one = model({"a100": 4}, scheduling=replace(QUICK, backfill_s=1.0))
+    one.submit(job(2, limit_s=70))
+    one.submit(job(1, limit_s=101))
+    one.submit(job(3))
+    one.submit(job(1, limit_s=79))
+    after(one, 1)
+    # It would fit at 70 s (90 s after a minute); it is planned at 101 s, reserved from 100 s on.
+    assert started(one) == {"1": 0, "2": 0, "4": 1}
+
+
+def test_nothing_starts_on_a_node_on_which_a_job_completes():
+    scheduling = replace(QUICK, backfill_s=1.0, complete_s=20.0)
+    one = model({"a100": 4}, {"1g.10gb": 7}, scheduling=scheduling)
+    one.submit(job(2, run_s=10.0))
+    after(one, 12)
+    one.submit(job(1))
+    one.submit(job({"1g.10gb": 1}))
+    after(one, 17)
+    assert started(one) == {"1": 0, "3": 12}
+    after(one, 5)
+    assert started(one)["2"] == 30
+
+
+def test_a_job_gets_the_fewest_cpus_that_are_enough_among_neighbours():
+    """Nodes 0 and 1, and node 3, have room: the set with fewer CPUs left in all goes first, and in
+    a set the node with the fewest, or the first ones for a job of several nodes.
+    """
+    each = {"a100": 4}
+    one = model(each, each, {"1g.10gb": 7}, each, cpus=16)
+    one.submit(job(3, cpus=1))
+    one.submit(job(2, cpus=6))
+    one.submit(job(1, cpus=7))
+    one.submit(job(1, cpus=1))
+    one.submit(job(4, cpus=1))
+    one.submit(job(1, nodes=2, cpus=1))
+    after(one, 1)
+    assert [task.nodes for task in one.jobs] == [
+        *(("n3",), ("n0",), ("n3",), ("n0",), ("n1",)),
+        (),
+    ]
+
+
 def test_without_backfill_nobody_passes():
     one = model({"a100": 4}, scheduling=replace(QUICK, backfills=False))
     one.submit(job(2))
