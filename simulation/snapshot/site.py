@@ -129,6 +129,7 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
     With bf_interval=-1 there is no backfill.
     """
     options = _options(config.get("SchedulerParameters", ""))
+    credentials = _options(config.get("AuthInfo", ""))
     weights = PriorityWeights()
     if config.get("PriorityType", _MULTIFACTOR) == _MULTIFACTOR:
         weights = PriorityWeights(
@@ -142,8 +143,15 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
             ),
         )
 
-    def option(name: str, otherwise: float, unit: float = 1.0, *, least: int = 0) -> float:
-        found = _whole(options.get(name, ""))
+    def option(
+        name: str,
+        otherwise: float,
+        unit: float = 1.0,
+        *,
+        least: int = 0,
+        of: Mapping[str, str] = options,
+    ) -> float:
+        found = _whole(of.get(name, ""))
         return otherwise if found is None or found < least else min(found, _MOST_S) * unit
 
     is_backfill = config.get("SchedulerType", _BACKFILL) == _BACKFILL
@@ -156,6 +164,9 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
         backfill_s=option("bf_interval", Scheduling.backfill_s, least=1),
         backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs, least=1)),
         backfill_window_s=option("bf_window", Scheduling.backfill_window_s, _MINUTE_S, least=1),
+        backfill_resolution_s=option("bf_resolution", Scheduling.backfill_resolution_s, least=1),
+        full_run_s=option("sched_interval", Scheduling.full_run_s, least=1),
+        requeue_wait_s=option("cred_expire", Scheduling.requeue_wait_s, least=5, of=credentials),
         preempts_youngest_first=preempts_youngest_first(config),
         kill_wait_s=_kill_wait_s(config.get("KillWait", "")),
     )

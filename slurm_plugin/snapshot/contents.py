@@ -22,7 +22,8 @@ STATE, HISTORY = "snapshot.json", "jobs.txt"
 """Members of the archive. The history is there only if it was asked for; it is sacct's text."""
 
 SCHEDULING_KEYS = (
-    *("AccountingStorageEnforce", "AccountingStorageTRES", "CompleteWait", "EnforcePartLimits"),
+    *("AccountingStorageEnforce", "AccountingStorageTRES", "AuthInfo", "CompleteWait"),
+    "EnforcePartLimits",
     *("GresTypes", "KillWait", "MaxArraySize", "MaxJobCount", "MinJobAge", "OverTimeLimit"),
     *("PreemptExemptTime", "PreemptMode", "PreemptParameters", "PreemptType"),
     *("PriorityCalcPeriod", "PriorityDecayHalfLife", "PriorityFavorSmall", "PriorityFlags"),
@@ -31,7 +32,8 @@ SCHEDULING_KEYS = (
     *("PriorityWeightPartition", "PriorityWeightQOS", "PriorityWeightTRES"),
     *("SchedulerParameters", "SchedulerType", "SelectType", "SelectTypeParameters"),
 )
-"""Keys of slurm.conf that say how Slurm schedules; none has a path, an address or a secret."""
+"""Keys of slurm.conf that say how Slurm schedules; none has a path, an address or a secret. Of
+AuthInfo only cred_expire is kept."""
 
 _SETTINGS: Mapping[str, Any] = {
     "cluster": True,
@@ -70,6 +72,7 @@ _UNMARKED = "0"
 _TRES_LISTS = ("AccountingStorageTRES", "PriorityWeightTRES")
 """Of slurm.conf: ``cpu,license/name`` and ``cpu=1000,license/name=5``."""
 _LICENCE = "license/"
+_EXPIRES = "cred_expire="
 Amount = TypeVar("Amount", int, float, str)
 
 
@@ -133,7 +136,13 @@ def scheduling_values(config: Mapping[str, str]) -> Mapping[str, str]:
     """What of slurm.conf says how Slurm schedules."""
     found = {key: config[key] for key in SCHEDULING_KEYS if key in config}
     lists = {key: _without_licences(found[key]) for key in _TRES_LISTS if key in found}
-    return {**found, **lists}
+    auth = {"AuthInfo": _credentials(found["AuthInfo"])} if "AuthInfo" in found else {}
+    return {**found, **lists, **auth}
+
+
+def _credentials(text: str) -> str:
+    """How long credentials are valid, for which a requeued job waits; not where munge listens."""
+    return ",".join(one for one in text.split(",") if one.lower().startswith(_EXPIRES))
 
 
 def _without_licences(text: str) -> str:

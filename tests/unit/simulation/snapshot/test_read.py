@@ -126,13 +126,16 @@ def test_scheduling_by_slurm_conf():
         {
             "SchedulerType": "sched/builtin",
             "SchedulerParameters": "sched_min_interval=2000000,batch_sched_delay=1,"
-            "bf_max_job_test=1000,bf_window=60,default_queue_depth=7,bf_interval=x,defer",
+            "bf_max_job_test=1000,bf_window=60,default_queue_depth=7,bf_interval=x,defer,"
+            "bf_resolution=300,sched_interval=20",
+            "AuthInfo": "cred_expire=10",
             "PriorityType": "priority/basic",
             "PriorityWeightAge": "1000",
         }
     )
     assert (found.interval_s, found.backfill_jobs, found.backfill_window_s) == (2.0, 1000, 3600.0)
     assert found.batch_delay_s == 1.0
+    assert (found.backfill_resolution_s, found.full_run_s, found.requeue_wait_s) == (300, 20, 10)
     bare = scheduling_of({})
     assert (bare.interval_s, bare.batch_delay_s) == (pytest.approx(2e-6), 3.0)
     assert (found.depth, found.backfills, found.backfill_s, found.weights.age) == (7, False, 30, 0)
@@ -146,8 +149,8 @@ def test_scheduling_by_slurm_conf():
 def test_parameters_that_slurm_does_not_take_leave_its_defaults():
     bare = scheduling_of({})
     assert bare == Scheduling(interval_s=bare.interval_s, batch_delay_s=bare.batch_delay_s)
-    bad = "bf_interval=0,bf_window=0,bf_max_job_test=0"
-    assert scheduling_of({"SchedulerParameters": bad}) == bare
+    bad = "bf_interval=0,bf_window=0,bf_max_job_test=0,bf_resolution=0,sched_interval=0"
+    assert scheduling_of({"SchedulerParameters": bad, "AuthInfo": "cred_expire=4"}) == bare
 
 
 def test_a_backfill_interval_below_zero_turns_backfill_off():

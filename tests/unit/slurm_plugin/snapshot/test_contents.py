@@ -63,11 +63,13 @@ def test_tres_that_only_one_site_has_are_left_out() -> None:
         "AccountingStorageTRES": "cpu,fs/disk,license/matlab@host,gres/gpu",
         "PriorityWeightTRES": "CPU=5,License/matlab=9",
         "SelectTypeParameters": "(null)",
+        "AuthInfo": "socket=/run/secret/munge.socket,cred_expire=60,use_client_ids",
     }
     assert scheduling_values(config) == {
         "AccountingStorageTRES": "cpu,fs/disk,gres/gpu",
         "PriorityWeightTRES": "CPU=5",
         "SelectTypeParameters": "(null)",
+        "AuthInfo": "cred_expire=60",
     }
 
 
