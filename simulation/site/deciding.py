@@ -25,7 +25,7 @@ from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
-from slurm_plugin.quota.demand import capacity, holdings
+from slurm_plugin.quota.demand import capacity, holdings, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
@@ -146,18 +146,24 @@ class SlicewiseOnModel:
         self._priorities.follow(policy, held, others, now_s)
         self._ended = []
 
-    def round(self) -> None:
-        """Look at Slurm, and do what the daemon's loops would do: move jobs, lend, set limits.
+    def look(self) -> bool:
+        """Move jobs between their tenant's two QOS; return whether any moved."""
+        model = self._model
+        jobs = model.jobs
+        if not any(map(waits_for_quota, jobs)):
+            return False
+        policy = self._rounds.policy_at(model.now_s)
+        found = moves(policy, jobs, self._holdings())
+        for target, name in found.items():
+            model.update(target, JobChange(qos=name))
+        return bool(found)
 
-        Jobs move first: the daemon does that at each look, more often than it lends.
-        """
+    def round(self) -> None:
+        """Look at Slurm, and do what the daemon's loops would do: move jobs, lend, set limits."""
         model, now_s = self._model, self._model.now_s
         policy = self._rounds.policy_at(now_s)
+        self.look()
         jobs, there = model.jobs, self._holdings()
-        for target, name in moves(policy, jobs, there).items():
-            model.update(target, JobChange(qos=name))
-        if model.jobs is not jobs:
-            jobs, there = model.jobs, self._holdings()
         nodes = (*model.nodes, *self._shapes)
         self._follow_use(policy, there, now_s)
         is_slow_turn = now_s >= self._slow_due_s

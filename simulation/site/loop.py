@@ -22,6 +22,7 @@ from simulation.site.admission import Refused
 from simulation.site.capacity import node_millislices
 from simulation.site.deciding import SlicewiseOnModel
 from simulation.site.failures import FailingNodes, Outage
+from simulation.site.looks import Looks
 from simulation.site.past_use import EarlierRun, used_billing_s
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.records import (
@@ -123,8 +124,10 @@ class Site:
         self._give_up: list[tuple[float, int]] = []
         of = cluster.scheduling
         self._settle_s = _SETTLE_S + max(of.interval_s, of.batch_delay_s)
-        # When something changed first since the last round; inf if nothing did.
-        self._changed_s = -inf
+        # When something changed first since the last round, and since the last look; inf if nothing
+        # did.
+        self._changed_s = self._unseen_s = -inf
+        self._looks = Looks(*_paces(plan))
         self._round_s = -inf
         # The jobs after the last round, and those of them that had not ended.
         self._shown: Sequence[JobView] = ()
@@ -147,13 +150,14 @@ class Site:
             at_s = min(self._due_s(), times.last_s, ask_s)
             own_s = model.next_s()
             if own_s is not None and own_s <= at_s:
-                self._changed_s = min(self._changed_s, own_s)
+                self._note_change(own_s)
             model.advance(at_s)
             self._change_nodes()
             self._submit_due()
             self._cancel_due()
             if self._slicewise is not None:
                 self._slicewise.services.advance(at_s)
+            self._look_if_due()
             self._round_if_due()
             if at_s >= ask_s:
                 self._collect()
@@ -168,7 +172,7 @@ class Site:
 
     def _due_s(self) -> float:
         """When something happens next that does not happen in Slurm by itself."""
-        due = [self._round_due_s(), self._failing.next_s()]
+        due = [self._look_due_s(), self._round_due_s(), self._failing.next_s()]
         if self._recuts is not None:
             due.append(self._recuts.next_s())
         if self._next < len(self._jobs):
@@ -180,12 +184,33 @@ class Site:
             due.append(inf if turn_s is None else turn_s)
         return max(self._model.now_s, min(due))
 
+    def _note_change(self, at_s: float) -> None:
+        self._changed_s = min(self._changed_s, at_s)
+        self._unseen_s = min(self._unseen_s, at_s)
+
+    def _since_s(self, changed_s: float) -> float:
+        """When something changed first, or will in Slurm by itself."""
+        own_s = self._model.next_s() if changed_s == inf else None
+        return changed_s if own_s is None else own_s
+
+    def _look_due_s(self) -> float:
+        if self._slicewise is None:
+            return inf
+        return self._looks.due_s(self._since_s(self._unseen_s))
+
+    def _look_if_due(self) -> None:
+        """Let jobs move between QOS, as the daemon does at each look."""
+        if self._slicewise is None or self._look_due_s() > self._model.now_s:
+            return
+        self._unseen_s = inf
+        self._looks.looked_s = self._model.now_s
+        if self._slicewise.look():
+            self._note_change(self._model.now_s)
+
     def _round_due_s(self) -> float:
         if self._slicewise is None:
             return inf
-        changed_s = self._changed_s
-        if changed_s == inf and (own_s := self._model.next_s()) is not None:
-            changed_s = own_s
+        changed_s = self._since_s(self._changed_s)
         own_s = min(self._dated_s(), self._minutes_s())
         return max(min(changed_s + self._settle_s, own_s), self._next_round_s)
 
@@ -230,7 +255,7 @@ class Site:
             self._collect()
             is_changed = self._recuts.advance() or is_changed
         if is_changed:
-            self._changed_s = min(self._changed_s, self._model.now_s)
+            self._note_change(self._model.now_s)
 
     def _submit_due(self) -> None:
         now_s, jobs, first = self._model.now_s, self._jobs, self._next
@@ -246,7 +271,8 @@ class Site:
             self._submit(job)
 
     def _submit(self, job: Replay) -> None:
-        self._changed_s = min(self._changed_s, self._model.now_s)
+        self._note_change(self._model.now_s)
+        self._looks.heard_s = self._model.now_s
         request = job.request
         if self._slicewise is not None:
             admitted = self._slicewise.admit(request)
@@ -273,7 +299,7 @@ class Site:
             if job_id in waiting:
                 self._model.cancel(job_id)
                 self._followed[job_id].given_up_s = self._model.now_s
-                self._changed_s = min(self._changed_s, self._model.now_s)
+                self._note_change(self._model.now_s)
 
     def _round_if_due(self) -> None:
         now_s = self._model.now_s
@@ -394,6 +420,13 @@ def _set_limits(model: SlurmModel, plan: SitePlan) -> None:
 def _going_on(jobs: Sequence[JobView]) -> Sequence[JobView]:
     """The jobs that have not ended: a round asks nothing of others, which Slurm forgets later."""
     return [job for job in jobs if job.state is not JobState.ENDED]
+
+
+def _paces(plan: SitePlan) -> tuple[float, float]:
+    if not isinstance(plan, SlicewisePlan):
+        return inf, inf
+    daemon = plan.settings.daemon
+    return daemon.sync_interval_s, daemon.rest_interval_s
 
 
 def _round_s(plan: SitePlan) -> float:

@@ -59,7 +59,8 @@ class Replayable:
             partition=partition,
             qos=job.qos.lower(),
             gpus={kind: ceil(count / nodes) for kind, count in job.gpus.items() if count},
-            run_s=job.run_s,
+            # A run of the past was measured from its start on.
+            run_s=max(0.0, job.run_s - self._cluster.scheduling.start_s),
             nodes=nodes,
             cpus=ceil(job.cpus / nodes),
             memory_mib=ceil(job.memory_mib / nodes),

@@ -15,7 +15,7 @@ LONGEST_S = 15.0
 """Seconds between looks at most, however slow slurmctld is: a lease may be a minute."""
 _TIMES = 5.0
 """A pause is at least so many times what the last look took."""
-_STIRRED_S = 3.0
+STIRRED_S = 3.0
 """Seconds for which something that was heard of counts as moving: a job starts at about that time.
 """
 _APPEARS_S = 0.2
@@ -99,7 +99,7 @@ def next_look_s(looked: Looked, allowance: Allowance, pace: Pace) -> float:
 def _wanted_s(looked: Looked, pace: Pace) -> float:
     """When the next look would be due if looks cost nothing."""
     soon_s = looked.ended_s + pace.moving_s
-    if looked.moves or looked.stirred_last_s > looked.ended_s - _STIRRED_S:
+    if looked.moves or looked.stirred_last_s > looked.ended_s - STIRRED_S:
         if looked.stirred_s is not None and not looked.moves:
             return max(soon_s, looked.stirred_s + _APPEARS_S)
         return soon_s
