@@ -152,7 +152,7 @@ def part_run(
 
 @contextmanager
 def _collected_seldom() -> Iterator[None]:
-    """Let Python seldom look for cycles: a site leaves hardly any, and looks take a tenth of all."""
+    """Let Python seldom look for cycles: a site leaves hardly any, and looks take long."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(_OBJECTS, *before[1:])

@@ -70,10 +70,9 @@ class SiteBudgets:
         # A job that is the very same object has not changed since.
         changed = [job for job in jobs if seen.get(job.job_id) is not job]
         self._charge([job for job in changed if self._is_news(job)], records)
-        starts_s = {
-            name: period_start_s(one.period, int(now_s), self._zone)
-            for name, one in self._budgets.items()
-        }
+        periods = {one.period for one in self._budgets.values()}
+        of_period = {one: period_start_s(one, int(now_s), self._zone) for one in periods}
+        starts_s = {name: of_period[one.period] for name, one in self._budgets.items()}
         due = due_periods(self.rollovers, starts_s)
         for one in posts_until(due, jobs, int(now_s), self.reservations) if due else ():
             self._apply(one)

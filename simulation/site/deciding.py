@@ -169,7 +169,7 @@ class SlicewiseOnModel:
         is_slow_turn = now_s >= self._slow_due_s
         if is_slow_turn:
             self._slow_due_s = now_s + self._by.priority_s
-            self._follow_standstill(jobs, nodes, now_s)
+            self._follow_standstill(there, nodes, now_s)
         done = self._rounds.round(
             now_s,
             jobs,
@@ -226,7 +226,7 @@ class SlicewiseOnModel:
             evictions.wait_on(plan.recalls, starting)
 
     def _follow_standstill(
-        self, jobs: tuple[JobView, ...], nodes: tuple[NodeView, ...], now_s: float
+        self, there: Holdings, nodes: tuple[NodeView, ...], now_s: float
     ) -> None:
         """Follow which jobs Slurm does not start: minutes count there, and no seconds."""
         limits = {
@@ -235,11 +235,10 @@ class SlicewiseOnModel:
         }
         self._still_since_s = standing_still(
             self._still_since_s,
-            jobs,
+            there,
             nodes,
             limits,
             partitions=self._partitions,
-            costs=self._costs,
             now_s=now_s,
         )
 

@@ -308,9 +308,8 @@ class Site:
         self._collect()
         self._changed_s = inf
         jobs = self._model.jobs
-        is_new = (
-            jobs is not self._shown and _going_on(jobs) != self._seen
-        ) or now_s >= self._round_s + _SAME_S
+        is_new = jobs is not self._shown and _going_on(jobs) != self._seen
+        is_new = is_new or now_s >= self._round_s + _SAME_S
         is_new = is_new or self._minutes_s() <= now_s
         self._waits = any(map(is_waiting, jobs))
         is_wanted = is_new and self._waits

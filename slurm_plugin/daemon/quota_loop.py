@@ -23,6 +23,7 @@ from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slurm_plugin.quota.calendar import in_force, loosely_within
 from slurm_plugin.quota.calendar_times import moment
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.types import Loan, Policy
 from slurm_plugin.quota_cycle.compile import (
     Compiled,
@@ -318,14 +319,16 @@ class QuotaLoop:
         """
         if not self._cluster_state.view.complete:
             return ledger_view
+        there = await asyncio.to_thread(
+            holdings, self._cluster_state.jobs, self._partitions, self._settings.costs
+        )
         self._still_since_s = await asyncio.to_thread(
             standing_still,
             self._still_since_s,
-            self._cluster_state.jobs,
+            there,
             self._cluster_state.nodes,
             self._cluster_state.quotas.borrowed_limits,
             partitions=self._partitions,
-            costs=self._settings.costs,
             now_s=time.monotonic(),
         )
         self._renewed = renewed = await asyncio.to_thread(

@@ -26,7 +26,7 @@ from slurm_plugin.quota.demand import (
 )
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.room import QuotaRoom
-from slurm_plugin.quota.tenants import ancestors
+from slurm_plugin.quota.tenants import tenants_of_qos, upward
 from slurm_plugin.quota.types import Policy
 
 
@@ -148,7 +148,7 @@ def drawn_on(
 
 def binding(policy: Policy, budgets: Collection[str], tenant: str) -> tuple[str, ...]:
     """Return the tenants with ``budgets`` on a tenant's way up, the tenant itself first."""
-    return tuple(name for name in (tenant, *ancestors(policy, tenant)) if name in budgets)
+    return tuple(name for name in upward(policy)[tenant] if name in budgets)
 
 
 def as_budgets_let(
@@ -175,7 +175,7 @@ def as_budgets_let(
         return {}
     budgets = {name: binding(policy, run_minutes, name) for name in policy}
     # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
-    of_qos = {qos: name for name in policy for qos in (qos_name(name), borrowed_qos(name))}
+    of_qos = tenants_of_qos(policy)
     waiting = {
         job.job_id: name
         for job in there.others

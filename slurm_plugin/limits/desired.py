@@ -230,7 +230,7 @@ def in_use(
     return InUse(
         is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
         sharing=frozenset(
-            job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED
+            [job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED]
         ),
         held=+Counter(there.by_qos),
         runs=runs_of(there, may_still_take(there, now_s)) if has_budgets else Runs(),
@@ -505,6 +505,7 @@ def _minutes(part: BudgetPart | None, billing: BillingUnit) -> Mapping[str, Sett
     return {RUN_MINUTES: Setting(limit, of, billing.limit(part.least))}
 
 
+@lru_cache(maxsize=_KEYS)
 def _limit(amount: int, why: str) -> Mapping[str, Setting]:
     """Return the settings of a QOS' limit.
 
@@ -525,8 +526,12 @@ def _on_loan(term_s: int) -> Mapping[str, Setting]:
 
 
 def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
-    fields = {NAME: Setting(name, why), **fields}
-    return {_qos_key(name, field): one for field, one in fields.items()}
+    return {_qos_key(name, field): one for field, one in (*_named(name, why), *fields.items())}
+
+
+@lru_cache(maxsize=_KEYS)
+def _named(name: str, why: str) -> tuple[tuple[str, Setting]]:
+    return ((NAME, Setting(name, why)),)
 
 
 @lru_cache(maxsize=_KEYS)

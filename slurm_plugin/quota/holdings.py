@@ -12,7 +12,6 @@ from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 
-
 _OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_account"})
 """What is computed once and follows from the runs alone."""
 

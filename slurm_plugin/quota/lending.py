@@ -84,7 +84,7 @@ def lend(
 
 
 def fair_shares(policy: Policy, demand: Mapping[str, int], past: Flow) -> Mapping[str, int]:
-    """Compute the millislices that each tenant would borrow in all by ``lend``, where it lends anew.
+    """Compute the millislices that each tenant borrows in all by ``lend``, where that lends anew.
 
     ``past`` is what ``borrowed_lately`` says. What is lent already makes no difference: it decides
     from whom a tenant borrows.

@@ -7,9 +7,9 @@ from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.demand import has_types, take_types, types_left
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import (
-    ancestors,
     effective_nominal,
     guaranteed_quota,
+    upward,
 )
 from slurm_plugin.quota.types import Policy
 
@@ -19,7 +19,7 @@ class QuotaRoom:
 
     def __init__(self, policy: Policy, there: Holdings) -> None:
         nominal = effective_nominal(policy)
-        self._above = {name: (name, *ancestors(policy, name)) for name in policy}
+        self._above = upward(policy)
         self._borrows = {
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }

@@ -33,12 +33,12 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     run's GPUs are assumed to be spread evenly over its nodes, since no more is known here.
     """
     rules, seen, now_s = inputs.rules, inputs.seen, inputs.ledger_view.when.at_s
-    runs = [job for job in inputs.holdings.runs if job.gpus]
-    free = free_by_node(runs, seen.nodes, rules.partitions)
-    ending = {job.job_id for job in runs if job.state is JobState.COMPLETING}
-    goes = seen.evicting | leaving(seen.services, rules.grace_s) | ending
+    runs = inputs.holdings.runs
+    ending = [job for job in runs if job.state is JobState.COMPLETING and job.gpus]
+    free = free_by_node(ending, seen.nodes, rules.partitions)
+    goes = seen.evicting | leaving(seen.services, rules.grace_s) | {job.job_id for job in ending}
     may_go = goes | replicas(seen.services)
-    some = [job for job in runs if job.job_id in may_go]
+    some = [job for job in runs if job.job_id in may_go and job.gpus]
     above = Counter(inputs.held)
     return ReclaimInput(
         wanting=(),

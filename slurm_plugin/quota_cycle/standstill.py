@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cluster.language.jobs import JobView, NodeView
-from cluster.language.units import Millislices
+from cluster.language.jobs import NodeView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import (
     by_priority,
     free_by_node,
-    holdings,
     waits_for_quota,
     wanted_on_nodes,
 )
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
 from slurm_plugin.reclaim.startable import FreeInstances
 
@@ -41,12 +40,11 @@ class Queued(NamedTuple):
 
 def standing_still(
     before: Mapping[Queued, float],
-    jobs: Iterable[JobView],
+    there: Holdings,
     nodes: Iterable[NodeView],
     limits: Mapping[str, int],
     *,
     partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
     now_s: float,
 ) -> Mapping[Queued, float]:
     """Since when each waiting job could have started by what Slicewise knows.
@@ -56,7 +54,7 @@ def standing_still(
     look; times are by the clock of ``now_s``. A job that has stood still for long is followed even
     while it has no quota: otherwise the loan would go to and fro.
     """
-    there, room = holdings(jobs, partitions, costs), Counter(limits)
+    room = Counter(limits)
     for (_, qos), cost in there.by_qos.items():
         room[qos] -= cost
     left = FreeInstances(free_by_node(there.runs, nodes, partitions))
@@ -65,7 +63,7 @@ def standing_still(
     for job in by_priority(job for job in there.others if waits_for_quota(job)):
         if not any(job.gpus.values()):
             continue
-        queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, costs)
+        queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, there.costs)
         since_s = before.get(queued, now_s)
         has_quota = room[job.qos] >= cost
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S

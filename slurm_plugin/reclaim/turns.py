@@ -8,6 +8,8 @@ from cluster.language.units import slices_words
 from slurm_plugin.reclaim.capacity import JobNeed
 from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, Wanting, reclaim
 
+_NONE: Mapping[str, int] = {}
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -97,7 +99,7 @@ def _might_start(need: JobNeed, there: ReclaimInput) -> bool:
             beside.setdefault(node, Counter()).update(gpus)
     left = need.nodes
     for node in there.free.keys() | beside.keys():
-        free, more = there.free.get(node, {}), beside.get(node, {})
+        free, more = there.free.get(node, _NONE), beside.get(node, _NONE)
         if all(free.get(kind, 0) + more.get(kind, 0) >= count for kind, count in need.shape):
             left -= 1
             if not left:

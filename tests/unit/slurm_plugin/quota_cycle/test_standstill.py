@@ -7,6 +7,7 @@ import pytest
 from reclaim_world import COSTS, PARTITIONS, one
 
 from cluster.language.jobs import JobState, JobView, NodeView
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
 
 FREE = NodeView("n", "", frozenset({"MIXED"}), {"1g.10gb": 7}, {"1g.10gb": 3}, PARTITIONS)
@@ -24,9 +25,9 @@ def still(
     now_s: float = 90.0,
 ) -> Mapping[int, float]:
     """By job id, but for arrays."""
-    given = {"partitions": PARTITIONS, "costs": COSTS, "now_s": now_s}
+    given, there = {"partitions": PARTITIONS, "now_s": now_s}, holdings(jobs, PARTITIONS, COSTS)
     known = {Queued(job_id, 0): since_s for job_id, since_s in (before or {}).items()}
-    found = standing_still(known, jobs, [node], {QOS: limit}, **given)
+    found = standing_still(known, there, [node], {QOS: limit}, **given)
     return {queued.job_id: since_s for queued, since_s in found.items()}
 
 
@@ -92,6 +93,6 @@ def test_who_waits_behind_others_does_not() -> None:
 
 def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
     array = replace(WAITS, untouched=frozenset({1, 2, 3}))
-    known, given = {Queued(3, 4): 50.0}, {"partitions": PARTITIONS, "costs": COSTS}
-    found = standing_still(known, [array], [FREE], {QOS: 1000}, **given, now_s=90.0)
+    known, there = {Queued(3, 4): 50.0}, holdings([array], PARTITIONS, COSTS)
+    found = standing_still(known, there, [FREE], {QOS: 1000}, partitions=PARTITIONS, now_s=90.0)
     assert found == {Queued(3, 3): 90.0}
