@@ -177,11 +177,11 @@ class PriorityTerm(Message):
     Attributes:
         value: in 0..1.
         weight: weight against the other terms; None for the wait, which closes the gap that they
-            leave.
+            leave, and for a job that is passed over, which has the maximum.
         points: the term's part of site_factor; those of all terms add up to it.
     """
 
-    name: Literal["class", "share", "urgency", "area", "wait"]
+    name: Literal["class", "share", "urgency", "area", "wait", "passed over"]
     value: float
     weight: int | None = None
     points: int

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.slurm.interface import JobChange
@@ -29,7 +30,13 @@ from slurm_plugin.quota.demand import capacity, holdings, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+from slurm_plugin.quota_cycle.standstill import (
+    PASSED_OVER_S,
+    Queued,
+    passed_over,
+    standing_still,
+    stuck,
+)
 from slurm_plugin.reclaim.hold_back import about_to_start
 from slurm_plugin.services.slot_quotas import SlotQuotas
 from slurm_plugin.services.state import Observation
@@ -84,6 +91,12 @@ class SlicewiseOnModel:
         """When the grace of the oldest recall is over; None without recalls."""
         called_s = min((one.called_s for one in self._rounds.recalls), default=None)
         return None if called_s is None else called_s + self._by.settings.lending.grace_s
+
+    @property
+    def passed_over_due_s(self) -> float:
+        """When a job will have stood still for so long that it counts as passed over; or inf."""
+        dues = (since_s + PASSED_OVER_S for since_s in self._still_since_s.values())
+        return min((due_s for due_s in dues if due_s >= self._model.now_s), default=inf)
 
     @property
     def takes_back(self) -> bool:
@@ -193,7 +206,8 @@ class SlicewiseOnModel:
         )
         self._follow_services(done, jobs, nodes)
         if is_slow_turn:
-            for target, change in self._priorities.due(jobs, now_s).items():
+            over = passed_over(self._still_since_s, jobs, self._partitions, now_s)
+            for target, change in self._priorities.due(jobs, now_s, over).items():
                 model.update(target, change)
         self.rounds += 1
 

@@ -224,15 +224,18 @@ class Site:
         return self._slicewise is not None and self._slicewise.takes_back
 
     def _dated_s(self) -> float:
-        """When a round is due whatever has changed: for a recall, a window or a budget's period, or
-        since slots wait for a lender; inf for none.
+        """When a round is due whatever has changed: for a recall, a window or a budget's period,
+        for a job that is passed over, or since slots wait for a lender; inf for none.
         """
         if self._takes_back:
             return self._round_s + _round_s(self._plan)
         nth = bisect_right(self._windows_s, self._round_s)
         window_s = self._windows_s[nth] if nth < len(self._windows_s) else inf
-        recall_s = None if self._slicewise is None else self._slicewise.recall_due_s
-        return window_s if recall_s is None else min(window_s, recall_s)
+        if self._slicewise is None:
+            return window_s
+        recall_s = self._slicewise.recall_due_s
+        own_s = min(window_s, self._slicewise.passed_over_due_s)
+        return own_s if recall_s is None else min(own_s, recall_s)
 
     def _minutes_s(self) -> float:
         """Right before Slurm counts running minutes anew, while a job may wait for a budget."""

@@ -84,12 +84,17 @@ class SitePriorities:
         """Note what a job was submitted with."""
         self._factors[job_id] = site_factor
 
-    def due(self, jobs: Iterable[JobView], now_s: float) -> Mapping[Target, JobChange]:
-        """The changes that are due, as many as the daemon would make since the last time."""
+    def due(
+        self, jobs: Iterable[JobView], now_s: float, over: frozenset[int] = frozenset()
+    ) -> Mapping[Target, JobChange]:
+        """The changes that are due, as many as the daemon would make since the last time.
+
+        ``over`` are the ids of jobs that Slurm passes over for nothing.
+        """
         rules, passed_s = self._rules, now_s - self._moved_s
         self._moved_s = now_s
         most = int(rules.updates_per_s * max(passed_s, _SAVED_S))
-        standing = PriorityInput(self.shares, {}, rules.costs, rules.formula)
+        standing = PriorityInput(self.shares, {}, rules.costs, rules.formula, over)
         jobs = tuple(jobs)
         found = changes(ranked(jobs, now_s, standing), self._factors, rules.formula, most)
         ids = {job.job_id for job in jobs}

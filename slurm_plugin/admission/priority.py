@@ -47,6 +47,8 @@ class PriorityTerms:
         urgency: urgency of a service's backlog, in 0..1; 0 for a plain job.
         area: how little the job asks for, in 0..1; see ``area``.
         wait_s: seconds for which the job could have started.
+        is_passed_over: whether the job has GPUs and quota, and Slurm keeps it waiting for others
+            that want none of these (``quota_cycle.standstill``).
     """
 
     job_class: JobClass = "normal"
@@ -54,6 +56,7 @@ class PriorityTerms:
     urgency: float = 0.0
     area: float = 0.0
     wait_s: float = 0.0
+    is_passed_over: bool = False
 
 
 def site_factor(terms: PriorityTerms, formula: Formula) -> int:
@@ -62,8 +65,11 @@ def site_factor(terms: PriorityTerms, formula: Formula) -> int:
     x is the weighted mean of class, share, urgency and area; a is the cube of the part of
     ``wait_full_s`` that the job has waited, at most 1. So waiting closes the gap to the maximum,
     slowly at first, from wherever a job begins: whatever the terms of other jobs are, none is above
-    a job that has waited ``wait_full_s``. The cube of the wait is Tang et al.'s (Cluster 2009).
+    a job that has waited ``wait_full_s``. A job that is passed over has the maximum, too. The cube
+    of the wait is Tang et al.'s (Cluster 2009).
     """
+    if terms.is_passed_over:
+        return formula.max
     missing = _missing(terms, formula) * (1.0 - _waited(terms, formula) ** 3)
     # The missing part is exactly 0.0 after wait_full_s; the sum of both parts might not be 1.0.
     return formula.max - math.ceil(round(formula.max * missing, _DIGITS))

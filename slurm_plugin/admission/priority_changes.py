@@ -28,12 +28,14 @@ class PriorityInput:
         shares: ``priority.share`` by tenant; an absent tenant has 0.
         urgencies: urgency of services' backlogs, by array job id.
         costs: of an instance, by GPU type.
+        passed_over: ids of jobs that Slurm passes over for nothing.
     """
 
     shares: Mapping[str, float]
     urgencies: Mapping[int, float]
     costs: Mapping[str, Millislices]
     formula: Formula
+    passed_over: frozenset[int] = frozenset()
 
 
 def ranked(jobs: Iterable[JobView], now_s: float, standing: PriorityInput) -> tuple[Ranked, ...]:
@@ -63,6 +65,7 @@ def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTer
         standing.urgencies.get(job.array_job_id or job.job_id, 0.0) if tag.service else 0.0,
         area(run_cost(job.gpus, standing.costs), job.time_limit_s),
         now_s - max(job.eligible_s, job.submit_s or 0),
+        job.job_id in standing.passed_over,
     )
 
 

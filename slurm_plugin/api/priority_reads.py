@@ -38,7 +38,8 @@ async def explain_priority(
             "SW-FORBIDDEN", f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"
         )
     formula, now_s = formula_of(settings.priority), cluster_state.view.observed_s
-    standing = PriorityInput(cluster_state.shares, cluster_state.urgencies, settings.costs, formula)
+    state, costs = cluster_state, settings.costs
+    standing = PriorityInput(state.shares, state.urgencies, costs, formula, state.passed_over)
     waiting = ranked(jobs, now_s, standing)
     if not waiting:
         raise not_waiting(about, jobs)

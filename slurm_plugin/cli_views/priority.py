@@ -53,6 +53,8 @@ def _meaning(term: PriorityTerm, answer: PriorityAnswer) -> str:
             return "of a service's backlog"
         case "area":
             return "how little it asks for: slices × time limit"
+        case "passed over":
+            return "its GPUs are free, and no job before it waits for such"
         case _:
             return f"{_span(answer.wait_s)} of {_span(answer.wait_full_s)}"
 

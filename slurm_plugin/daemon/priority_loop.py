@@ -52,7 +52,8 @@ class PriorityLoop:
         }
         by_tenant = shares(self._use.now, guaranteed_quotas, self._settings.half_life_s)
         self._cluster_state.set_shares(by_tenant)
-        return PriorityInput(by_tenant, self._cluster_state.urgencies, self._costs, self._formula)
+        state, formula = self._cluster_state, self._formula
+        return PriorityInput(by_tenant, state.urgencies, self._costs, formula, state.passed_over)
 
     def held_lately(self) -> Mapping[str, int]:
         """Millislices that each tenant has held on average; {} until that is known."""

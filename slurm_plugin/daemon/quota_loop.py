@@ -36,7 +36,7 @@ from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slurm_plugin.quota_cycle.round import plan
-from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+from slurm_plugin.quota_cycle.standstill import Queued, passed_over, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
 from slurm_plugin.quota_cycle.wanted import Conf
 from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
@@ -330,6 +330,9 @@ class QuotaLoop:
             self._cluster_state.quotas.borrowed_limits,
             partitions=self._partitions,
             now_s=time.monotonic(),
+        )
+        self._cluster_state.passed_over = passed_over(
+            self._still_since_s, self._cluster_state.jobs, self._partitions, time.monotonic()
         )
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, ledger_view, self._settings, self._seen()

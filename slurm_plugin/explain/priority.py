@@ -76,6 +76,10 @@ def explained(
     )
 
 
+_ATTRIBUTES = {"class": "job_class", "wait": "wait_s", "passed over": "is_passed_over"}
+"""Terms whose attributes have other names."""
+
+
 def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
     """The terms with their points: what each adds to those before it. So points add up exactly."""
     waited = min(1.0, terms.wait_s / formula.wait_full_s)
@@ -85,11 +89,12 @@ def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
         ("urgency", terms.urgency, formula.urgency_weight),
         ("area", terms.area, formula.area_weight),
         ("wait", waited, None),
+        *((("passed over", 1.0, None),) if terms.is_passed_over else ()),
     )
     so_far = PriorityTerms("low")
     found: list[PriorityTerm] = []
     for name, value, weight in named:
-        attribute = {"class": "job_class", "wait": "wait_s"}.get(name, name)
+        attribute = _ATTRIBUTES.get(name, name)
         further = replace(so_far, **{attribute: getattr(terms, attribute)})
         points = site_factor(further, formula) - site_factor(so_far, formula)
         found.append(

@@ -6,6 +6,10 @@ waits for something only Slurm sees would hold a loan for nothing, while others 
 
 Slurm's own reason is no help: Slurm looks at few jobs of a partition, and leaves the old reasons of
 the others as they are.
+
+Slurm may also pass a job over for nothing: backfill reserves whole nodes for the jobs before it,
+whatever type of GPU they wait for. Where a node has several types, jobs that wait for one of them
+so keep those of another idle.
 """
 
 from collections import Counter
@@ -17,6 +21,8 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import (
     by_priority,
     free_by_node,
+    is_managed,
+    waits_for_others,
     waits_for_quota,
     wanted_on_nodes,
 )
@@ -26,6 +32,8 @@ from slurm_plugin.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
 """Seconds that Slurm may take to reach a job that is far back in its queue."""
+PASSED_OVER_S = 60.0
+"""Seconds after which backfill has tried a job: it looks twice in that time by default."""
 
 
 class Queued(NamedTuple):
@@ -90,3 +98,27 @@ def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
     return frozenset(
         queued.job_id for queued, at_s in since_s.items() if (now_s - at_s) // _PATIENCE_S % 2 == 1
     )
+
+
+def passed_over(
+    since_s: Mapping[Queued, float],
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    now_s: float,
+) -> frozenset[int]:
+    """Ids of the jobs that Slurm may pass over for nothing: they stand still for a minute, and none
+    before them waits for GPUs of their types.
+
+    Such a job may go before all others, which it delays by no GPU that they want. ``since_s`` is
+    what ``standing_still`` found. After five minutes it is something else that keeps the job.
+    """
+    found: set[int] = set()
+    wanted: set[str] = set()
+    for job in by_priority(job for job in jobs if is_managed(job, partitions)):
+        kinds = {kind for kind, count in job.gpus.items() if count}
+        since = since_s.get(Queued(job.job_id, len(job.untouched)))
+        if since is None:
+            wanted |= kinds if waits_for_others(job) else set()
+        elif PASSED_OVER_S <= now_s - since < _PATIENCE_S and not kinds & wanted:
+            found.add(job.job_id)
+    return frozenset(found)

@@ -74,6 +74,8 @@ class ClusterState:
         quotas: the quotas in force in Slurm now.
         shares: the share term of each tenant's priority, see ``admission/priority.py``.
         urgencies: urgency of each service's backlog, as last sent by the launcher, by array job id.
+        passed_over: ids of jobs that Slurm passes over for nothing, as the last round of quotas
+            found them.
         refusals: why deferred jobs are held, by job id.
         kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
         service_reports: what the launcher reports about services, for people.
@@ -109,6 +111,7 @@ class ClusterState:
         self.quotas = QuotaInForce(settings)
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
+        self.passed_over: frozenset[int] = frozenset()
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
         own = settings.daemon

@@ -25,7 +25,13 @@ _formulas = st.builds(
     quantum=st.integers(1, 10_000),
 )
 _terms = st.builds(
-    PriorityTerms, job_class=_classes, share=_parts, urgency=_parts, area=_parts, wait_s=_seconds
+    PriorityTerms,
+    job_class=_classes,
+    share=_parts,
+    urgency=_parts,
+    area=_parts,
+    wait_s=_seconds,
+    is_passed_over=st.booleans(),
 )
 
 
@@ -47,6 +53,7 @@ def test_it_never_falls_as_a_term_rises(
         replace(terms, urgency=max(terms.urgency, more.urgency)),
         replace(terms, area=max(terms.area, more.area)),
         replace(terms, wait_s=terms.wait_s + more.wait_s),
+        replace(terms, is_passed_over=True),
     )
     assert all(site_factor(each, formula) >= factor for each in higher)
 

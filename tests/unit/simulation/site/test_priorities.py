@@ -77,3 +77,19 @@ def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
     again = found.due(there.jobs, there.now_s + 15)
     assert len(again) == 15
     assert not first.keys() & again.keys()
+
+
+def test_who_is_passed_over_has_the_maximum() -> None:
+    there = model({"a100": 1})
+    tag = "slicewise:1 token={} tenant=a flexible"
+    _, plain, over = (
+        there.submit(job(1, limit_s=None, account="a", admin_comment=tag.format(n)))
+        for n in range(1, 4)
+    )
+    there.advance(there.now_s + 60)
+    found = SitePriorities(RULES, DecayedUse(there.now_s))
+    for job_id in (plain, over):
+        found.note(job_id, 0)
+    due = found.due(there.jobs, there.now_s, frozenset({over}))
+    assert due.keys() == {plain, over}
+    assert due[over] == JobChange(site_factor=RULES.formula.max) != due[plain]

@@ -17,6 +17,8 @@ from site_world import (
 )
 
 from cluster.language.units import Millislices
+from cluster.settings.file import Settings
+from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.site.loop import Site, SiteTimes
 from simulation.site.plans import SlurmPlan
 from simulation.site.requests import Replayable, replays
@@ -181,3 +183,27 @@ def test_what_once_ran_for_longer_than_max_time_runs_again():
     (run,) = record.jobs[0].runs
     assert run.end_s is not None
     assert run.end_s - run.start_s == 7000.0
+
+
+def test_a_job_whose_gpu_is_free_is_not_kept_waiting_by_jobs_of_another_type() -> None:
+    """Backfill reserves whole nodes: for small jobs it would keep the whole GPUs beside idle."""
+    by = Settings.model_validate(
+        {
+            "cluster": {"name": "test", "partitions": ["gpu"]},
+            "gpus": {"A100-80GB": {"types": ["1g.10gb"], "whole": ["a100"]}},
+        }
+    )
+    gpus = {"1g.10gb": 7, "a100": 1}
+    nodes = tuple(SimulatedNode(f"n{nth}", frozenset({"gpu"}), gpus) for nth in range(2))
+    small = [past("a", {"1g.10gb": 1}, 0.0, 3000.0 + 100 * nth) for nth in range(34)]
+    record = simulated(
+        slicewise(tenants(a=1, b=3), settings=by),
+        *small,
+        past("a", 1, 400.0, 8000.0),
+        on=SimulatedCluster(name="test", nodes=nodes),
+        last_s=3600.0,
+        costs=by.costs,
+    )
+    found = starts(record)[34]
+    assert found is not None
+    assert found <= 400 + 90

@@ -26,6 +26,7 @@ _FORMULA = Formula(3, 5, 2, 5, max=10_000, wait_full_s=_DAY_S, quantum=100)
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=9 * _DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=-5.0), 0),
+        (PriorityTerms("low", share=0.0, is_passed_over=True), 10_000),
     ],
 )
 def test_site_factor(terms: PriorityTerms, expected: int) -> None:

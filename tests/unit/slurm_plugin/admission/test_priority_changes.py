@@ -1,5 +1,6 @@
 """Tests which jobs are ranked, by which terms, and which changes Slurm gets first."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,12 @@ def test_a_services_slot_has_the_urgency_of_its_backlog() -> None:
     tag = "slicewise:1 token=ab tenant=vision service=bert"
     slot = waiting(admin_comment=tag, array_job_id=814, task_index=3)
     assert terms_of(slot, NOW_S, STANDING) == PriorityTerms("normal", 0.5, 0.8, 1.0, 100.0)
+
+
+def test_jobs_that_are_passed_over_are_told_by_their_ids() -> None:
+    standing = replace(STANDING, passed_over=frozenset({901}))
+    found = [terms_of(waiting(job_id=each), NOW_S, standing) for each in (900, 901)]
+    assert [one.is_passed_over for one in found if one is not None] == [False, True]
 
 
 def test_a_plain_array_has_no_urgency() -> None:

@@ -136,6 +136,18 @@ async def test_urgency_is_the_launchers_last_word(world: Callable[..., World]) -
     assert now.told == [([0], 7500)]
 
 
+async def test_a_job_that_slurm_passes_over_gets_the_maximum_and_loses_it_again(
+    world: Callable[..., World],
+) -> None:
+    now = world(waiting(814), waiting(815))
+    now.slurm.site_factors = {814: 6500, 815: 6500}
+    now.cluster_state.passed_over = frozenset({815})
+    await now.turns(0)
+    now.cluster_state.passed_over = frozenset()
+    await now.turns(1)
+    assert now.told == [(815, 10_000), (815, 6500)]
+
+
 async def test_use_lowers_the_share(world: Callable[..., World]) -> None:
     now = world(waiting())
     now.slurm.site_factors = {814: 6500}

@@ -8,7 +8,7 @@ from reclaim_world import COSTS, PARTITIONS, one
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota_cycle.standstill import Queued, standing_still, stuck
+from slurm_plugin.quota_cycle.standstill import Queued, passed_over, standing_still, stuck
 
 FREE = NodeView("n", "", frozenset({"MIXED"}), {"1g.10gb": 7}, {"1g.10gb": 3}, PARTITIONS)
 FULL = replace(FREE, gpus_allotted={"1g.10gb": 7})
@@ -96,3 +96,25 @@ def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
     known, there = {Queued(3, 4): 50.0}, holdings([array], PARTITIONS, COSTS)
     found = standing_still(known, there, [FREE], {QOS: 1000}, partitions=PARTITIONS, now_s=90.0)
     assert found == {Queued(3, 3): 90.0}
+
+
+def over(*before: JobView, now_s: float = 110.0) -> frozenset[int]:
+    """Who is passed over of ``WAITS``, which stands still since 50 s, and the jobs before it."""
+    return passed_over({Queued(3, 0): 50.0}, [WAITS, *before], PARTITIONS, now_s)
+
+
+def test_slurm_passes_over_who_stands_still_for_a_minute_and_not_for_five() -> None:
+    found = {now_s: over(now_s=now_s) for now_s in (109.0, 110.0, 349.0, 350.0)}
+    assert found == {109.0: frozenset(), 110.0: {3}, 349.0: {3}, 350.0: frozenset()}
+
+
+def test_nobody_goes_before_jobs_that_wait_for_gpus_of_its_types() -> None:
+    first = {"job_id": 7, "priority": WAITS.priority + 1, "reason": "Resources"}
+    same, other = replace(WAITS, **first), replace(one(7, "a", "3g.40gb", borrowed=True), **first)
+    assert over(other) == {3}
+    assert over(same) == frozenset()
+    assert over(other, replace(same, job_id=8)) == frozenset()
+    assert over(replace(same, priority=WAITS.priority - 1)) == {3}
+    # For who waits for quota Slurm keeps no nodes, nor does Slicewise for other partitions.
+    assert over(replace(same, reason="QOSGrpBilling")) == {3}
+    assert over(replace(same, partition="cpu")) == {3}
