@@ -100,8 +100,14 @@ class SlicewiseOnModel:
 
     @property
     def takes_back(self) -> bool:
-        """Whether slots wait for a lender for which replicas went: each round looks at that."""
-        return self.services.evictions.has_waiting
+        """Whether a slot waits for what its tenant has lent, or slots wait for a lender for which
+        replicas went: the daemon looks at both at each turn.
+        """
+        return self.services.evictions.has_waiting or any(
+            slot.state == "released" and not slot.is_borrowed
+            for view in self.services.views
+            for slot in view.slots
+        )
 
     @property
     def shares(self) -> Mapping[str, float]:

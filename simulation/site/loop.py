@@ -220,7 +220,9 @@ class Site:
 
     @property
     def _takes_back(self) -> bool:
-        """Whether replicas go for a lender: then the daemon plans at each turn."""
+        """Whether a lender takes something back for slots, or replicas go for one: then the daemon
+        plans at each turn.
+        """
         return self._slicewise is not None and self._slicewise.takes_back
 
     def _dated_s(self) -> float:

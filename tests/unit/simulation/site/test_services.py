@@ -117,6 +117,16 @@ def test_a_lender_starts_at_once_and_slots_wait_for_it_only_a_little_longer() ->
     assert start_s + 30 <= again_s <= start_s + 30 + 18 < 200 + GRACE_S
 
 
+def test_a_slot_gets_back_what_its_tenant_has_lent_however_lately_a_round_was() -> None:
+    """The daemon sees at each turn that a lender is short; its rounds are 15 s apart else."""
+    lent = [past("b", 1, 0, 5000.0) for _ in range(8)]
+    for after_s in range(0, 15, 3):
+        service = chat([305.0 + after_s])
+        record = run(serving(tenants(a=2, b=6), service), *lent, past("b", 1, 300, 5000.0))
+        first = min(one.runs[0].start_s for one in record.replicas) - BEGIN_S
+        assert first <= 305 + after_s + 8
+
+
 def test_by_slurm_alone_there_are_no_services() -> None:
     record = simulated(ALONE, past("a", 4))
     assert (record.services, record.replicas) == ((), ())
