@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cluster.language.jobs import NodeView
+from cluster.language.jobs import JobView, NodeView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import (
     by_priority,

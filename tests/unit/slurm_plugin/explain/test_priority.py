@@ -53,7 +53,7 @@ def test_each_term_has_its_part_of_the_site_factor() -> None:
 
 def test_a_job_that_is_passed_over_has_the_maximum_and_why_says_so() -> None:
     found = answer(is_passed_over=True)
-    assert (found.terms[-1].name, found.terms[-1].points) == ("passed over", 4050)
+    assert (found.terms[-1].name, found.terms[-1].points) == ("passed over", 4496)
     assert found.site_factor == 10_000
     assert "its GPUs are free" in shown_text(found)
     assert "its GPUs are free" not in shown_text(answer())
