@@ -26,7 +26,8 @@ class SlicewiseError(Exception):
     """Base of every error that a command shows without a traceback."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
+        # All of them: a process that simulates hands its error on by them.
+        super().__init__(code, message, hint)
         self.refusal = Refusal(code, message, hint)
 
     def __str__(self) -> str:
