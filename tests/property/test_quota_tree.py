@@ -17,7 +17,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
 from slurm_plugin.quota.attainable import highest_ceilings
 from slurm_plugin.quota.ceilings import Ceiling, ceilings
-from slurm_plugin.quota.lending import lend, within_limits
+from slurm_plugin.quota.lending import borrowed_lately, fair_shares, lend, within_limits
 from slurm_plugin.quota.tenants import (
     changed,
     changed_together,
@@ -196,6 +196,19 @@ def test_borrowers_of_equal_weight_get_what_is_max_min_fair(case: Case) -> None:
         return sorted(borrowed(loans, name) for name in case.policy if case.want(name))
 
     assert poorest_first(case.lend()) == max(map(poorest_first, every_way(case)))
+
+
+@given(SOME, st.data())
+@settings(max_examples=examples(100, nightly=4000))
+def test_shares_are_what_loans_add_up_to_whatever_is_lent_already(
+    case: Case, data: st.DataObject
+) -> None:
+    names = list(case.policy)
+    lately = data.draw(st.dictionaries(st.sampled_from(names), st.integers(0, 9000)))
+    before = other_demand(case, data).lend()
+    loans = lend(case.policy, case.demand, before, PLENTY, lately)
+    shares = fair_shares(case.policy, case.demand, borrowed_lately(case.policy, lately))
+    assert shares == {name: borrowed(loans, name) for name in names}
 
 
 @given(

@@ -74,11 +74,15 @@ def service(*slots: SlotView) -> ServiceView:
     return a_service(tenant="nlp", name="bert", slots=slots)
 
 
-def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> ReclaimInput:
+def seen(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> QuotaInputs:
     ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=changes.get("policy", POLICY))
     services, told = changes.get("services", ()), changes.get("leaving", frozenset())
     rules = QuotaRules(frozenset({"gpu"}), COSTS, {}, {}, grace_s=0, term_s=60, turn_s=1800)
-    world = QuotaInputs(ledger_view, SlurmView(jobs, tuple(nodes), tuple(services), told), rules)
+    return QuotaInputs(ledger_view, SlurmView(jobs, tuple(nodes), tuple(services), told), rules)
+
+
+def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> ReclaimInput:
+    world = seen(*jobs, nodes=nodes, **changes)
     recalls, excess = changes.get("recalls", [RECALL]), changes.get("excess", {})
     return giving_back(reclaim_input(world), world, recalls, excess)
 
@@ -140,6 +144,22 @@ def test_a_replica_is_what_a_living_service_has_in_a_slot() -> None:
     )
     found = look(running(7), running(8), running(9), services=[service(*slots)]).running
     assert [one.is_replica for one in found] == [True, False, False]
+
+
+def test_before_somebody_takes_back_only_what_may_end_for_a_turn_counts() -> None:
+    """A batch job on borrowed quota runs on, and a replica in its tenant's own QOS."""
+    own = {"qos": "slicewise_nlp"}
+    slots = (
+        SlotView(index=0, state="running", job_id=7),
+        SlotView(index=1, state="ending", job_id=8),
+        SlotView(index=2, state="running", job_id=9),
+    )
+    ends = running(11, state=JobState.COMPLETING, **own)
+    world = seen(
+        running(7), running(8), running(9, **own), running(10), ends, services=[service(*slots)]
+    )
+    found = reclaim_input(world).running
+    assert [(one.job_id, one.is_replica) for one in found] == [(7, True), (8, False), (11, False)]
 
 
 def test_a_run_without_a_start_has_begun_just_now() -> None:
