@@ -44,7 +44,7 @@ class SiteBudgets:
         self._sums: Counter[tuple[str, Account]] = Counter()
         self._held: dict[RunKey, Reservation] = {}
         self._limits_s: dict[RunKey, int | None] = {}
-        self._seen: Mapping[int, JobView] = {}
+        self._seen: Sequence[JobView] = ()
         self.rollovers: dict[str, int] = {}
         for name, budget in self._budgets.items():
             self.rollovers[name] = period_start_s(budget.period, int(now_s), self._zone)
@@ -66,9 +66,9 @@ class SiteBudgets:
         if not self._budgets:
             return
         records = tuple(self._record(one) for one in ended if one.start_s is not None)
-        seen, self._seen = self._seen, {job.job_id: job for job in jobs}
         # A job that is the very same object has not changed since.
-        changed = [job for job in jobs if seen.get(job.job_id) is not job]
+        seen, self._seen = set(map(id, self._seen)), jobs
+        changed = [job for job in jobs if id(job) not in seen]
         self._charge([job for job in changed if self._is_news(job)], records)
         periods = {one.period for one in self._budgets.values()}
         of_period = {one: period_start_s(one, int(now_s), self._zone) for one in periods}

@@ -46,15 +46,16 @@ def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
         if field.startswith(_GRP_TRES) and value
     }
     minutes = {"billing": int(of[RUN_MINUTES])} if of.get(RUN_MINUTES) else {}
-    return replace(
-        own,
+    return QosLimits(
         grp_tres={**own.grp_tres, **limit},
         grp_run_mins={**own.grp_run_mins, **minutes},
+        max_tres_per_account=own.max_tres_per_account,
         preempts=frozenset(filter(None, of.get(PREEMPT, "").split(","))),
         preempt_exempt_s=int(of[EXEMPT] or 0) if EXEMPT in of else own.preempt_exempt_s,
         preempt_requeues=(
             of[PREEMPT_MODE] == _REQUEUE if PREEMPT_MODE in of else own.preempt_requeues
         ),
+        priority=own.priority,
     )
 
 

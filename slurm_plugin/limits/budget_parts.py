@@ -188,7 +188,8 @@ def as_budgets_let(
         return {}
     left, room, costs = Counter(run_minutes), QuotaRoom(policy, there), there.costs
     for (account, qos), minutes in may_still_take(there, now_s).items():
-        left.subtract(dict.fromkeys(budgets.get(of_qos.get(qos, account), ()), minutes))
+        for one in budgets.get(of_qos.get(qos, account), ()):
+            left[one] -= minutes
     found: dict[int, JobView] = {}
     in_order = by_priority(job for job in there.others if job.job_id in waiting)
     for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
@@ -202,8 +203,8 @@ def as_budgets_let(
         gpus = {kind: claimed * count for kind, count in job.gpus.items()}
         room.take(name, job.qos, claimed * cost, gpus)
         left.subtract(dict.fromkeys(bound, claimed * minutes))
-        if (one := _judged(job, able)) is not job:
-            found[job.job_id] = one
+        if (judged := _judged(job, able)) is not job:
+            found[job.job_id] = judged
     return found
 
 
