@@ -307,7 +307,11 @@ class _Division:
         for qos in among:
             for name in self.draws[qos]:
                 sharing.setdefault(name, set()).add(qos)
-        shares = [(self._share(name, of), name) for name, of in sharing.items()]
+        shares = [
+            (self._share(name, of), name)
+            for name, of in sharing.items()
+            if not self._divides_alone(name, of)
+        ]
         heapify(shares)
         while shares:
             share, name = heappop(shares)
@@ -324,6 +328,16 @@ class _Division:
                 self.give(qos, min(1, self.most(qos)))
                 for budget in self.draws[qos]:
                     sharing[budget].discard(qos)
+
+    def _divides_alone(self, name: str, of: Collection[str]) -> bool:
+        """Divide a budget whose QOS draw on no other one, as in a flat tree. False if any does."""
+        if any(len(self.draws[qos]) > 1 for qos in of):
+            return False
+        share, rest = divmod(self._left[name], len(of))
+        for nth, qos in enumerate(sorted(of, reverse=True)):
+            self.given[qos] += share + (nth < rest)
+        self._left[name] = 0
+        return True
 
     def _share(self, name: str, of: Collection[str]) -> Fraction:
         return Fraction(self._left[name], len(of))
