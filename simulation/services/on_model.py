@@ -43,7 +43,7 @@ class _Running:
     Attributes:
         cost_millislices: of one replica.
         view: its slots as they were seen last, with what has been done to them since.
-        desired: the slots that the launcher wants.
+        desired: the slots that the launcher wants; ``urgency``: how much its backlog presses.
         due_s: when its next turn is due.
         records: Slurm's of its array, as its last turn saw them.
         calm_s: until when no turn is made unless something moves.
@@ -58,6 +58,7 @@ class _Running:
     due_s: float
     view: ServiceView
     desired: frozenset[int] = frozenset()
+    urgency: float = 0.0
     records: tuple[JobView, ...] = ()
     calm_s: float = 0.0
     leases_s: float = 0.0
@@ -103,6 +104,16 @@ class ServicesOnModel:
     def views(self) -> tuple[ServiceView, ...]:
         """The services as they were seen last, by array."""
         return tuple(one.view for one in self._running)
+
+    @property
+    def urgencies(self) -> Mapping[int, float]:
+        """How much each service's backlog presses, as its launcher last said, by array."""
+        return {one.array: one.urgency for one in self._running}
+
+    @property
+    def site_factors(self) -> Mapping[int, int]:
+        """The site_factor with which each service was submitted, by array."""
+        return {one.array: one.service.site_factor for one in self._running}
 
     def next_s(self) -> float | None:
         """When something is due next; None if nothing ever is, unless something else happens."""
@@ -227,7 +238,7 @@ class ServicesOnModel:
     def _bring(self, one: _Running, desired: DesiredSlots, now_s: float) -> DesiredSlotsAnswer:
         """Bring the slots to those desired, within quota, as the daemon does."""
         plan = plan_desired(one.view, desired.run, self._room(one.view))
-        one.desired = desired.run
+        one.desired, one.urgency = desired.run, desired.urgency
         self._carry_out(one, plan, now_s)
         return DesiredSlotsAnswer(
             released=tuple(sorted(plan.release)),

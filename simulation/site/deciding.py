@@ -211,11 +211,24 @@ class SlicewiseOnModel:
             done.policy, self._rounds.ledger.highest, self._priorities.shares, seen
         )
         self._follow_services(done, jobs, nodes)
-        if is_slow_turn:
-            over = passed_over(self._still_since_s, jobs, self._partitions, now_s)
-            for target, change in self._priorities.due(jobs, now_s, over).items():
-                model.update(target, change)
+        self._follow_priorities(now_s, is_slow_turn=is_slow_turn)
         self.rounds += 1
+
+    def _follow_priorities(self, now_s: float, *, is_slow_turn: bool) -> None:
+        """Set the priorities of waiting jobs: of services' slots in each round, of all slowly."""
+        model, submitted = self._model, self.services.site_factors
+        jobs = model.jobs
+        slots = tuple(job for job in jobs if job.array_job_id in submitted and not job.held)
+        for slot in slots:
+            self._priorities.note_slot(slot.job_id, submitted[slot.array_job_id or 0])
+        if is_slow_turn:
+            self._priorities.forget(jobs)
+        over = passed_over(self._still_since_s, jobs, self._partitions, now_s)
+        found = self._priorities.due(
+            jobs if is_slow_turn else slots, now_s, over, self.services.urgencies
+        )
+        for target, change in found.items():
+            model.update(target, change)
 
     def _follow_services(
         self, done: SiteRound, jobs: tuple[JobView, ...], nodes: tuple[NodeView, ...]

@@ -84,20 +84,31 @@ class SitePriorities:
         """Note what a job was submitted with."""
         self._factors[job_id] = site_factor
 
+    def note_slot(self, job_id: int, site_factor: int) -> None:
+        """Note what a service's slot was submitted with, unless it has got another one since."""
+        self._factors.setdefault(job_id, site_factor)
+
+    def forget(self, jobs: Iterable[JobView]) -> None:
+        """Forget all others than these jobs."""
+        ids = {job.job_id for job in jobs}
+        self._factors = {key: value for key, value in self._factors.items() if key in ids}
+
     def due(
-        self, jobs: Iterable[JobView], now_s: float, over: frozenset[int] = frozenset()
+        self,
+        jobs: Iterable[JobView],
+        now_s: float,
+        over: frozenset[int] = frozenset(),
+        urgencies: Mapping[int, float] | None = None,
     ) -> Mapping[Target, JobChange]:
         """The changes that are due, as many as the daemon would make since the last time.
 
-        ``over`` are the ids of jobs that Slurm passes over for nothing.
+        ``over`` are the ids of jobs that Slurm passes over for nothing, ``urgencies`` those of
+        services' backlogs, by array.
         """
         rules, passed_s = self._rules, now_s - self._moved_s
         self._moved_s = now_s
         most = int(rules.updates_per_s * max(passed_s, _SAVED_S))
-        standing = PriorityInput(self.shares, {}, rules.costs, rules.formula, over)
-        jobs = tuple(jobs)
+        standing = PriorityInput(self.shares, urgencies or {}, rules.costs, rules.formula, over)
         found = changes(ranked(jobs, now_s, standing), self._factors, rules.formula, most)
-        ids = {job.job_id for job in jobs}
-        self._factors = {key: value for key, value in self._factors.items() if key in ids}
         self._factors |= {each.job.job_id: each.site_factor for each in found}
         return {target_of(each.job): JobChange(site_factor=each.site_factor) for each in found}

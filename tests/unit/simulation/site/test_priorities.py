@@ -93,3 +93,28 @@ def test_who_is_passed_over_has_the_maximum() -> None:
     due = found.due(there.jobs, there.now_s, frozenset({over}))
     assert due.keys() == {plain, over}
     assert due[over] == JobChange(site_factor=RULES.formula.max) != due[plain]
+
+
+def test_a_slot_s_priority_rises_with_its_service_s_backlog_and_is_noted_once() -> None:
+    there = model({"a100": 1})
+    tag = "slicewise:1 token={} tenant=a service=chat"
+    _, slot = (
+        there.submit(job(1, limit_s=None, account="a", admin_comment=tag.format(n)))
+        for n in range(1, 3)
+    )
+    there.advance(there.now_s + 60)
+    found = SitePriorities(RULES, DecayedUse(there.now_s))
+    found.note_slot(slot, 0)
+    calm, pressed = (
+        found.due(there.jobs, there.now_s, urgencies={slot: urgency})[slot].site_factor
+        for urgency in (0.0, 1.0)
+    )
+    assert calm is not None is not pressed
+    assert pressed >= calm + 1000
+    # As it has another one by now, what it was submitted with does not count.
+    found.note_slot(slot, 0)
+    assert found.due(there.jobs, there.now_s, urgencies={slot: 1.0}) == {}
+    found.forget(())
+    assert found.due(there.jobs, there.now_s, urgencies={slot: 1.0}) == {}
+    found.note_slot(slot, 0)
+    assert slot in found.due(there.jobs, there.now_s, urgencies={slot: 1.0})

@@ -4,17 +4,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_services import a_service
 from site_world import ALONE, BEGIN_S, GPU, past, simulated, slicewise, tenants
 
+from cluster.language.jobs import JobView
 from simulation.history.jobs import HistoryJob
 from simulation.runs.measure import Guarantee, Yardstick, measured
 from simulation.services.figures import ServiceOutcome, outcome
 from simulation.services.service import SimulatedService
 from simulation.site.plans import SlicewisePlan
+from simulation.site.priorities import SitePriorities
 from simulation.site.records import SiteRecord
 from slurm_plugin.quota.types import Policy
 
@@ -125,6 +128,21 @@ def test_a_slot_gets_back_what_its_tenant_has_lent_however_lately_a_round_was() 
         record = run(serving(tenants(a=2, b=6), service), *lent, past("b", 1, 300, 5000.0))
         first = min(one.runs[0].start_s for one in record.replicas) - BEGIN_S
         assert first <= 305 + after_s + 8
+
+
+def test_slots_have_the_urgency_of_their_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[float, bool]] = []
+
+    class Spied(SitePriorities):
+        def due(self, jobs: Iterable[JobView], now_s: float, *more: Any) -> Any:
+            jobs = tuple(jobs)
+            told.append((max(more[1].values(), default=0.0), any(one.task for one in jobs)))
+            return super().due(jobs, now_s, *more)
+
+    monkeypatch.setattr("simulation.site.deciding.SitePriorities", Spied)
+    full = [past("b", 1, 0, 300.0) for _ in range(8)]
+    run(serving(tenants(a=1, b=7), chat([60 + nth / 8 for nth in range(400)])), *full)
+    assert max(told) > (0.0, True)
 
 
 def test_by_slurm_alone_there_are_no_services() -> None:
