@@ -1,7 +1,11 @@
 """The model of slurmctld and a real one, which get the same jobs and commands."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+from statistics import mean
 
 import pytest
 from waiting import until_done
@@ -195,3 +199,75 @@ async def test_a_job_above_max_time_waits_and_keeps_nobody_from_starting(
     assert (await pair.agree())["long"] == ("PENDING", "PartitionTimeLimit")
     pair.submit("short", LOAN, minutes=MAX_MIN)
     assert (await pair.agree())["short"][0] == "RUNNING"
+
+
+SHAPES = ((4, 1), (16, 1), (8, 2), (12, 1), (8, 1))
+"""CPUs on a node, and nodes."""
+LIMITS_MIN = (1, 5, 2)
+
+
+async def test_a_queue_waits_as_long_as_in_the_model(slurm: CommandSlurm, sandbox: Sandbox) -> None:
+    """Jobs of several sizes and limits come at once, so that some are backfilled.
+
+    The model is told when they came and how long each ran: on a busy machine that is another time.
+    A second more or less moves jobs past each other, so only sums are alike.
+    """
+    asked = dict(_submitted(sandbox, number) for number in range(24))
+
+    async def ended() -> Mapping[int, JobView]:
+        jobs = {one.job_id: one for one in await slurm.jobs() if one.job_id in asked}
+        return {number: one for number, one in jobs.items() if one.state is JobState.ENDED}
+
+    really = await until_done(ended, lambda now: len(now) == len(asked), 90.0)
+    runs_s = {
+        number: float((one.end_s or 0) - (one.start_s or 0)) for number, one in really.items()
+    }
+    # slurmctld has whole seconds: on average half a second is missing.
+    starts_s = {number: (one.start_s or 0) + 0.5 for number, one in really.items()}
+    modelled_s = _modelled(asked, runs_s)
+
+    def waits(starts: Mapping[int, float]) -> list[float]:
+        return [starts[number] - at_s for number, (at_s, _) in asked.items()]
+
+    def took_s(starts: Mapping[int, float]) -> float:
+        return max(starts[number] + runs_s[number] for number in asked) - asked[min(asked)][0]
+
+    assert mean(waits(starts_s)) > 3.0, "there was a queue"
+    assert mean(waits(modelled_s)) == pytest.approx(mean(waits(starts_s)), rel=0.25, abs=1.5)
+    in_order = [
+        (starts_s[one] < starts_s[other]) == (modelled_s[one] < modelled_s[other])
+        for one, other in combinations(asked, 2)
+        if abs(starts_s[one] - starts_s[other]) > 1.0
+    ]
+    assert mean(in_order) > 0.8
+    assert took_s(modelled_s) == pytest.approx(took_s(starts_s), rel=0.2), "as much was in use"
+
+
+def _submitted(sandbox: Sandbox, nth: int) -> tuple[int, tuple[float, ModelRequest]]:
+    """Submit one more job; return its id, when it came, and the same job for the model."""
+    (cpus, nodes), minutes = SHAPES[nth % len(SHAPES)], LIMITS_MIN[nth % len(LIMITS_MIN)]
+    argv = ("sbatch", "--parsable", "--output=/dev/null", "--mem=20", f"--qos={LOAN}")
+    argv += (f"--nodes={nodes}", "--ntasks-per-node=1", f"--cpus-per-task={cpus}")
+    argv += (f"--time={minutes}", f"--wrap=sleep {2 + nth * 7 % 5}")
+    began_s = time.time()
+    number = int(sandbox.run("alice", argv).stdout)
+    request = ModelRequest(
+        *("alice", 1, "vision", PARTITION, LOAN, {}, 0.0, nodes, cpus), time_limit_s=60 * minutes
+    )
+    return number, ((began_s + time.time()) / 2, request)
+
+
+def _modelled(
+    asked: Mapping[int, tuple[float, ModelRequest]], runs_s: Mapping[int, float]
+) -> Mapping[int, float]:
+    """When each job starts in the model."""
+    nodes = (SimulatedNode(one.name, frozenset({PARTITION}), {}, CPUS_PER_NODE) for one in NODES)
+    promptly = replace(SCHEDULING, complete_s=0.1, full_run_s=2.0)
+    cluster = SimulatedCluster("sandbox", tuple(nodes), promptly, {"vision": "root"})
+    model = SlurmModel(cluster, start_s=float(int(asked[min(asked)][0])), costs={})
+    numbers = {}
+    for number, (at_s, request) in asked.items():
+        model.advance(at_s)
+        numbers[model.submit(replace(request, run_s=runs_s[number]))] = number
+    model.advance(model.now_s + 300.0)
+    return {numbers[one.job_id]: one.start_s or 0.0 for one in model.take_ended()}
