@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cluster.language.errors import OutsideError, UnreachableError
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import slices_text
 from cluster.runtime.leadership import ALONE, Leader
 from cluster.settings.file import Settings
@@ -311,6 +312,19 @@ class QuotaLoop:
         at_s = self._cluster_state.clock.now_s()
         return await asyncio.to_thread(ledger_view_now, self._ledger, self._settings, at_s)
 
+    def _standing_still(
+        self,
+        jobs: tuple[JobView, ...],
+        nodes: tuple[NodeView, ...],
+        limits: Mapping[str, int],
+        now_s: float,
+    ) -> Mapping[Queued, float]:
+        """Since when each waiting job could have started, by the clock of ``now_s``."""
+        there = holdings(jobs, self._partitions, self._settings.costs)
+        return standing_still(
+            self._still_since_s, there, nodes, limits, partitions=self._partitions, now_s=now_s
+        )
+
     async def _lend(self, ledger_view: LedgerView) -> LedgerView:
         """Renew loans and recalls by current demand, write them, and return the ledger's view with
         them.
@@ -319,17 +333,12 @@ class QuotaLoop:
         """
         if not self._cluster_state.view.complete:
             return ledger_view
-        there = await asyncio.to_thread(
-            holdings, self._cluster_state.jobs, self._partitions, self._settings.costs
-        )
         self._still_since_s = await asyncio.to_thread(
-            standing_still,
-            self._still_since_s,
-            there,
+            self._standing_still,
+            self._cluster_state.jobs,
             self._cluster_state.nodes,
             self._cluster_state.quotas.borrowed_limits,
-            partitions=self._partitions,
-            now_s=time.monotonic(),
+            time.monotonic(),
         )
         self._cluster_state.passed_over = passed_over(
             self._still_since_s, self._cluster_state.jobs, self._partitions, time.monotonic()
