@@ -11,8 +11,8 @@ Not modelled: dependencies, other reservations, features, licenses, several part
 job, the partition's own QOS, partitions of different tiers, steps, JobArrayTaskLimit, exclusive
 nodes, EnforcePartLimits (what a partition's limits forbid waits, as where it is NO: jobs of the
 past were taken), drained nodes (a node is in use, reserved or down), suspending, GPUs that jobs
-share, a prolog, the time that slurmctld itself needs, and that it looks at time limits only every
-thirty seconds.
+share, a prolog, CompleteWait, the time that slurmctld itself needs, and that it looks at time
+limits only every thirty seconds.
 
 Nothing here reads a clock or draws a random number: the same calls give the same answers.
 """
