@@ -24,6 +24,7 @@ class WorldDaemon:
 
     Attributes:
         is_ready: whether it has started.
+        has_looked: whether its last look at Slurm succeeded, whatever it says itself.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class WorldDaemon:
         self.link = link
         self._ledger = ledger
         self._interval_s = settings.daemon.sync_interval_s
-        self.is_ready = False
+        self.is_ready = self.has_looked = False
         self._context: Context | None = None
         self.admission = Admission(settings.daemon.mode)
         self.state = ClusterState(settings, slurm, self.admission, ALONE)
@@ -72,7 +73,15 @@ class WorldDaemon:
                 pacing = self.state.pacing if name == "sync" else None
                 loops.create_task(self._turns.repeat(name, turn, each_s, pacing))
 
-            repeat("sync", self.state.turn)
+            repeat("sync", self._look)
             repeat("limits", self._loops.limits.turn)
             for name, turn in self._loops.led_turns.items():
                 repeat(name, turn)
+
+    async def _look(self) -> None:
+        try:
+            await self.state.turn()
+        except BaseException:
+            self.has_looked = False
+            raise
+        self.has_looked = True

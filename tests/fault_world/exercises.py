@@ -274,7 +274,7 @@ class Exercises:
 
     def _hear(self, said: LoggedEvent) -> None:
         world = self._world
-        if said.name == "reclaimed" and world.daemon and not world.daemon.state.view.complete:
+        if said.name == "reclaimed" and world.daemon and not world.daemon.has_looked:
             self.broken.append(f"decided on half a look: {said}")
         if said.name == "recalled" and self._is_probed and self._plan.silences is not None:
             grace_s, self._is_probed = world.plan.grace_s, False
