@@ -44,7 +44,7 @@ RULES: Mapping[str, Policy] = {
     "wfp3": rules.wfp3,
     FAIR_SHARE: _equal,
     SLICEWISE: rules.slicewise,
-    "slicewise_no_area": rules.slicewise_no_area,
+    "slicewise_sizeless": rules.slicewise_sizeless,
 }
 TRAINED: Mapping[str, Callable[[Sequence[Window], int], Policy]] = {
     "linear": linear.fitted,
@@ -52,7 +52,7 @@ TRAINED: Mapping[str, Callable[[Sequence[Window], int], Policy]] = {
 }
 POLICIES = (*RULES, *TRAINED)
 """The simplest first: by what they must know of a job, then of its tenant, then by training."""
-BLUNT = ("fifo", "saf", FAIR_SHARE, SLICEWISE, "slicewise_no_area")
+BLUNT = ("fifo", "saf", FAIR_SHARE, SLICEWISE, "slicewise_sizeless")
 """Tried with blunt time limits, too."""
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from benchmarks.autoscale.workload import Floats
 from benchmarks.headline.systems import GPU_MILLISLICES, SETTINGS
 from benchmarks.priorities.queues import Queue
-from slurm_plugin.admission import priority
-from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor, smallness
 from slurm_plugin.state.formula import formula_of
 
 _FORMULA = formula_of(SETTINGS.priority)
@@ -48,14 +47,14 @@ def slicewise(queue: Queue) -> Floats:
     return _formula(queue, _FORMULA)
 
 
-def slicewise_no_area(queue: Queue) -> Floats:
-    """The same without its term for areas."""
-    return _formula(queue, replace(_FORMULA, area_weight=0))
+def slicewise_sizeless(queue: Queue) -> Floats:
+    """The same without its term for what a job asks for."""
+    return _formula(queue, replace(_FORMULA, smallness_weight=0))
 
 
 def _formula(queue: Queue, formula: Formula) -> Floats:
     asked = zip(queue.gpus.tolist(), queue.limit_s.tolist(), strict=True)
-    areas = (priority.area(round(gpus * GPU_MILLISLICES), limit_s) for gpus, limit_s in asked)
-    found = zip(queue.share.tolist(), areas, queue.waited_s.tolist(), strict=True)
-    terms = (PriorityTerms(share=share, area=area, wait_s=wait_s) for share, area, wait_s in found)
+    small = (smallness(round(gpus * GPU_MILLISLICES), limit_s) for gpus, limit_s in asked)
+    found = zip(queue.share.tolist(), small, queue.waited_s.tolist(), strict=True)
+    terms = (PriorityTerms(share=a, smallness=b, wait_s=c) for a, b, c in found)
     return np.array([float(site_factor(one, formula)) for one in terms])

@@ -26,7 +26,7 @@ class SlicewiseError(Exception):
     """Base of every error that a command shows without a traceback."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        # All of them: a process that simulates hands its error on by them.
+        # With all three, another process can hand the error on: it is pickled by its arguments.
         super().__init__(code, message, hint)
         self.refusal = Refusal(code, message, hint)
 

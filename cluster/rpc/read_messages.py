@@ -181,7 +181,7 @@ class PriorityTerm(Message):
         points: the term's part of site_factor; those of all terms add up to it.
     """
 
-    name: Literal["class", "share", "urgency", "area", "wait", "passed over"]
+    name: Literal["class", "share", "urgency", "smallness", "wait", "passed_over"]
     value: float
     weight: int | None = None
     points: int

@@ -357,7 +357,7 @@ class PrioritySettings(_Section):
     urgency_weight: int = Field(
         2, ge=0, le=1000, description="Weight of a service's backlog; 0 leaves the term out."
     )
-    area_weight: int = Field(
+    smallness_weight: int = Field(
         5,
         ge=0,
         le=1000,

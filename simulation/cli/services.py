@@ -20,7 +20,7 @@ from simulation.report.words import count_text, length_text, unread_text
 from simulation.services.service import SimulatedService
 from simulation.services.traffic import EngineFigures, traffic
 from simulation.site.plans import SitePlan, SlicewisePlan
-from slurm_plugin.admission.priority import PriorityTerms, area, site_factor
+from slurm_plugin.admission.priority import PriorityTerms, site_factor, smallness
 from slurm_plugin.state.formula import formula_of
 
 ENGINE = "engine"
@@ -229,7 +229,7 @@ def _simulated(
     last_s = asked.end_s + _TAIL_S - asked.start_s
     kept: Sequence[TracedRequest] = [each for each in trace.requests if each.at_s < last_s]
     cost = spec.replica_shape.cost_millislices(site.settings.costs)
-    smallness = area(cost, 60 * spec.time_limit_min)
+    small = smallness(cost, 60 * spec.time_limit_min)
     found = traffic(kept, one.figures, spec, asked.start_s)
     partition = _partition(site, spec, one.partitions)
     if one.is_of_file:
@@ -244,7 +244,7 @@ def _simulated(
         partition=partition,
         applied_s=-inf,
         site_factor=site_factor(
-            PriorityTerms(job_class=spec.priority_class, share=1.0, area=smallness),
+            PriorityTerms(job_class=spec.priority_class, share=1.0, smallness=small),
             formula_of(site.settings.priority),
         ),
     )

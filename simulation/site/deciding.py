@@ -33,7 +33,7 @@ from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.standstill import (
     PASSED_OVER_S,
     Queued,
-    passed_over,
+    first_until_s,
     standing_still,
     stuck,
 )
@@ -78,6 +78,7 @@ class SlicewiseOnModel:
         self._ceilings: Mapping[str, Ceiling] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
+        self._first_until_s: Mapping[int, float] = {}
         self._slow_due_s = now_s
         self._ended: list[Holding] = []
         nothing = SlotQuotas({}, Attainable({}, {}, {}), {}, self._partitions, self._costs)
@@ -223,7 +224,10 @@ class SlicewiseOnModel:
             self._priorities.note_slot(slot.job_id, submitted[slot.array_job_id or 0])
         if is_slow_turn:
             self._priorities.forget(jobs)
-        over = passed_over(self._still_since_s, jobs, self._partitions, now_s)
+        before, since_s = self._first_until_s, self._still_since_s
+        self._first_until_s = first_until_s(before, since_s, jobs, self._partitions, now_s)
+        first = self._first_until_s.items()
+        over = frozenset(key for key, until_s in first if now_s < until_s)
         found = self._priorities.due(
             jobs if is_slow_turn else slots, now_s, over, self.services.urgencies
         )

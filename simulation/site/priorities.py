@@ -19,8 +19,10 @@ from slurm_plugin.admission.priority_changes import PriorityInput, changes, rank
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import Policy
 
-_SAVED_S = 10.0
-"""Seconds for which the daemon's unused allowance for changes accumulates."""
+_AT_FIRST_S, _SAVED_S = 10.0, 60.0
+"""Seconds' worth of changes at the beginning, as the daemon's after a rest, and at most: all
+waiting jobs are looked at once a minute here, and the daemon makes their changes all along.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class SitePriorities:
         self._use = use
         self._factors: dict[int, int] = {}
         self._moved_s = use.at_s
+        self._allowance = rules.updates_per_s * _AT_FIRST_S
         self.shares: Mapping[str, float] = {}
 
     @property
@@ -102,13 +105,17 @@ class SitePriorities:
     ) -> Mapping[Target, JobChange]:
         """The changes that are due, as many as the daemon would make since the last time.
 
-        ``over`` are the ids of jobs that Slurm passes over for nothing, ``urgencies`` those of
+        ``over`` are the ids of jobs that Slurm passes over, ``urgencies`` those of
         services' backlogs, by array.
         """
         rules, passed_s = self._rules, now_s - self._moved_s
         self._moved_s = now_s
-        most = int(rules.updates_per_s * max(passed_s, _SAVED_S))
+        self._allowance += rules.updates_per_s * passed_s
+        self._allowance = min(self._allowance, rules.updates_per_s * _SAVED_S)
         standing = PriorityInput(self.shares, urgencies or {}, rules.costs, rules.formula, over)
-        found = changes(ranked(jobs, now_s, standing), self._factors, rules.formula, most)
+        found = changes(
+            ranked(jobs, now_s, standing), self._factors, rules.formula, int(self._allowance)
+        )
+        self._allowance -= len(found)
         self._factors |= {each.job.job_id: each.site_factor for each in found}
         return {target_of(each.job): JobChange(site_factor=each.site_factor) for each in found}

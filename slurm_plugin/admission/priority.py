@@ -22,7 +22,7 @@ class Formula:
     """A site's formula, from [priority] of its settings.
 
     Attributes:
-        class_weight, share_weight, urgency_weight, area_weight: weights of the terms, relative to
+        class_weight, share_weight, urgency_weight, smallness_weight: weights of the terms, against
             one another.
         max: highest site_factor; the lowest is 0.
         wait_full_s: seconds of waiting after which a job has the maximum.
@@ -32,7 +32,7 @@ class Formula:
     class_weight: int
     share_weight: int
     urgency_weight: int
-    area_weight: int
+    smallness_weight: int
     max: int
     wait_full_s: float
     quantum: int
@@ -45,7 +45,7 @@ class PriorityTerms:
     Attributes:
         share: how little its tenant has used lately, in 0..1; see ``share``.
         urgency: urgency of a service's backlog, in 0..1; 0 for a plain job.
-        area: how little the job asks for, in 0..1; see ``area``.
+        smallness: how little the job asks for, in 0..1; see ``smallness``.
         wait_s: seconds for which the job could have started.
         is_passed_over: whether the job has GPUs and quota, and Slurm keeps it waiting for others
             that want none of these (``quota_cycle.standstill``).
@@ -54,7 +54,7 @@ class PriorityTerms:
     job_class: JobClass = "normal"
     share: float = 0.0
     urgency: float = 0.0
-    area: float = 0.0
+    smallness: float = 0.0
     wait_s: float = 0.0
     is_passed_over: bool = False
 
@@ -62,7 +62,7 @@ class PriorityTerms:
 def site_factor(terms: PriorityTerms, formula: Formula) -> int:
     """The site_factor of a job, in 0..max: ``max × (x + (1 − x) · a)``, rounded down.
 
-    x is the weighted mean of class, share, urgency and area; a is the cube of the part of
+    x is the weighted mean of class, share, urgency and smallness; a is the cube of the part of
     ``wait_full_s`` that the job has waited, at most 1. So waiting closes the gap to the maximum,
     slowly at first, from wherever a job begins: whatever the terms of other jobs are, none is above
     a job that has waited ``wait_full_s``. A job that is passed over has the maximum, too. The cube
@@ -89,7 +89,7 @@ def share(used_decayed_millislice_s: float, guaranteed_quota: int, half_life_s: 
     return float(2.0 ** -(max(0.0, used_decayed_millislice_s) / always))
 
 
-def area(cost_millislices: int, time_limit_s: float | None) -> float:
+def smallness(cost_millislices: int, time_limit_s: float | None) -> float:
     """How little a job asks for, by slices × time limit, on a logarithmic scale.
 
     It is 1 for a slice-hour or less, and falls by a fifth with each power of ten: so it is 0 for
@@ -104,7 +104,10 @@ def area(cost_millislices: int, time_limit_s: float | None) -> float:
 def _missing(terms: PriorityTerms, formula: Formula) -> float:
     """1 − x; 1 if all weights are 0."""
     weights = (
-        formula.class_weight + formula.share_weight + formula.urgency_weight + formula.area_weight
+        formula.class_weight
+        + formula.share_weight
+        + formula.urgency_weight
+        + formula.smallness_weight
     )
     if not weights:
         return 1.0
@@ -112,7 +115,7 @@ def _missing(terms: PriorityTerms, formula: Formula) -> float:
         formula.class_weight * CLASS_VALUES[terms.job_class]
         + formula.share_weight * terms.share
         + formula.urgency_weight * terms.urgency
-        + formula.area_weight * terms.area
+        + formula.smallness_weight * terms.smallness
     )
     return max(0.0, weights - reached) / weights
 

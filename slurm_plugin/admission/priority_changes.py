@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices
-from slurm_plugin.admission.priority import Formula, PriorityTerms, area, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor, smallness
 from slurm_plugin.common.costs import run_cost
 
 _PENDING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
@@ -28,7 +28,7 @@ class PriorityInput:
         shares: ``priority.share`` by tenant; an absent tenant has 0.
         urgencies: urgency of services' backlogs, by array job id.
         costs: of an instance, by GPU type.
-        passed_over: ids of jobs that Slurm passes over for nothing.
+        passed_over: ids of jobs, and of arrays, that Slurm passes over though their GPUs are free.
     """
 
     shares: Mapping[str, float]
@@ -63,9 +63,9 @@ def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTer
         tag.job_class,
         standing.shares.get(tag.tenant, 0.0),
         standing.urgencies.get(job.array_job_id or job.job_id, 0.0) if tag.service else 0.0,
-        area(run_cost(job.gpus, standing.costs), job.time_limit_s),
+        smallness(max(run_cost(job.gpus, standing.costs), tag.whole_millislices), job.time_limit_s),
         now_s - max(job.eligible_s, job.submit_s or 0),
-        job.job_id in standing.passed_over,
+        (job.array_job_id or job.job_id) in standing.passed_over,
     )
 
 

@@ -48,7 +48,7 @@ from cluster.language.service import (
 from cluster.language.units import slices_words
 from cluster.rpc.messages import VERSION, CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.gpu_type import choose_type
-from slurm_plugin.admission.priority import PriorityTerms, area, site_factor
+from slurm_plugin.admission.priority import PriorityTerms, site_factor, smallness
 from slurm_plugin.admission.qos import QosChoice, QosRequest, choose_qos, words
 from slurm_plugin.admission.request import (
     ResolvedRequest,
@@ -302,10 +302,11 @@ def _admitted(
     tag: JobTag, where: QosChoice, gpus: ResolvedRequest, submission: _Submission
 ) -> SubmitAnswer:
     snapshot, limit_min = submission.snapshot, submission.request.time_limit_min
+    limit_s = None if limit_min is None else 60 * limit_min
     terms = PriorityTerms(
         job_class=tag.job_class,
         share=snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0,
-        area=area(gpus.cost_millislices, None if limit_min is None else 60 * limit_min),
+        smallness=smallness(gpus.cost_millislices, limit_s),
     )
     factor = site_factor(terms, snapshot.formula)
     return SubmitAnswer(

@@ -51,9 +51,9 @@ def _meaning(term: PriorityTerm, answer: PriorityAnswer) -> str:
             return f"what {answer.tenant} has used lately, beside its guaranteed quota"
         case "urgency":
             return "of a service's backlog"
-        case "area":
+        case "smallness":
             return "how little it asks for: slices × time limit"
-        case "passed over":
+        case "passed_over":
             return "its GPUs are free, and no job before it waits for such"
         case _:
             return f"{_span(answer.wait_s)} of {_span(answer.wait_full_s)}"

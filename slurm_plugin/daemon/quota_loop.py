@@ -37,7 +37,7 @@ from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slurm_plugin.quota_cycle.round import plan
-from slurm_plugin.quota_cycle.standstill import Queued, passed_over, standing_still, stuck
+from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
 from slurm_plugin.quota_cycle.wanted import Conf
 from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
@@ -318,12 +318,16 @@ class QuotaLoop:
         nodes: tuple[NodeView, ...],
         limits: Mapping[str, int],
         now_s: float,
-    ) -> Mapping[Queued, float]:
-        """Since when each waiting job could have started, by the clock of ``now_s``."""
-        there = holdings(jobs, self._partitions, self._settings.costs)
-        return standing_still(
-            self._still_since_s, there, nodes, limits, partitions=self._partitions, now_s=now_s
+    ) -> tuple[Mapping[Queued, float], Mapping[int, float]]:
+        """Since when each waiting job could have started, and until when jobs go first, by the
+        clock of ``now_s``.
+        """
+        there, before = holdings(jobs, self._partitions, self._settings.costs), self._still_since_s
+        since_s = standing_still(
+            before, there, nodes, limits, partitions=self._partitions, now_s=now_s
         )
+        first_s = self._cluster_state.first_until_s
+        return since_s, first_until_s(first_s, since_s, jobs, self._partitions, now_s)
 
     async def _lend(self, ledger_view: LedgerView) -> LedgerView:
         """Renew loans and recalls by current demand, write them, and return the ledger's view with
@@ -333,15 +337,12 @@ class QuotaLoop:
         """
         if not self._cluster_state.view.complete:
             return ledger_view
-        self._still_since_s = await asyncio.to_thread(
+        self._still_since_s, self._cluster_state.first_until_s = await asyncio.to_thread(
             self._standing_still,
             self._cluster_state.jobs,
             self._cluster_state.nodes,
             self._cluster_state.quotas.borrowed_limits,
             time.monotonic(),
-        )
-        self._cluster_state.passed_over = passed_over(
-            self._still_since_s, self._cluster_state.jobs, self._partitions, time.monotonic()
         )
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, ledger_view, self._settings, self._seen()

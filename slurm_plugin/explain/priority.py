@@ -76,7 +76,7 @@ def explained(
     )
 
 
-_ATTRIBUTES = {"class": "job_class", "wait": "wait_s", "passed over": "is_passed_over"}
+_ATTRIBUTES = {"class": "job_class", "wait": "wait_s", "passed_over": "is_passed_over"}
 """Terms whose attributes have other names."""
 
 
@@ -87,9 +87,9 @@ def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
         ("class", CLASS_VALUES[terms.job_class], formula.class_weight),
         ("share", terms.share, formula.share_weight),
         ("urgency", terms.urgency, formula.urgency_weight),
-        ("area", terms.area, formula.area_weight),
+        ("smallness", terms.smallness, formula.smallness_weight),
         ("wait", waited, None),
-        *((("passed over", 1.0, None),) if terms.is_passed_over else ()),
+        *((("passed_over", 1.0, None),) if terms.is_passed_over else ()),
     )
     so_far = PriorityTerms("low")
     found: list[PriorityTerm] = []

@@ -7,16 +7,16 @@ waits for something only Slurm sees would hold a loan for nothing, while others 
 Slurm's own reason is no help: Slurm looks at few jobs of a partition, and leaves the old reasons of
 the others as they are.
 
-Slurm may also pass a job over for nothing: backfill reserves whole nodes for the jobs before it,
-whatever type of GPU they wait for. Where a node has several types, jobs that wait for one of them
-so keep those of another idle.
+Slurm may also pass over a job whose GPUs are free: backfill reserves whole nodes for the jobs
+before it, whatever type of GPU they wait for. Where a node has several types, jobs that wait for
+one of them so keep those of another idle.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobTag, JobView, NodeView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import (
     by_priority,
@@ -32,6 +32,8 @@ from slurm_plugin.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
 """Seconds that Slurm may take to reach a job that is far back in its queue."""
+FIRST_S, _AGAIN_S = 240.0, 3600.0
+"""Seconds for which a job goes first, and from then on until it may again."""
 PASSED_OVER_S = 60.0
 """Seconds after which backfill has tried a job: it looks twice in that time by default."""
 
@@ -100,25 +102,34 @@ def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
     )
 
 
-def passed_over(
+def first_until_s(
+    before: Mapping[int, float],
     since_s: Mapping[Queued, float],
     jobs: Iterable[JobView],
     partitions: frozenset[str],
     now_s: float,
-) -> frozenset[int]:
-    """Ids of the jobs that Slurm may pass over for nothing: they stand still for a minute, and none
-    before them waits for GPUs of their types.
+) -> Mapping[int, float]:
+    """Until when jobs go first that Slurm keeps waiting though their GPUs are free: by the id of
+    the job, of an array by the array's.
 
-    Such a job may go before all others, which it delays by no GPU that they want. ``since_s`` is
-    what ``standing_still`` found. After five minutes it is something else that keeps the job.
+    Such a job has stood still for a minute (``since_s`` is what ``standing_still`` found), and no
+    job before it waits for GPUs of its types. It goes first for four minutes; if it waits longer,
+    something else keeps it. ``before`` is the result of the last look, and its last hour stays: so
+    nobody goes first more often by a hold, or by cancelling a task of an array. A job that takes
+    whole nodes may want more than GPUs, and does not go first.
     """
-    found: set[int] = set()
+    found = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
     wanted: set[str] = set()
     for job in by_priority(job for job in jobs if is_managed(job, partitions)):
         kinds = {kind for kind, count in job.gpus.items() if count}
         since = since_s.get(Queued(job.job_id, len(job.untouched)))
         if since is None:
             wanted |= kinds if waits_for_others(job) else set()
-        elif PASSED_OVER_S <= now_s - since < _PATIENCE_S and not kinds & wanted:
-            found.add(job.job_id)
-    return frozenset(found)
+        elif now_s - since >= PASSED_OVER_S and not kinds & wanted and not _takes_nodes(job):
+            found.setdefault(job.array_job_id or job.job_id, now_s + FIRST_S)
+    return found
+
+
+def _takes_nodes(job: JobView) -> bool:
+    tag = JobTag.find(job.admin_comment)
+    return tag is not None and tag.whole_millislices > 0

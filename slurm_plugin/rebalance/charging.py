@@ -104,5 +104,7 @@ async def roll(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     return Report(
         saw={"budgets": len(rollovers), "due": len(due)},
         lines=lines,
-        why="Accounting does not show yet how earlier runs ended." if waits else "",
+        why="Quotas were changed meanwhile, or accounting does not show yet how earlier runs ended."
+        if waits
+        else "",
     )

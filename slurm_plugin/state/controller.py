@@ -74,8 +74,8 @@ class ClusterState:
         quotas: the quotas in force in Slurm now.
         shares: the share term of each tenant's priority, see ``admission/priority.py``.
         urgencies: urgency of each service's backlog, as last sent by the launcher, by array job id.
-        passed_over: ids of jobs that Slurm passes over for nothing, as the last round of quotas
-            found them.
+        first_until_s: until when jobs go first that Slurm passes over though their GPUs are free,
+            by the monotonic clock; see ``quota_cycle.standstill``.
         refusals: why deferred jobs are held, by job id.
         kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
         service_reports: what the launcher reports about services, for people.
@@ -111,7 +111,7 @@ class ClusterState:
         self.quotas = QuotaInForce(settings)
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
-        self.passed_over: frozenset[int] = frozenset()
+        self.first_until_s: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
         own = settings.daemon
@@ -127,6 +127,12 @@ class ClusterState:
         self.snapshot: Snapshot | None = None
         self.unadmitted = Unadmitted()
         self.is_uninstalled = False
+
+    @property
+    def passed_over(self) -> frozenset[int]:
+        """Ids of the jobs and arrays that go first now, since Slurm passes them over."""
+        now_s = time.monotonic()
+        return frozenset(key for key, until_s in self.first_until_s.items() if now_s < until_s)
 
     @property
     def mode(self) -> str:

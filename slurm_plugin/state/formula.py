@@ -12,7 +12,7 @@ def formula_of(settings: PrioritySettings) -> Formula:
         class_weight=settings.class_weight,
         share_weight=settings.share_weight,
         urgency_weight=settings.urgency_weight,
-        area_weight=settings.area_weight,
+        smallness_weight=settings.smallness_weight,
         max=settings.max,
         wait_full_s=settings.wait_full_h * _HOUR_S,
         quantum=settings.quantum,

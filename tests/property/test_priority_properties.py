@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission.priority import Formula, PriorityTerms, area, share, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor, smallness
 
 _SLURM_MOST = 2**31 - 1
 """slurm.h: site_factor is an unsigned 32-bit number around NICE_OFFSET, 2**31."""
@@ -19,7 +19,7 @@ _formulas = st.builds(
     class_weight=_weights,
     share_weight=_weights,
     urgency_weight=_weights,
-    area_weight=_weights,
+    smallness_weight=_weights,
     max=st.integers(100, 1_000_000),
     wait_full_s=st.floats(1, 1e8),
     quantum=st.integers(1, 10_000),
@@ -29,7 +29,7 @@ _terms = st.builds(
     job_class=_classes,
     share=_parts,
     urgency=_parts,
-    area=_parts,
+    smallness=_parts,
     wait_s=_seconds,
     is_passed_over=st.booleans(),
 )
@@ -51,7 +51,7 @@ def test_it_never_falls_as_a_term_rises(
         replace(terms, job_class="high"),
         replace(terms, share=max(terms.share, more.share)),
         replace(terms, urgency=max(terms.urgency, more.urgency)),
-        replace(terms, area=max(terms.area, more.area)),
+        replace(terms, smallness=max(terms.smallness, more.smallness)),
         replace(terms, wait_s=terms.wait_s + more.wait_s),
         replace(terms, is_passed_over=True),
     )
@@ -88,6 +88,6 @@ def test_a_share_is_in_bounds_and_falls_with_use(
 def test_an_area_is_in_bounds_and_falls_with_what_is_asked_for(
     cost_millislices: int, more: int, time_limit_s: float, more_s: float
 ) -> None:
-    own = area(cost_millislices, time_limit_s)
-    larger = area(cost_millislices + more, time_limit_s + more_s)
-    assert 0.0 == area(cost_millislices, None) <= larger <= own <= 1.0
+    own = smallness(cost_millislices, time_limit_s)
+    larger = smallness(cost_millislices + more, time_limit_s + more_s)
+    assert 0.0 == smallness(cost_millislices, None) <= larger <= own <= 1.0

@@ -135,7 +135,9 @@ def test_quotas_without_loans_are_slurm_s_own_limits(
     }
     plain = SETTINGS.priority.model_copy(
         update={
-            **dict.fromkeys(("class_weight", "share_weight", "urgency_weight", "area_weight"), 0),
+            **dict.fromkeys(
+                ("class_weight", "share_weight", "urgency_weight", "smallness_weight"), 0
+            ),
             "wait_full_h": 1e9,
         }
     )

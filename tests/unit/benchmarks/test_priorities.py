@@ -55,7 +55,7 @@ def test_each_rule_prefers_what_it_says() -> None:
     assert first(rules.f1, came_s=[1000, 10], gpus=[1, 8]) == 1
 
 
-@pytest.mark.parametrize("policy", [rules.slicewise, rules.slicewise_no_area])
+@pytest.mark.parametrize("policy", [rules.slicewise, rules.slicewise_sizeless])
 def test_with_slicewise_s_formula_tenants_that_used_less_go_first_until_the_wait_is_full(
     policy: Policy,
 ) -> None:
@@ -67,7 +67,7 @@ def test_with_slicewise_s_formula_tenants_that_used_less_go_first_until_the_wait
 
 def test_the_term_for_areas_prefers_small_jobs_only() -> None:
     assert first(rules.slicewise, gpus=[8, 1], limit_s=[8 * HOUR_S, 2 * HOUR_S]) == 1
-    assert first(rules.slicewise_no_area, gpus=[8, 1], limit_s=[8 * HOUR_S, 2 * HOUR_S]) == 0
+    assert first(rules.slicewise_sizeless, gpus=[8, 1], limit_s=[8 * HOUR_S, 2 * HOUR_S]) == 0
 
 
 def window(*jobs: tuple[float, float, float], gpus: float = 8.0) -> Window:

@@ -79,6 +79,22 @@ def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
     assert not first.keys() & again.keys()
 
 
+def test_looks_at_slots_alone_leave_what_they_do_not_use_to_all_waiting_jobs() -> None:
+    there = model({"a100": 1})
+    tag = "slicewise:1 token={} tenant=a flexible"
+    ids = [
+        there.submit(job(1, limit_s=None, account="a", admin_comment=tag.format(n)))
+        for n in range(1, 91)
+    ]
+    there.advance(there.now_s + 12 * HOUR_S)
+    found = SitePriorities(RULES, DecayedUse(there.now_s))
+    for job_id in ids:
+        found.note(job_id, 0)
+    for after_s in (15, 30, 45):
+        assert found.due((), there.now_s + after_s) == {}
+    assert len(found.due(there.jobs, there.now_s + 60)) == 60
+
+
 def test_who_is_passed_over_has_the_maximum() -> None:
     there = model({"a100": 1})
     tag = "slicewise:1 token={} tenant=a flexible"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_plugin.admission.priority import Formula, PriorityTerms, area, share, site_factor
+from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor, smallness
 
 _HOUR_S, _DAY_S = 3600, 86_400
 _WEEK_S = 7 * _DAY_S
@@ -15,14 +15,14 @@ _FORMULA = Formula(3, 5, 2, 5, max=10_000, wait_full_s=_DAY_S, quantum=100)
     ("terms", "expected"),
     [
         (PriorityTerms("low", share=0.0), 0),
-        (PriorityTerms("normal", share=0.5, area=1.0), 6_000),
-        (PriorityTerms("normal", share=1.0, area=1.0), 7_666),
-        (PriorityTerms("normal", share=1.0, area=area(56_000, _DAY_S)), 5_581),
-        (PriorityTerms("high", share=1.0, area=1.0), 8_666),
-        (PriorityTerms("high", share=1.0, urgency=1.0, area=1.0), 10_000),
+        (PriorityTerms("normal", share=0.5, smallness=1.0), 6_000),
+        (PriorityTerms("normal", share=1.0, smallness=1.0), 7_666),
+        (PriorityTerms("normal", share=1.0, smallness=smallness(56_000, _DAY_S)), 5_581),
+        (PriorityTerms("high", share=1.0, smallness=1.0), 8_666),
+        (PriorityTerms("high", share=1.0, urgency=1.0, smallness=1.0), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S / 2), 1_250),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S * 3 / 4), 4_218),
-        (PriorityTerms("high", share=1.0, area=1.0, wait_s=_DAY_S / 2), 8_833),
+        (PriorityTerms("high", share=1.0, smallness=1.0, wait_s=_DAY_S / 2), 8_833),
         (PriorityTerms("low", share=0.0, wait_s=_DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=9 * _DAY_S), 10_000),
         (PriorityTerms("low", share=0.0, wait_s=-5.0), 0),
@@ -34,7 +34,9 @@ def test_site_factor(terms: PriorityTerms, expected: int) -> None:
 
 
 def test_with_no_weight_at_all_only_waiting_counts() -> None:
-    formula = replace(_FORMULA, class_weight=0, share_weight=0, urgency_weight=0, area_weight=0)
+    formula = replace(
+        _FORMULA, class_weight=0, share_weight=0, urgency_weight=0, smallness_weight=0
+    )
     assert site_factor(PriorityTerms("high", 1.0, 1.0, 1.0), formula) == 0
     assert site_factor(PriorityTerms("low", wait_s=_DAY_S / 2), formula) == 1_250
 
@@ -67,4 +69,4 @@ def test_a_tenant_without_a_part_of_its_own_has_no_share() -> None:
 def test_an_area_is_1_for_a_slice_hour_and_falls_by_a_fifth_with_each_power_of_ten(
     cost_millislices: int, time_limit_s: float | None, expected: float
 ) -> None:
-    assert area(cost_millislices, time_limit_s) == pytest.approx(expected, abs=1e-4)
+    assert smallness(cost_millislices, time_limit_s) == pytest.approx(expected, abs=1e-4)

@@ -32,20 +32,28 @@ def waiting(**changes: Any) -> JobView:
 def test_a_plain_job_has_its_class_its_tenants_share_and_its_wait() -> None:
     tag = "slicewise:1 token=ab tenant=vision class=high"
     assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == PriorityTerms(
-        "high", 0.5, area=1.0, wait_s=100.0
+        "high", 0.5, smallness=1.0, wait_s=100.0
     )
 
 
 def test_a_begin_in_the_past_makes_no_job_older() -> None:
     terms = terms_of(waiting(submit_s=950, eligible_s=1), NOW_S, STANDING)
-    assert terms == PriorityTerms("normal", 0.5, area=1.0, wait_s=50.0)
+    assert terms == PriorityTerms("normal", 0.5, smallness=1.0, wait_s=50.0)
 
 
 def test_what_a_job_asks_for_counts_by_slices_and_time_limit() -> None:
     ten = waiting(tres={"gres/gpu:1g.10gb": "10"}, time_limit_s=10 * 3600)
     terms = terms_of(ten, NOW_S, STANDING)
     assert terms is not None
-    assert terms.area == pytest.approx(0.6)
+    assert terms.smallness == pytest.approx(0.6)
+
+
+def test_who_takes_whole_nodes_asks_for_all_that_they_have() -> None:
+    tag = "slicewise:1 token=ab tenant=vision whole=10000"
+    one = waiting(tres={"gres/gpu:1g.10gb": "1"}, time_limit_s=10 * 3600, admin_comment=tag)
+    terms = terms_of(one, NOW_S, STANDING)
+    assert terms is not None
+    assert terms.smallness == pytest.approx(0.6)
 
 
 def test_a_services_slot_has_the_urgency_of_its_backlog() -> None:
@@ -62,14 +70,14 @@ def test_jobs_that_are_passed_over_are_told_by_their_ids() -> None:
 
 def test_a_plain_array_has_no_urgency() -> None:
     assert terms_of(waiting(array_job_id=814), NOW_S, STANDING) == PriorityTerms(
-        "normal", 0.5, area=1.0, wait_s=100.0
+        "normal", 0.5, smallness=1.0, wait_s=100.0
     )
 
 
 def test_a_tenant_without_quota_has_no_share() -> None:
     tag = "slicewise:1 token=ab tenant=gone"
     assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == PriorityTerms(
-        "normal", 0.0, area=1.0, wait_s=100.0
+        "normal", 0.0, smallness=1.0, wait_s=100.0
     )
 
 

@@ -690,7 +690,7 @@ class TestPlace:
 
     def test_what_it_asks_for_counts(self) -> None:
         """1000 × (3 × 1/2 + 5 × 3/4 + 2 × area) / 12; a slice for ten hours has area 0.8."""
-        snapshot = replace(SNAPSHOT, formula=replace(SNAPSHOT.formula, area_weight=2))
+        snapshot = replace(SNAPSHOT, formula=replace(SNAPSHOT.formula, smallness_weight=2))
         for minutes, factor in ((60, 604), (600, 570), (None, 437)):
             asked = submit(time_limit_min=minutes)
             assert decide(asked, snapshot, TOKEN).site_factor == factor

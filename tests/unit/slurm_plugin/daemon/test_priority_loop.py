@@ -22,13 +22,13 @@ ALWAYS = 2000 * HALF_LIFE_S / math.log(2)
 
 
 class World:
-    def __init__(self, *jobs: JobView, mode: str = "enforce") -> None:
+    def __init__(self, *jobs: JobView, mode: str = "enforce", weight: int = 0) -> None:
         self.slurm = ScriptedSlurm(*jobs)
         self.ledger = ScriptedLedger()
         self.now_s = float(START_S)
         self.cluster_state: ClusterState = sync_of(self.slurm, mode)
         chosen = settings(mode)
-        priority = chosen.priority.model_copy(update={"area_weight": 0})
+        priority = chosen.priority.model_copy(update={"smallness_weight": weight})
         chosen = chosen.model_copy(update={"priority": priority})
         self.loop = PriorityLoop(chosen, self.slurm, self.ledger, self.cluster_state)  # type: ignore[arg-type]
 
@@ -47,8 +47,8 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
-    def made(*jobs: JobView, mode: str = "enforce") -> World:
-        one = World(*jobs, mode=mode)
+    def made(*jobs: JobView, mode: str = "enforce", weight: int = 0) -> World:
+        one = World(*jobs, mode=mode, weight=weight)
         for clock in ("time", "monotonic"):
             monkeypatch.setattr(f"slurm_plugin.state.observer.time.{clock}", lambda: one.now_s)
         return one
@@ -141,11 +141,16 @@ async def test_a_job_that_slurm_passes_over_gets_the_maximum_and_loses_it_again(
 ) -> None:
     now = world(waiting(814), waiting(815))
     now.slurm.site_factors = {814: 6500, 815: 6500}
-    now.cluster_state.passed_over = frozenset({815})
-    await now.turns(0)
-    now.cluster_state.passed_over = frozenset()
-    await now.turns(1)
+    now.cluster_state.first_until_s = {815: START_S + 0.5}
+    await now.turns(0, 1)
     assert now.told == [(815, 10_000), (815, 6500)]
+
+
+async def test_what_a_job_asks_for_counts_by_the_site_s_costs(world: Callable[..., World]) -> None:
+    now = world(waiting(tres={"gres/gpu:1g.10gb": "10"}, time_limit_s=36_000), weight=5)
+    now.slurm.site_factors = {814: 0}
+    await now.turns(0)
+    assert now.told == [(814, 6333)]
 
 
 async def test_use_lowers_the_share(world: Callable[..., World]) -> None:

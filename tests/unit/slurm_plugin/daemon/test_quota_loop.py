@@ -183,7 +183,12 @@ async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
     now_s = int(world.cluster_state.clock.now_s())
     older, newer = (
         replace(
-            WAITS, job_id=nth, account=name, qos=f"slicewise_{name}_borrowed", submit_s=now_s + nth
+            WAITS,
+            job_id=nth,
+            array_job_id=None,
+            account=name,
+            qos=f"slicewise_{name}_borrowed",
+            submit_s=now_s + nth,
         )
         for nth, name in enumerate(("audio", "nlp"), 1)
     )
@@ -193,7 +198,7 @@ async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
         await world.look(older, newer)
         await world.limits.compile()
         found += [loan.borrower for loan in world.ledger.lent]
-        over.append(set(world.cluster_state.passed_over))
+        over.append(set(world.cluster_state.first_until_s))
     assert over[:3] == [set(), set(), {1}], "it may also be that Slurm keeps nodes for others"
     assert found == ["audio", "audio", "audio", "nlp", "nlp", "audio"], "it is tried again"
 

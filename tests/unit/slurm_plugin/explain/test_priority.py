@@ -47,13 +47,13 @@ def answer(*others: JobView, **terms: Any) -> PriorityAnswer:
 def test_each_term_has_its_part_of_the_site_factor() -> None:
     found = answer(job_class="high", urgency=0.5)
     points = {term.name: term.points for term in found.terms}
-    assert points == {"class": 3000, "share": 4000, "urgency": 1000, "area": 0, "wait": 2}
+    assert points == {"class": 3000, "share": 4000, "urgency": 1000, "smallness": 0, "wait": 2}
     assert found.site_factor == 8002
 
 
 def test_a_job_that_is_passed_over_has_the_maximum_and_why_says_so() -> None:
     found = answer(is_passed_over=True)
-    assert (found.terms[-1].name, found.terms[-1].points) == ("passed over", 4496)
+    assert (found.terms[-1].name, found.terms[-1].points) == ("passed_over", 4496)
     assert found.site_factor == 10_000
     assert "its GPUs are free" in shown_text(found)
     assert "its GPUs are free" not in shown_text(answer())
@@ -156,6 +156,12 @@ async def test_the_owner_his_tenants_users_and_operators_may_ask(reader: Princip
     found = await asked("50", reader, waiting(50))
     assert (found.job, found.tenant, found.site_factor_in_slurm) == ("50", "vision", 6_400)
     assert (found.others_at_most, found.priority) == (2000, 6_500)
+
+
+async def test_what_it_asks_for_is_counted_by_the_site_s_costs() -> None:
+    ten = waiting(50, tres={"gres/gpu:1g.10gb": "10"}, time_limit_s=36_000)
+    values = {term.name: term.value for term in (await asked("50", OPERATOR, ten)).terms}
+    assert values["smallness"] == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("about", ["50", "51", "vision", "50_1", "x"])

@@ -8,7 +8,7 @@ from reclaim_world import COSTS, PARTITIONS, one
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota_cycle.standstill import Queued, passed_over, standing_still, stuck
+from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
 
 FREE = NodeView("n", "", frozenset({"MIXED"}), {"1g.10gb": 7}, {"1g.10gb": 3}, PARTITIONS)
 FULL = replace(FREE, gpus_allotted={"1g.10gb": 7})
@@ -98,23 +98,43 @@ def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
     assert found == {Queued(3, 3): 90.0}
 
 
-def over(*before: JobView, now_s: float = 110.0) -> frozenset[int]:
-    """Who is passed over of ``WAITS``, which stands still since 50 s, and the jobs before it."""
-    return passed_over({Queued(3, 0): 50.0}, [WAITS, *before], PARTITIONS, now_s)
+def over(*before: JobView, now_s: float = 110.0, job: JobView = WAITS) -> frozenset[int]:
+    """The array of a task that stands still since 50 s, if it goes first; others are before it."""
+    found = first_until_s({}, {Queued(3, 0): 50.0}, [job, *before], PARTITIONS, now_s)
+    return frozenset(found)
 
 
-def test_slurm_passes_over_who_stands_still_for_a_minute_and_not_for_five() -> None:
-    found = {now_s: over(now_s=now_s) for now_s in (109.0, 110.0, 349.0, 350.0)}
-    assert found == {109.0: frozenset(), 110.0: {3}, 349.0: {3}, 350.0: frozenset()}
+def test_who_stands_still_for_a_minute_goes_first_for_four_and_again_an_hour_later() -> None:
+    assert over(now_s=109.0) == frozenset()
+    until_s: dict[float, float | None] = {}
+    found: Mapping[int, float] = {}
+    for now_s in (110.0, 300.0, 3709.0, 3710.0):
+        # Its user has held it and let it go each time: it stands still for a minute by now.
+        since_s = {Queued(3, 0): now_s - 60.0}
+        found = first_until_s(found, since_s, [WAITS], PARTITIONS, now_s)
+        until_s[now_s] = found.get(814)
+    assert until_s == {110.0: 350.0, 300.0: 350.0, 3709.0: 350.0, 3710.0: 3950.0}
+
+
+def test_an_array_goes_first_as_one_though_a_task_of_it_is_cancelled() -> None:
+    array = replace(WAITS, array_job_id=814, untouched=frozenset({1, 2, 3}))
+    found = first_until_s({}, {Queued(3, 3): 50.0}, [array], PARTITIONS, 110.0)
+    fewer = replace(array, job_id=9, untouched=frozenset({1, 2}))
+    assert first_until_s(found, {Queued(9, 2): 50.0}, [fewer], PARTITIONS, 400.0) == {814: 350.0}
+
+
+def test_who_takes_whole_nodes_does_not_go_first() -> None:
+    tag = "slicewise:1 token=ab tenant=a flexible whole=7000"
+    assert over(job=replace(WAITS, admin_comment=tag)) == frozenset()
 
 
 def test_nobody_goes_before_jobs_that_wait_for_gpus_of_its_types() -> None:
     first = {"job_id": 7, "priority": WAITS.priority + 1, "reason": "Resources"}
     same, other = replace(WAITS, **first), replace(one(7, "a", "3g.40gb", borrowed=True), **first)
-    assert over(other) == {3}
+    assert over(other) == {814}
     assert over(same) == frozenset()
     assert over(other, replace(same, job_id=8)) == frozenset()
-    assert over(replace(same, priority=WAITS.priority - 1)) == {3}
+    assert over(replace(same, priority=WAITS.priority - 1)) == {814}
     # For who waits for quota Slurm keeps no nodes, nor does Slicewise for other partitions.
-    assert over(replace(same, reason="QOSGrpBilling")) == {3}
-    assert over(replace(same, partition="cpu")) == {3}
+    assert over(replace(same, reason="QOSGrpBilling")) == {814}
+    assert over(replace(same, partition="cpu")) == {814}
