@@ -194,10 +194,7 @@ def left(
     """
     accrued: dict[str, int] = {}
     for held in reservations:
-        # As of ``unposted_millislice_s``: a round asks it of each run.
-        used = (at_s - held.key.start_s) * held.cost_millislices - held.posted_millislice_s
-        if used > 0:
-            accrued[held.payer] = accrued.get(held.payer, 0) + used
+        accrued[held.payer] = accrued.get(held.payer, 0) + unposted_millislice_s(held, at_s)
     return {
         name: _left(budget, unspent(balances.get(name)) - accrued.get(name, 0))
         for name, tenant in policy.items()

@@ -98,12 +98,7 @@ def may_still_take(there: Holdings, now_s: float) -> Mapping[tuple[str, str], in
     """Sum up the millislice-minutes that runs may still take, by account and QOS."""
     found: dict[tuple[str, str], int] = {}
     for place, runs in there.places.items():
-        minutes = 0
-        for job, cost, _ in runs:
-            # As of ``minutes_left``: a round asks it of each run.
-            if (end_s := job.end_s) is not None and end_s > now_s:
-                minutes += int(end_s - now_s) * cost // 60
-        if minutes:
+        if minutes := sum(minutes_left(job, cost, now_s) for job, cost, _ in runs):
             found[place] = minutes
     return found
 
