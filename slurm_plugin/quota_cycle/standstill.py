@@ -119,6 +119,8 @@ def first_until_s(
     whole nodes may want more than GPUs, and does not go first.
     """
     found = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
+    if all(now_s - at_s < PASSED_OVER_S for at_s in since_s.values()):
+        return found
     wanted: set[str] = set()
     for job in by_priority(job for job in jobs if is_managed(job, partitions)):
         kinds = {kind for kind, count in job.gpus.items() if count}
