@@ -8,6 +8,7 @@ from site_world import BEGIN_S, GPU, SETTINGS, tenants
 
 from cluster.slurm.interface import JobChange
 from simulation.site.priorities import PriorityRules, SitePriorities
+from simulation.slurm_model.model import SlurmModel
 from slurm_plugin.admission.decayed_use import DecayedUse, Holding
 from slurm_plugin.state.formula import formula_of
 
@@ -56,17 +57,23 @@ def test_past_use_counts_for_loans_only_where_the_site_says_so() -> None:
     assert found.lately == {}
 
 
-def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
+def half_a_day_later(count: int) -> tuple[SlurmModel, SitePriorities]:
+    """So many jobs that want one GPU, all submitted with site_factor 0."""
     there = model({"a100": 1})
     tag = "slicewise:1 token={} tenant=a flexible"
     ids = [
         there.submit(job(1, limit_s=None, account="a", admin_comment=tag.format(n)))
-        for n in range(1, 31)
+        for n in range(1, count + 1)
     ]
     there.advance(there.now_s + 12 * HOUR_S)
     found = SitePriorities(RULES, DecayedUse(there.now_s))
     for job_id in ids:
         found.note(job_id, 0)
+    return there, found
+
+
+def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
+    there, found = half_a_day_later(30)
     first = found.due(there.jobs, there.now_s)
     # A second's allowance accumulates for ten seconds.
     assert len(first) == 10
@@ -80,16 +87,7 @@ def test_waiting_raises_a_job_no_faster_than_the_daemon_writes() -> None:
 
 
 def test_looks_at_slots_alone_leave_what_they_do_not_use_to_all_waiting_jobs() -> None:
-    there = model({"a100": 1})
-    tag = "slicewise:1 token={} tenant=a flexible"
-    ids = [
-        there.submit(job(1, limit_s=None, account="a", admin_comment=tag.format(n)))
-        for n in range(1, 91)
-    ]
-    there.advance(there.now_s + 12 * HOUR_S)
-    found = SitePriorities(RULES, DecayedUse(there.now_s))
-    for job_id in ids:
-        found.note(job_id, 0)
+    there, found = half_a_day_later(90)
     for after_s in (15, 30, 45):
         assert found.due((), there.now_s + after_s) == {}
     assert len(found.due(there.jobs, there.now_s + 60)) == 60
