@@ -20,10 +20,10 @@ from simulation.site.past_use import earlier_runs
 from simulation.site.plans import SitePlan, SlicewisePlan
 from simulation.site.requests import Replayable, replays
 from simulation.site.window_times import window_times_s
-from slurm_plugin.limits.desired import own_type_limits
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.type_limits import own_type_limits
 
 _STEPS = 200
 _OBJECTS = 100_000

@@ -28,7 +28,8 @@ from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import capacity, holdings, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
-from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
+from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.standstill import (
     PASSED_OVER_S,
@@ -74,7 +75,7 @@ class SlicewiseOnModel:
         held = (one.holding for one in earlier if one.partition in self._partitions)
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
-        self._there = Holdings((), (), self._costs)
+        self._there = Holdings((), (), self._costs, settings.models)
         self._ceilings: Mapping[str, Ceiling] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
@@ -149,7 +150,7 @@ class SlicewiseOnModel:
 
     def _holdings(self) -> Holdings:
         """What jobs hold now; most of them have not changed since the last time."""
-        found = holdings(self._model.jobs, self._partitions, self._costs)
+        found = holdings(self._model.jobs, self._partitions, self._costs, self._by.settings.models)
         self._there = found.knowing(self._there)
         return self._there
 
@@ -252,7 +253,7 @@ class SlicewiseOnModel:
                 done.ceilings,
                 self._partitions,
                 self._costs,
-                guaranteed_types(policy),
+                own_type_limits(policy, self._costs, settings.models),
             )
         )
         plan, evictions = done.plan, services.evictions

@@ -16,9 +16,9 @@ from slurm_plugin.limits.desired import (
     PREEMPT_MODE,
     RUN_MINUTES,
     Settings,
-    type_limits,
 )
 from slurm_plugin.quota.tenants import guaranteed_types
+from slurm_plugin.quota.type_limits import type_limits
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 from slurm_plugin.quota_cycle.wanted import Conf
 

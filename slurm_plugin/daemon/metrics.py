@@ -19,7 +19,7 @@ from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.daemon.metric_catalogue import METRICS
-from slurm_plugin.quota.demand import has_gpus, late_before_s, late_jobs, node_capacity
+from slurm_plugin.quota.demand import has_gpus, holdings, late_before_s, late_jobs, node_capacity
 from slurm_plugin.state.controller import ClusterState
 
 _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
@@ -139,7 +139,8 @@ class _State(Collector):
         whole = sum(node_capacity(node, costs, boards) for node in nodes)
         yield single(METRICS["slicewise_capacity_millislices"], whole)
         before_s = late_before_s(time.time(), self._settings.lending.grace_s)
-        late = late_jobs(state.jobs, policy, self._partitions, costs, before_s)
+        there = holdings(state.jobs, self._partitions, costs, self._settings.models)
+        late = late_jobs(there, policy, before_s)
         counts = Count(job.account for job in late)
         yield _by_tenant("late_jobs", {name: counts[name] for name in policy})
 

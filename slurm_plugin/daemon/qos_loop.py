@@ -17,7 +17,7 @@ class QosLoop:
 
     def __init__(self, settings: Settings, slurm: SlurmActor, cluster_state: ClusterState) -> None:
         self._partitions = frozenset(settings.cluster.partitions)
-        self._costs = settings.costs
+        self._costs, self._models = settings.costs, settings.models
         self._slurm = slurm
         self._cluster_state = cluster_state
         self._moved_at_s = self._again_s = 0.0
@@ -35,7 +35,7 @@ class QosLoop:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         cluster_state = self._cluster_state
         policy, jobs = cluster_state.quotas.policy, cluster_state.jobs
-        there = holdings(jobs, self._partitions, self._costs)
+        there = holdings(jobs, self._partitions, self._costs, self._models)
         wanted = moves(policy, jobs, there, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}

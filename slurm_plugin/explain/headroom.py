@@ -12,9 +12,9 @@ from slurm_plugin.quota.demand import Held, held
 from slurm_plugin.quota.tenants import (
     ancestors,
     effective_nominal,
-    guaranteed_types,
     subtree,
 )
+from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
@@ -232,7 +232,8 @@ def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
 
 
 def _guaranteed_type(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
-    most = guaranteed_types(now.policy).get(tenant, {}).get(gres_type)
+    own = own_type_limits(now.policy, now.costs, now.models)
+    most = own.get(tenant, {}).get(gres_type)
     if most is not None:
         held = now.held.get(tenant, _NOTHING).guaranteed.get(gres_type, 0)
         words = f"{tenant} holds {held} of {most} guaranteed instances of {gres_type}"

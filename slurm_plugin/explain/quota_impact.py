@@ -17,15 +17,14 @@ from slurm_plugin.common.qos_names import is_borrowed, qos_name
 from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.explain.type_impact import beyond_type_limits
-from slurm_plugin.limits.desired import binding_type_limits, type_limits
 from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
 from slurm_plugin.quota.demand import held, instances_of, is_managed
 from slurm_plugin.quota.tenants import (
     guaranteed_quota,
-    guaranteed_types,
     newly_overcommitted_types,
     overcommitted_millislices,
 )
+from slurm_plugin.quota.type_limits import binding_type_limits, own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota.words import types_beyond_text
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -144,13 +143,19 @@ def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
 
 def _above_guaranteed_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants whose own QOS holds more of a type than would be guaranteed, and was before."""
-    was, then = guaranteed_types(plan.before.policy), guaranteed_types(plan.after.policy)
+    was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
     for name, one in held(inputs.seen.jobs, inputs.rules.partitions).items():
         for kind, most in then.get(name, {}).items():
             has = one.guaranteed.get(kind, 0)
             if has > most < was.get(name, {}).get(kind, has):
                 words = f"its guaranteed jobs hold {has} × {kind}, {most} guaranteed"
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
+
+
+def _own_types(
+    inputs: QuotaInputs, plan: QuotaPlan, policy: Policy
+) -> Mapping[str, Mapping[str, int]]:
+    return own_type_limits(policy, inputs.rules.costs, plan.allowed.models)
 
 
 _WAITS_WORDS = "; nothing is ended, new starts wait until less is held"
@@ -245,7 +250,7 @@ def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _R
         {name: min(own[name], most[name]) for name in policy},
         most,
         binding_type_limits(policy, inputs.rules.costs, models),
-        guaranteed_types(policy),
+        own_type_limits(policy, inputs.rules.costs, models),
         frozenset(n for n, one in policy.items() if one.quota.borrowing_limit_millislices),
         period_budgets(policy),
     )
@@ -319,7 +324,7 @@ def _min_replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
 
 def _min_replicas_of_type(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Services whose least replicas would need more of their type than is guaranteed."""
-    was, then = guaranteed_types(plan.before.policy), guaranteed_types(plan.after.policy)
+    was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
     taken: Counter[tuple[str, str]] = Counter()
     for service in _newest(inputs):
         tenant, kind, count = service.tenant, service.profile, _least(service)

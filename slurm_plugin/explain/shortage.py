@@ -11,9 +11,9 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
-from slurm_plugin.limits.desired import type_limits
 from slurm_plugin.quota.demand import wanted_on_nodes
-from slurm_plugin.quota.tenants import ancestors, guaranteed_types, subtree
+from slurm_plugin.quota.tenants import ancestors, subtree
+from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy, Recall
 
 QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
@@ -155,7 +155,8 @@ def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
 
 def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     tenant, own, needs = job.account, qos_name(job.account), job.gpus
-    most = guaranteed_types(sight.situation.policy).get(tenant, {})
+    now = sight.situation
+    most = own_type_limits(now.policy, now.costs, now.models).get(tenant, {})
     its_own = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     for kind in sorted(needs.keys() & most.keys()):
         holders = _instances(kind, its_own)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan
-from slurm_plugin.limits.desired import own_type_limits, type_limits
+from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 

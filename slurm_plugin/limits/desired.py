@@ -29,8 +29,8 @@ from slurm_plugin.limits.budget_parts import (
 )
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.holdings import Holdings
-from slurm_plugin.quota.tenants import downward, guaranteed_types, parent
-from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy, Quota
+from slurm_plugin.quota.type_limits import own_type_limits, type_limits
+from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy
 
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
 _TYPE = "grptres=gres/gpu:"
@@ -298,46 +298,6 @@ def _tenant_account(name: str, allowed: Allowed, found: SlurmLimits) -> Settings
 def limits_type(field: str) -> bool:
     """Whether a setting limits the instances of one GPU type."""
     return field.startswith(_TYPE) or field in _SHARED_TYPES
-
-
-def type_limits(
-    quota: Quota, costs: Mapping[str, int], models: Mapping[str, str]
-) -> Mapping[str, int]:
-    """Return the most instances by type. A limit on a model bounds each of its types separately."""
-    bounds = dict(quota.type_limits)
-    for gres_type, model in models.items():
-        if model in quota.model_limits:
-            most = quota.model_limits[model] // costs[gres_type]
-            bounds[gres_type] = min(most, bounds.get(gres_type, most))
-    return bounds
-
-
-def binding_type_limits(
-    policy: Policy, costs: Mapping[str, int], models: Mapping[str, str]
-) -> Mapping[str, Mapping[str, int]]:
-    """Return the most instances by type that each tenant may have, given the tenants above it."""
-    bounds: dict[str, dict[str, int]] = {}
-    for name in downward(policy):
-        bounds[name] = dict(bounds.get(parent(policy, name), {}))
-        for kind, most in type_limits(policy[name].quota, costs, models).items():
-            bounds[name][kind] = min(most, bounds[name].get(kind, most))
-    return bounds
-
-
-def own_type_limits(
-    policy: Policy, costs: Mapping[str, int], models: Mapping[str, str]
-) -> Mapping[str, Mapping[str, int]]:
-    """Return the most instances by type in each tenant's own QOS; tenants without any are left out.
-
-    That is what is guaranteed of the type, and no more than limits on it or on its model allow: a
-    QOS' limit on a type hides those of accounts, which would bind its jobs, too.
-    """
-    types = guaranteed_types(policy)
-    limits = binding_type_limits(policy, costs, models) if types else {}
-    return {
-        name: {kind: min(count, limits[name].get(kind, count)) for kind, count in of.items()}
-        for name, of in types.items()
-    }
 
 
 def _other_account(

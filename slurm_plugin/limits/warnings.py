@@ -11,9 +11,9 @@ from slurm_plugin.limits.desired import (
     Allowed,
     Difference,
     SlurmLimits,
-    type_limits,
 )
 from slurm_plugin.quota.accounts import AccountDifference, differences
+from slurm_plugin.quota.type_limits import type_limits
 from slurm_plugin.quota.types import ROOT_ACCOUNT
 
 _SHOWN_NAMES = 5

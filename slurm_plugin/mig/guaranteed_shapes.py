@@ -22,9 +22,9 @@ from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, RunRecord
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.demand import is_managed, is_waiting
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types, lesser
+from slurm_plugin.quota.type_limits import binding_type_limits
 from slurm_plugin.quota.types import MAX_TYPE_LIMIT, Policy
 
 _Used = Mapping[str, Mapping[str, int]]

@@ -11,7 +11,13 @@ from cluster.rpc.overview_messages import AttentionItem, NodeCondition, ServiceN
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import failed_starts
 from slurm_plugin.overview.slices import condition_of, managed_nodes
-from slurm_plugin.quota.demand import late_before_s, late_jobs, node_capacity, waits_since_s
+from slurm_plugin.quota.demand import (
+    holdings,
+    late_before_s,
+    late_jobs,
+    node_capacity,
+    waits_since_s,
+)
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.services.state import used_by_tenant
 
@@ -195,7 +201,8 @@ def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]
     """Yield tenants of which jobs wait beyond the grace time, within their guaranteed quota."""
     late = defaultdict[str, list[JobView]](list)
     before_s = late_before_s(facts.now_s, facts.grace_s)
-    for job in late_jobs(facts.jobs, facts.policy, facts.partitions, facts.costs, before_s):
+    there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
+    for job in late_jobs(there, facts.policy, before_s):
         if reader.may_see(job):
             late[job.account].append(job)
     for tenant, jobs in sorted(late.items()):

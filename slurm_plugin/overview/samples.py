@@ -15,7 +15,7 @@ from slurm_plugin.common.history import (
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import seen_services, service_now
 from slurm_plugin.overview.slices import slices_by_state, tenants_now
-from slurm_plugin.quota.demand import late_before_s, late_tasks
+from slurm_plugin.quota.demand import holdings, late_before_s, late_tasks
 
 
 def history_sample(
@@ -28,7 +28,8 @@ def history_sample(
     """
     slices, late = slices_by_state(facts), Counter[str]()
     before_s = late_before_s(facts.now_s, facts.grace_s)
-    for job in late_tasks(facts.jobs, facts.policy, facts.partitions, facts.costs, before_s):
+    there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
+    for job in late_tasks(there, facts.policy, before_s):
         late[job.account] += run_cost(job.gpus, facts.costs)
     late_below = with_those_below(facts.policy, late)
     return HistorySample(

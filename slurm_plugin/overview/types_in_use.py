@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.overview import with_those_below
-from slurm_plugin.limits.desired import own_type_limits, type_limits
 from slurm_plugin.overview.facts import OverviewFacts
 from slurm_plugin.quota.demand import has_gpus, held
+from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 
 
 def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:

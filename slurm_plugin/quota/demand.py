@@ -14,6 +14,7 @@ from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qo
 from slurm_plugin.quota.ceilings import QosUse
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
+from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.slurm_config.pads import is_pad
 
@@ -90,14 +91,22 @@ _NODES = 1 << 14
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
 
+_NO_MODELS: Mapping[str, str] = {}
+
 FIRST_TASKS = 64
 """The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
 
 
 def holdings(
-    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+    models: Mapping[str, str] = _NO_MODELS,
 ) -> Holdings:
-    """Collect the jobs of managed partitions that have not ended."""
+    """Collect the jobs of managed partitions that have not ended.
+
+    ``models`` are needed by those who ask which jobs guarantees pay for (``within_guarantees``).
+    """
     runs: list[JobView] = []
     others: list[JobView] = []
     for job in jobs:
@@ -108,7 +117,7 @@ def holdings(
             runs.append(job)
         elif state is not JobState.ENDED:
             others.append(job)
-    return Holdings(tuple(runs), tuple(others), costs)
+    return Holdings(tuple(runs), tuple(others), costs, models)
 
 
 @dataclass(frozen=True)
@@ -506,7 +515,8 @@ def _accounts(jobs: Iterable[JobView]) -> frozenset[str]:
 
 def types_left(policy: Policy, there: Holdings) -> Mapping[str, dict[str, int]]:
     """Count what runs in tenants' own QOS leave of the types that are guaranteed, by tenant."""
-    types = {name: dict(of) for name, of in guaranteed_types(policy).items()}
+    own = own_type_limits(policy, there.costs, there.models)
+    types = {name: dict(of) for name, of in own.items()}
     for job in there.runs if types else ():
         if job.qos == qos_name(job.account):
             take_types(types.get(job.account), job.gpus)
@@ -525,29 +535,17 @@ def take_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
             left[kind] -= gpus[kind]
 
 
-def late_jobs(
-    jobs: Iterable[JobView],
-    policy: Policy,
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    before_s: float,
-) -> Iterator[JobView]:
+def late_jobs(there: Holdings, policy: Policy, before_s: float) -> Iterator[JobView]:
     """Yield the jobs that wait for too long within their tenants' guaranteed quota, each once.
 
     ``before_s``: the Unix second of ``late_before_s``.
     """
-    yield from dict.fromkeys(late_tasks(jobs, policy, partitions, costs, before_s))
+    yield from dict.fromkeys(late_tasks(there, policy, before_s))
 
 
-def late_tasks(
-    jobs: Iterable[JobView],
-    policy: Policy,
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    before_s: float,
-) -> Iterator[JobView]:
+def late_tasks(there: Holdings, policy: Policy, before_s: float) -> Iterator[JobView]:
     """Yield the same jobs, an array once for each of its tasks that waits for too long."""
-    for job in within_guarantees(holdings(jobs, partitions, costs), policy):
+    for job in within_guarantees(there, policy):
         began_s = waits_since_s(job)
         if began_s is not None and began_s < before_s:
             yield job

@@ -34,15 +34,17 @@ class Holdings:
         runs: jobs that hold what they were allotted.
         others: jobs that hold nothing.
         costs: millislices of an instance, by GRES type.
+        models: GPU model of an instance, by GRES type; limits on models bind no others.
     """
 
     runs: tuple[JobView, ...] = field(hash=False)
     others: tuple[JobView, ...] = field(hash=False)
     costs: Mapping[str, Millislices] = field(hash=False)
+    models: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def with_others(self, others: tuple[JobView, ...]) -> "Holdings":
         """The same runs beside other jobs; what is known of the runs is kept."""
-        found = Holdings(self.runs, others, self.costs)
+        found = Holdings(self.runs, others, self.costs, self.models)
         for name in _OF_RUNS & vars(self).keys():
             vars(found)[name] = vars(self)[name]
         return found
@@ -50,11 +52,12 @@ class Holdings:
     def knowing(self, before: "Holdings") -> "Holdings":
         """The same jobs; what an earlier look found of the very same records is kept.
 
-        Both looks have the same costs. Few jobs change between two looks.
+        Both looks have the same costs and models. Few jobs change between two looks.
         """
         if len(self.runs) == len(before.runs) and all(map(is_, self.runs, before.runs)):
             return before.with_others(self.others)
-        found, known = Holdings(self.runs, self.others, self.costs), before.by_id
+        found = Holdings(self.runs, self.others, self.costs, self.models)
+        known = before.by_id
         by_id = {key: known.get(key) or found.price(job) for job in self.runs if (key := id(job))}
         come = [by_id[key] for key in by_id.keys() - known.keys()]
         gone = [known[key] for key in known.keys() - by_id.keys()]

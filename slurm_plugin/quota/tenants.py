@@ -152,6 +152,10 @@ class _Shape:
         return own
 
     @cached_property
+    def limits_models(self) -> bool:
+        return any(tenant.quota.model_limits for tenant in self._tenants)
+
+    @cached_property
     def nominal_types(self) -> Mapping[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
         for name in reversed(self.downward):
@@ -274,9 +278,15 @@ def guaranteed_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
     That is what its quota names of the type, less what its children are due of it. A tenant below
     one that names a type is guaranteed only what it names itself. Types that neither the tenant nor
     one above it names are left out, as are tenants without any: only slices bound these. Limits on
-    a type, of the tenant and of those above it, bound it, too.
+    a type, of the tenant and of those above it, bound it, too; those on models
+    ``type_limits.own_type_limits`` adds, which says what Slurm enforces.
     """
     return _shape(policy).guaranteed_types
+
+
+def limits_models(policy: Policy) -> bool:
+    """Whether any quota limits a GPU model."""
+    return _shape(policy).limits_models
 
 
 def lesser(some: Mapping[str, int], others: Mapping[str, int]) -> Mapping[str, int]:

@@ -93,7 +93,8 @@ class QuotaInputs:
     @cached_property
     def seen_holdings(self) -> Holdings:
         """The jobs of managed partitions as they were seen."""
-        return holdings(self.seen.jobs, self.rules.partitions, self.rules.costs)
+        rules = self.rules
+        return holdings(self.seen.jobs, rules.partitions, rules.costs, rules.models)
 
     @cached_property
     def holdings(self) -> Holdings:

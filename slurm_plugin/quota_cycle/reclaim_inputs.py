@@ -67,15 +67,13 @@ def giving_back(
     lenders = {recall.lender for recall in recalls}
     theirs = [job for job in jobs if job.account in lenders]
     held = used_by_tenant(theirs, partitions, costs)
-    needs = own_needs_now(policy, theirs, partitions, costs)
+    of_lenders = holdings(theirs, partitions, costs, inputs.rules.models)
+    needs = own_needs_now(policy, of_lenders, partitions)
     waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
     services, now_s = inputs.seen.services, there.now_s
     return replace(
         there,
-        wanting=tuple(
-            _wants(job, costs)
-            for job in within_guarantees(holdings(theirs, partitions, costs), policy)
-        ),
+        wanting=tuple(_wants(job, costs) for job in within_guarantees(of_lenders, policy)),
         running=tuple(_running(jobs, services, costs, there.free, excess=excess, now_s=now_s)),
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),

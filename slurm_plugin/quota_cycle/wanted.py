@@ -76,7 +76,7 @@ def wanted_limits(
     allowed = inputs.allowed(planned.use if planned else inputs.use)
     there = inputs.seen_holdings
     if shown.jobs is not inputs.seen.jobs:
-        there = holdings(shown.jobs, rules.partitions, rules.costs)
+        there = holdings(shown.jobs, rules.partitions, rules.costs, rules.models)
     used = (
         planned.in_use
         if planned

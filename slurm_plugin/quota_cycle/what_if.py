@@ -47,7 +47,7 @@ def imagined(inputs: QuotaInputs, loans: tuple[Loan, ...]) -> ImaginedRound:
     policy, rules = inputs.policy, inputs.rules
     own = guaranteed_quota(policy)
     asked = demand_of(policy, inputs.holdings)
-    needs = own_needs_now(policy, inputs.jobs, rules.partitions, rules.costs)
+    needs = own_needs_now(policy, inputs.holdings, rules.partitions)
     before = inputs.ledger_view.loans
     short = short_lenders(policy, before, needs)
     lost = Counter(_amounts(before)) - Counter(_amounts(loans))

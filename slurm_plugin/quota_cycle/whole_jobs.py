@@ -39,7 +39,6 @@ from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.demand import (
     by_priority,
     demand_of,
-    holdings,
     is_managed,
     waits_for_nodes,
     waits_for_quota,
@@ -47,6 +46,7 @@ from slurm_plugin.quota.demand import (
     wanted_on_nodes,
     within_guarantees,
 )
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
@@ -204,18 +204,12 @@ def _is_of(job: WaitingJob, types: Collection[str]) -> bool:
     return any(kind in types for kind, _ in job.need.shape)
 
 
-def own_needs_now(
-    policy: Policy,
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-) -> Mapping[str, int]:
+def own_needs_now(policy: Policy, there: Holdings, partitions: frozenset[str]) -> Mapping[str, int]:
     """Compute ``own_needs`` from Slurm's jobs."""
-    there = holdings(jobs, partitions, costs)
     return own_needs(
         policy,
         demand_of(policy, there),
-        waiting_for_loans(there.others, partitions, costs),
+        waiting_for_loans(there.others, partitions, there.costs),
         {job.account for job in within_guarantees(there, policy)},
     )
 

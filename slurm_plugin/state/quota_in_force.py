@@ -9,7 +9,6 @@ from cluster.settings.file import Settings
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
 from slurm_plugin.common.qos_names import borrowed_qos
-from slurm_plugin.limits.desired import binding_type_limits
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import (
@@ -24,10 +23,10 @@ from slurm_plugin.quota.tenants import (
     downward,
     effective_nominal,
     guaranteed_quota,
-    guaranteed_types,
     parent,
     payers,
 )
+from slurm_plugin.quota.type_limits import binding_type_limits, own_type_limits
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.slot_actions import TenantCapacity
 from slurm_plugin.services.slot_quotas import SlotQuotas
@@ -88,10 +87,11 @@ class QuotaInForce:
         self.policy, self._highest, self.accounts_by_uid = policy, highest, accounts_by_uid
         self._nominal = effective_nominal(policy)
         self._guaranteed = guaranteed_quota(policy)
-        self._types = guaranteed_types(policy)
+        costs, models = self._settings.costs, self._settings.models
+        self._types = own_type_limits(policy, costs, models)
         self._budgets, self._payers = period_budgets(policy), payers(policy)
         self._bounds = attainable(policy, highest, self._capacity)
-        self._type_limits = binding_type_limits(policy, self._settings.costs, self._settings.models)
+        self._type_limits = binding_type_limits(policy, costs, models)
 
     def set_ceilings(self, ceilings: Mapping[str, Ceiling], run_minutes: Mapping[str, int]) -> None:
         """Take each tenant's ceilings in Slurm, and the millislice-minutes that jobs of tenants

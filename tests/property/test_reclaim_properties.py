@@ -14,6 +14,7 @@ from benchmarks.rebalance.worlds import Sizes, world
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobView
 from slurm_plugin.common.solver import LinearProgram
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
@@ -260,7 +261,8 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
     after = lent(cluster.loans)
     seen, own = [], guaranteed_quota(cluster.policy)
     for _ in range(12):
-        needs = own_needs_now(cluster.policy, cluster.jobs.values(), PARTITIONS, COSTS)
+        there = holdings(cluster.jobs.values(), PARTITIONS, COSTS)
+        needs = own_needs_now(cluster.policy, there, PARTITIONS)
         cluster.round()
         seen.append(cluster.loans)
         # Borrowers may share what is left again, but what a lender took back stays with it, as far

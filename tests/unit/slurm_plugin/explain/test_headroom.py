@@ -224,3 +224,14 @@ def test_what_is_guaranteed_of_a_type_bounds_the_own_qos_alone():
     # More may start on its own slices that the type's guarantee leaves unused.
     words = "a holds 0 of 2 borrowed slices"
     assert room(now).borrowed_bound == Bound(Cause.CEILING, 2, words)
+
+
+def test_a_limit_on_the_model_bounds_what_is_guaranteed_of_a_type_as_in_slurm():
+    model = {"A100-80GB": Millislices(2000)}
+    now = situation(
+        tenant("lab", 0, model_limits=model),
+        tenant("a", 5000, parent="lab", type_nominals={"1g.10gb": 3}),
+        held={"a": own(1)},
+    )
+    words = "a holds 1 of 2 guaranteed instances of 1g.10gb"
+    assert room(now).guaranteed_bound == Bound(Cause.GUARANTEED_TYPE, 1, words)

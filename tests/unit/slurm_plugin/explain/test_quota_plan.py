@@ -146,6 +146,15 @@ def test_fewer_guaranteed_instances_of_a_type_than_its_own_qos_holds_are_told():
     assert hurt(changed(there, tenants=fewer), fewer) == [], "it is so already"
 
 
+def test_a_limit_on_the_model_counts_as_far_as_it_lowers_what_is_guaranteed_of_a_type():
+    before = with_quota(policy(a=6000, b=8000), "a", type_nominals={"1g.10gb": 6})
+    there = now(before, job(1, "a", 6), services=(service(1, 6),))
+    limited = with_quota(before, "a", model_limits={"A100-80GB": Millislices(5000)})
+    words = [one.words for one in hurt(there, limited)]
+    assert any("its guaranteed jobs hold 6 × 1g.10gb, 5 guaranteed" in one for one in words)
+    assert any("is guaranteed 5: 1 of that only on borrowed slices" in one for one in words)
+
+
 def test_what_is_guaranteed_of_a_type_beside_a_limit_on_it_is_told():
     before = with_quota(policy(a=6000, b=8000), "a", type_limits={"1g.10gb": 5})
     there = now(before)

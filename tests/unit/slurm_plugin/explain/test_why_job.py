@@ -683,3 +683,10 @@ def test_a_type_s_room_that_has_just_come_is_seen():
     answer = asked("9", sight(job(9, "QOSGrpGRES"), tenants=(by_type,)))
     assert answer.headline.endswith("no more instances of this type, as Slurm last said.")
     assert answer.sentences[2].startswith("By these numbers it fits now")
+
+
+def test_a_guarantee_of_a_type_is_no_larger_than_the_limit_on_its_model():
+    model = {"A100-80GB": Millislices(1000)}
+    by_type = tenant("vision", 9000, type_nominals={SMALL: 4}, model_limits=model)
+    now = sight(running(1, NOW_S + 600), job(9, "QOSGrpGRES"), tenants=(by_type,))
+    assert "hold 1 of 1 guaranteed instances of 1g.10gb" in asked("9", now).sentences[1]

@@ -18,7 +18,6 @@ from slurm_plugin.limits.changes import stages
 from slurm_plugin.limits.desired import (
     Allowed,
     InUse,
-    binding_type_limits,
     desired_limits,
     differences,
     found_of,
@@ -768,21 +767,6 @@ def test_a_user_loses_the_qos_of_a_former_tenant_that_was_his_own_default():
     assert changes({}, rows, ours(a=0)) == [
         ["modify user where name=alice account=a cluster=c set qos-=slicewise_a defaultqos=-1"]
     ]
-
-
-def test_limits_on_types_bind_those_below_too():
-    policy = {
-        "lab": Tenant("lab", "", Quota(Millislices(0), type_limits={"1g.10gb": 2})),
-        "a": Tenant("a", "lab", Quota(Millislices(0), type_limits={"1g.10gb": 3})),
-        "b": Tenant("b", "a", Quota(Millislices(0), model_limits={"A100-80GB": Millislices(1000)})),
-        "c": Tenant("c", "", Quota(Millislices(0))),
-    }
-    assert binding_type_limits(policy, COSTS, dict.fromkeys(COSTS, "A100-80GB")) == {
-        "lab": {"1g.10gb": 2},
-        "a": {"1g.10gb": 2},
-        "b": {"1g.10gb": 1, "3g.40gb": 0},
-        "c": {},
-    }
 
 
 def test_every_word_of_a_change_is_one_argument():

@@ -381,7 +381,7 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     small, large = waiting(job_id=8, priority=9), waiting(job_id=9, tres=LARGE)
     jobs = [job(), small, large, waiting(job_id=10, reason="QOSGrpGRES")]
     assert list(within_guarantees(holdings(jobs, MANAGED, COSTS), BY_TYPE)) == [large]
-    assert list(late_jobs(jobs, BY_TYPE, MANAGED, COSTS, 10**9)) == [large]
+    assert list(late_jobs(holdings(jobs, MANAGED, COSTS), BY_TYPE, 10**9)) == [large]
     assert wanted(BY_TYPE, jobs) == {"vision": 5500}
     used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS))
     assert used.waiting == {"slicewise_vision": 3500}
@@ -390,6 +390,20 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     one = waiting(tres={"gres/gpu:1g.10gb": "1"}, untouched=frozenset({4, 5}))
     there = holdings([job(), one], MANAGED, COSTS)
     assert list(within_guarantees(there, BY_TYPE)) == [one], "the first task"
+
+
+def test_a_guarantee_of_a_type_pays_for_no_more_than_the_limit_on_its_model() -> None:
+    """Slurm has the smaller number. What counted beyond it would call back loans for nothing."""
+    quota = replace(BY_TYPE["vision"].quota, model_limits={"A100-80GB": Millislices(2000)})
+    policy = {"vision": replace(BY_TYPE["vision"], quota=quota)}
+    jobs = [job(), waiting(tres={"gres/gpu:1g.10gb": "1"})]
+    models = dict.fromkeys(COSTS, "A100-80GB")
+    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS), policy)) == jobs[1:]
+    there = holdings(jobs, MANAGED, COSTS, models)
+    again = there.with_others(there.others), there.knowing(holdings(jobs, MANAGED, COSTS, models))
+    moved = holdings([jobs[1], job(job_id=8)], MANAGED, COSTS, models).knowing(there)
+    for known in (there, *again, moved):
+        assert list(within_guarantees(known, policy)) == []
 
 
 def test_a_job_in_the_own_qos_that_waits_for_its_type_may_move_and_calls_nothing_back() -> None:

@@ -141,6 +141,16 @@ def test_replicas_have_room_for_as_many_of_their_type_as_are_guaranteed(
     assert found.room(SERVICE, jobs, [], borrows=True) == expected
 
 
+async def test_admission_knows_the_limit_on_a_model_in_what_is_guaranteed_of_a_type() -> None:
+    """It chose the own QOS for jobs that Slurm would not have started there."""
+    limits = {"type_nominals": {"1g.10gb": 3}, "model_limits": {"A100-80GB": Millislices(2000)}}
+    cluster_state = sync_of(ScriptedSlurm(job(0)))
+    cluster_state.set_policy(policy_of(tenant("vision", 3000, **limits)), {})
+    await cluster_state.turn()
+    assert cluster_state.snapshot is not None
+    assert cluster_state.snapshot.guaranteed_types == {"vision": {"1g.10gb": 2}}
+
+
 def test_released_slots_of_the_type_take_its_guarantee_too() -> None:
     found = QuotaInForce(settings())
     found.set_policy(policy_of(tenant("vision", 3000, type_nominals={"1g.10gb": 2})), {}, None)
