@@ -18,11 +18,12 @@ from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.explain.type_impact import beyond_type_limits
 from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
-from slurm_plugin.quota.demand import held, instances_of, is_managed
+from slurm_plugin.quota.demand import Held, held, instances_of, is_managed
 from slurm_plugin.quota.tenants import (
     guaranteed_quota,
     newly_overcommitted_types,
     overcommitted_millislices,
+    tenants_of_qos,
 )
 from slurm_plugin.quota.type_limits import binding_type_limits, own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy
@@ -96,7 +97,7 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
 
 
 def _above_guaranteed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
-    for name, one in held(inputs.seen.jobs, inputs.rules.partitions).items():
+    for name, one in _holds(inputs).items():
         has, after = run_cost(one.guaranteed, inputs.rules.costs), plan.after.ceilings.get(name)
         if after is not None and has > (part := after.guarantee_millislices):
             before = plan.before.ceilings.get(name, after)
@@ -128,7 +129,7 @@ def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants beyond a new limit on a type, which binds a tenant with all tenants below it."""
     was, then = plan.before.policy, plan.after.policy
     costs, models = inputs.rules.costs, plan.allowed.models
-    running = held(inputs.seen.jobs, inputs.rules.partitions)
+    running = _holds(inputs)
     for kind in sorted(costs):
         used = with_those_below(
             then, {name: one.instances.get(kind, 0) for name, one in running.items()}
@@ -144,12 +145,17 @@ def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
 def _above_guaranteed_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants whose own QOS holds more of a type than would be guaranteed, and was before."""
     was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
-    for name, one in held(inputs.seen.jobs, inputs.rules.partitions).items():
+    for name, one in _holds(inputs).items():
         for kind, most in then.get(name, {}).items():
             has = one.guaranteed.get(kind, 0)
             if has > most < was.get(name, {}).get(kind, has):
                 words = f"its guaranteed jobs hold {has} × {kind}, {most} guaranteed"
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
+
+
+def _holds(inputs: QuotaInputs) -> Mapping[str, Held]:
+    of_qos = tenants_of_qos(inputs.policy)
+    return held(inputs.seen.jobs, inputs.rules.partitions, of_qos)
 
 
 def _own_types(

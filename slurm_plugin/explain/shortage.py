@@ -12,7 +12,7 @@ from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.quota.demand import wanted_on_nodes
-from slurm_plugin.quota.tenants import ancestors, subtree
+from slurm_plugin.quota.tenants import ancestors, subtree, tenants_of_qos
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy, Recall
 
@@ -187,7 +187,13 @@ def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need
 
 
 def _holders(sight: WhyInput, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
-    return ((job, sight.cost(job)) for job in sight.allotted() if job.account in accounts)
+    """Jobs that take of these tenants' limits, with those of accounts without a quota below."""
+    of_qos = tenants_of_qos(sight.situation.policy)
+    return (
+        (job, sight.cost(job))
+        for job in sight.allotted()
+        if of_qos.get(job.qos, job.account) in accounts
+    )
 
 
 def _type_limits(job: JobView, sight: WhyInput) -> Iterator[Shortage]:

@@ -10,7 +10,7 @@ from cluster.rpc.messages import ServiceView
 from cluster.rpc.overview_messages import AttentionItem, NodeCondition, ServiceNow, TenantNow
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import failed_starts
-from slurm_plugin.overview.slices import condition_of, managed_nodes
+from slurm_plugin.overview.slices import condition_of, held_by_tenant, managed_nodes
 from slurm_plugin.quota.demand import (
     holdings,
     late_before_s,
@@ -19,7 +19,6 @@ from slurm_plugin.quota.demand import (
     waits_since_s,
 )
 from slurm_plugin.quota.tenants import payers
-from slurm_plugin.services.state import used_by_tenant
 
 _LATE_S = 30.0
 """Age of a look at Slurm, or of the launcher's last word, that is no pause any more."""
@@ -189,10 +188,9 @@ def _of_tenants(
 
 def _rates(facts: OverviewFacts) -> dict[str, int]:
     """Millislices that running jobs hold, by the tenant that pays for them."""
-    from_jobs = used_by_tenant(facts.jobs, facts.partitions, facts.costs)
     paid_by = payers(facts.policy)
     found = defaultdict[str, int](int)
-    for name, held in from_jobs.items():
+    for name, held in held_by_tenant(facts).items():
         found[paid_by.get(name, name)] += held
     return found
 

@@ -22,7 +22,6 @@ from slurm_plugin.quota.demand import (
     node_capacity,
 )
 from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota, payers
-from slurm_plugin.services.state import used_by_tenant
 
 MOST_WAITING = 200
 """Waiting jobs that are listed one by one."""
@@ -128,16 +127,23 @@ def other_tenants(facts: OverviewFacts, reader: Reader) -> OtherTenants | None:
 
 
 def held_by_tenant(facts: OverviewFacts) -> Counter[str]:
-    """Millislices that each tenant's own jobs hold."""
-    return Counter(used_by_tenant(facts.jobs, facts.partitions, facts.costs))
+    """Millislices that each tenant's own jobs hold, and those of accounts without a quota in its
+    QOS.
+    """
+    found = Counter[str]()
+    for job in facts.jobs:
+        if job.state in ALLOTTED and job.partition in facts.partitions:
+            found[facts.tenant_of(job)] += run_cost(job.gpus, facts.costs)
+    return found
 
 
 def _waiting(facts: OverviewFacts) -> tuple[Counter[str], Counter[str]]:
-    """Millislices, and number, of the jobs and tasks that wait, by account."""
+    """Millislices, and number, of the jobs and tasks that wait, by tenant."""
     amounts, jobs = Counter[str](), Counter[str]()
     for job in facts.waiting:
-        amounts[job.account] += facts.cost(job)
-        jobs[job.account] += tasks_of(job)
+        tenant = facts.tenant_of(job)
+        amounts[tenant] += facts.cost(job)
+        jobs[tenant] += tasks_of(job)
     return amounts, jobs
 
 

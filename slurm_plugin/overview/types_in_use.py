@@ -6,6 +6,7 @@ from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.overview.facts import OverviewFacts
 from slurm_plugin.quota.demand import has_gpus, held
+from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 
 
@@ -19,7 +20,8 @@ def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:
     kinds = sorted({kind for of in (*limits.values(), *guaranteed.values()) for kind in of})
     if not kinds:
         return {}
-    policy, running = facts.policy, held(facts.jobs, facts.partitions)
+    policy = facts.policy
+    running = held(facts.jobs, facts.partitions, tenants_of_qos(policy))
     found: dict[str, list[TypeOfQuota]] = {}
     for kind in kinds:
         in_use, in_own, due = (

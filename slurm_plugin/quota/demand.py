@@ -92,6 +92,7 @@ _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
 
 _NO_MODELS: Mapping[str, str] = {}
+_OF_ACCOUNTS: Mapping[str, str] = {}
 
 FIRST_TASKS = 64
 """The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
@@ -347,19 +348,28 @@ def _boards_cost(
     return boards * each + run_cost(others, costs)
 
 
-def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
-    """Return what each account's own jobs hold; accounts that hold nothing are left out."""
+def held(
+    jobs: Iterable[JobView],
+    partitions: frozenset[str],
+    of_qos: Mapping[str, str] = _OF_ACCOUNTS,
+) -> Mapping[str, Held]:
+    """Return what each account's own jobs hold; accounts that hold nothing are left out.
+
+    With the tenants ``of_qos`` (``tenants_of_qos``) jobs count for the tenant in whose QOS they
+    are, as in Slurm's limits: an account without a quota below a tenant inherits its QOS.
+    """
     instances: dict[str, Counter[str]] = {}
     guaranteed: dict[str, Counter[str]] = {}
     elsewhere: dict[str, Counter[str]] = {}
     for job in jobs:
         if job.state in ALLOTTED and is_managed(job, partitions):
             gpus = job.gpus
-            instances.setdefault(job.account, Counter()).update(gpus)
-            if job.qos == qos_name(job.account):
-                guaranteed.setdefault(job.account, Counter()).update(gpus)
-            elif job.qos != borrowed_qos(job.account):
-                elsewhere.setdefault(job.account, Counter()).update(gpus)
+            holder = of_qos.get(job.qos, job.account)
+            instances.setdefault(holder, Counter()).update(gpus)
+            if job.qos == qos_name(holder):
+                guaranteed.setdefault(holder, Counter()).update(gpus)
+            elif job.qos != borrowed_qos(holder):
+                elsewhere.setdefault(holder, Counter()).update(gpus)
     return {
         name: Held(gpus, guaranteed.get(name, {}), elsewhere.get(name, {}))
         for name, gpus in instances.items()

@@ -60,7 +60,9 @@ async def reads() -> Reads:
     ledger = ScriptedLedger(shown=POLICY)
     ledger.charges.post([ended("vision", 1, 10), ended("nlp", 2, 777), ended("vision", 3, 30)])
     running = job(0, JobState.RUNNING, nodes=("n1",))
-    slurm = ScriptedSlurm(running, replace(running, job_id=7, account="nlp", user="bob"))
+    slurm = ScriptedSlurm(
+        running, replace(running, job_id=7, account="nlp", user="bob", qos="slicewise_nlp")
+    )
     gpus = {"1g.10gb": 14}
     slurm.known_nodes = (
         NodeView("n1", "n1", frozenset({"MIXED"}), gpus, {"1g.10gb": 2}, frozenset({"gpu"})),

@@ -690,3 +690,15 @@ def test_a_guarantee_of_a_type_is_no_larger_than_the_limit_on_its_model():
     by_type = tenant("vision", 9000, type_nominals={SMALL: 4}, model_limits=model)
     now = sight(running(1, NOW_S + 600), job(9, "QOSGrpGRES"), tenants=(by_type,))
     assert "hold 1 of 1 guaranteed instances of 1g.10gb" in asked("9", now).sentences[1]
+
+
+def test_what_an_account_without_a_quota_holds_in_a_tenant_s_qos_counts_as_in_slurm():
+    by_type = tenant("vision", 9000, type_nominals={SMALL: 1}, type_limits={SMALL: 2})
+    others = (
+        running(1, NOW_S + 600, account="student", qos="slicewise_vision"),
+        running(2, NOW_S + 60, account="student", qos="slicewise_vision_borrowed"),
+    )
+    now = sight(*others, job(9, "QOSGrpGRES"), job(10, "AssocGrpGRES"), tenants=(by_type,))
+    assert "hold 1 of 1 guaranteed instances of 1g.10gb" in asked("9", now).sentences[1]
+    assert "vision holds 2 of at most 2 instances" in asked("10", now).sentences[1]
+    assert now.situation.held["vision"].guaranteed == {SMALL: 1}

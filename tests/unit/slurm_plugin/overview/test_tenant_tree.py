@@ -85,6 +85,22 @@ def test_limits_and_guarantees_of_types_have_what_is_used_of_them():
     assert (of_vision.in_use, of_vision.guaranteed_in_use) == (2, 1)
 
 
+def test_an_account_without_a_quota_counts_for_the_tenant_whose_qos_it_inherits():
+    """Slurm counts its jobs there, too. In no tenant's QOS they are nobody's."""
+    policy = with_types(lab={"type_limits": {SMALL: 5}}, vision={"type_nominals": {SMALL: 3}})
+    jobs = (
+        running(1, account="student", qos="slicewise_vision"),
+        running(2, account="student", qos="slicewise_vision_borrowed"),
+        running(3, account="student", qos="normal"),
+        job(4, account="student", qos="slicewise_vision"),
+    )
+    _, lab, _, vision = tenant_tree(facts(*jobs, policy=policy), ROOT)
+    assert [(one.in_use, one.guaranteed_in_use) for one in vision.types] == [(2, 1)]
+    assert [one.in_use for one in lab.types] == [2]
+    assert (vision.own_in_use_millislices, vision.in_use_millislices) == (2000, 2000)
+    assert (vision.waiting_jobs, lab.waiting_jobs) == (1, 1)
+
+
 def test_a_limit_bounds_the_guarantee_that_is_shown():
     policy = with_types(vision={"type_limits": {SMALL: 2}, "type_nominals": {SMALL: 3}})
     (vision,) = tenant_tree(facts(policy=policy), ALICE)
