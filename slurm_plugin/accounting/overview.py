@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.periods import next_start_s
+from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.budgets import unspent
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.statement import open_row
@@ -51,6 +52,8 @@ class Details:
         resets_s: when its budget starts again, in Unix seconds; None means never.
         last: the last change of the tenant.
         in_force: whether Slurm's limits contain that change.
+        types: the GPU types that its quota limits or guarantees, with what jobs hold of them; None
+            if Slurm did not answer.
     """
 
     status: TenantStatus
@@ -59,6 +62,7 @@ class Details:
     resets_s: int | None
     last: QuotaChange
     in_force: bool
+    types: tuple[TypeOfQuota, ...] | None = ()
 
 
 @dataclass(frozen=True)

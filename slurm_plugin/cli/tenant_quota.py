@@ -257,6 +257,8 @@ def show_quota(tenant: TenantName, as_json: Json = False) -> None:
         print_json(present.details_json(found))
     else:
         console().print(present.quotas_table([replace(found.status, depth=0)]))
+        if found.types:
+            console().print(present.types_table(found.types))
         _print_calendar({tenant: ledger_view.tenants[tenant]}, ledger_view.policy)
         console().print(Text(f"Changed {present.last_change_text(found.last)}."))
         console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Placement
 from cluster.rpc.messages import StatusAnswer
+from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.types import TenantTotal
 from slurm_plugin.quota.calendar_times import Span
 from slurm_plugin.quota.types import Budget, Loan, Quota
@@ -75,6 +76,7 @@ class TenantDetailsJson(TypedDict):
     loans: list[Loan]
     last_change: ChangeOfTenantJson
     in_force: bool
+    types: list[TypeOfQuota] | None
 
 
 class TenantAddedJson(TypedDict):

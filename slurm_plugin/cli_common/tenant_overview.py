@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from cluster.language.errors import SlicewiseError
+from cluster.rpc.tenant_messages import TypeOfQuota
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.overview import Details, OverviewInput, tenant_statuses
 from slurm_plugin.cli_common.options import require_tenant, resets_s
-from slurm_plugin.cli_common.slurm_look import SlurmLook, try_to_look_at_slurm
+from slurm_plugin.cli_common.slurm_look import SlurmLook, jobs_and_nodes, try_to_look_at_slurm
 from slurm_plugin.ledger.summaries import left_millislice_s
+from slurm_plugin.overview.types_in_use import types_in_use
 from slurm_plugin.quota.tenants import children
 from slurm_plugin.quota.types import Policy
 
@@ -48,4 +51,19 @@ def details(
         resets_s=resets_s(tenant.budget, settings),
         last=last,
         in_force=ledger_view.compiled_id >= last.change_id,
+        types=_types(policy, settings, name) if found.accounts is not None else None,
     )
+
+
+def _types(policy: Policy, settings: Settings, name: str) -> tuple[TypeOfQuota, ...] | None:
+    """What is used of limits and guarantees by type; None if Slurm is silent."""
+    quotas = [one.quota for one in policy.values()]
+    if not any(one.type_limits or one.model_limits or one.type_nominals for one in quotas):
+        return ()
+    try:
+        jobs, nodes = jobs_and_nodes(settings)
+    except SlicewiseError:
+        return None
+    partitions, costs = frozenset(settings.cluster.partitions), settings.costs
+    found = types_in_use(policy, jobs, nodes, partitions, costs=costs, models=settings.models)
+    return found.get(name, ())

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from cluster.language.errors import Refusal
 from cluster.language.units import slices_text, slices_words
+from cluster.rpc.tenant_messages import TypeOfQuota
 from cluster.runtime.console import Column, Facts, FittingTable, column
 from slurm_plugin.accounting.overview import Details, TenantStatus
 from slurm_plugin.cli_views.texts import (
@@ -134,6 +135,24 @@ def _types(quotas: Sequence[Quota]) -> Iterable[Column]:
         yield column("by type", texts, folds=True, rank=2)
 
 
+def types_table(types: Sequence[TypeOfQuota]) -> FittingTable:
+    """One line per GPU type that a quota limits or guarantees, in instances, as on the page."""
+    guaranteed = [one.guaranteed_in_use if one.guaranteed is not None else None for one in types]
+    return FittingTable(
+        (
+            column("type", (one.gres_type for one in types)),
+            column("in use", (f"{one.in_use:,}" for one in types), right=True),
+            column("limit", _counts(one.limit for one in types), right=True),
+            column("in own QOS", _counts(guaranteed), right=True),
+            column("guaranteed", _counts(one.guaranteed for one in types), right=True),
+        )
+    )
+
+
+def _counts(counts: Iterable[int | None]) -> Iterable[Text]:
+    return (NOTHING if count is None else Text(f"{count:,}") for count in counts)
+
+
 def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
     """``By the calendar vision has now: nominal 8 slices (otherwise 10 slices)``.
 
@@ -239,6 +258,8 @@ def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
     yield "loans", loans_text(one.tenant.name, details.loans)
     yield "ceiling", _ceiling_text(one)
     yield "in use", _use_text(one)
+    if details.types:
+        yield "by type", "; ".join(map(type_text, details.types))
     yield "budget", _budget_text(details)
     yield "in Slurm", slurm_text(details)
     yield "changed", last_change_text(last)
@@ -284,6 +305,15 @@ def _use_text(one: TenantStatus) -> str:
     return f"{slices_words(one.in_use_millislices)}{parts}; {one.running} own runs"
 
 
+def type_text(one: TypeOfQuota) -> str:
+    """``3 × 1g.10gb (at most 5), 2 of 2 guaranteed``."""
+    held = f"{one.in_use:,} × {one.gres_type}"
+    most = "" if one.limit is None else f" (at most {one.limit:,})"
+    if one.guaranteed is None:
+        return f"{held}{most}"
+    return f"{held}{most}, {one.guaranteed_in_use:,} of {one.guaranteed:,} guaranteed"
+
+
 def _budget_text(details: Details) -> str:
     one = details.status
     if one.tenant.budget is None:
@@ -309,6 +339,7 @@ def details_json(details: Details) -> Mapping[str, object]:
         "loans": [asdict(loan) for loan in details.loans],
         "last_change": change_json(details.last),
         "in_force": details.in_force,
+        "types": None if details.types is None else [one.model_dump() for one in details.types],
     }
 
 

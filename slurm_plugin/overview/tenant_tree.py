@@ -18,7 +18,9 @@ HIDDEN = ""
 def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...]:
     """Return the tenants that the reader may read, each followed by those below it."""
     now, policy, held = tenants_now(facts, reader), facts.policy, held_by_tenant(facts)
-    types = types_in_use(facts)
+    types = types_in_use(
+        policy, facts.jobs, facts.nodes, facts.partitions, costs=facts.costs, models=facts.models
+    )
     parents = {
         one.name: next(filter(reader.may_read, ancestors(policy, one.name)), "") for one in now
     }

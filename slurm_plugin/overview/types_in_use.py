@@ -1,27 +1,35 @@
 """Counts what is used of the GPU types that quotas limit or guarantee."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+from cluster.language.jobs import JobView, NodeView
 from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.overview import with_those_below
-from slurm_plugin.overview.facts import OverviewFacts
-from slurm_plugin.quota.demand import has_gpus, held
+from slurm_plugin.quota.demand import held, instances_of
 from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
+from slurm_plugin.quota.types import Policy
 
 
-def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:
+def types_in_use(
+    policy: Policy,
+    jobs: Iterable[JobView],
+    nodes: Iterable[NodeView],
+    partitions: frozenset[str],
+    *,
+    costs: Mapping[str, int],
+    models: Mapping[str, str],
+) -> Mapping[str, tuple[TypeOfQuota, ...]]:
     """Return the types that each tenant's quota limits or guarantees, by name; without any, none.
 
     A limit on a model counts for those of its types that managed nodes have.
     """
-    limits = _limits(facts)
-    guaranteed = own_type_limits(facts.policy, facts.costs, facts.models)
+    limits = _limits(policy, instances_of(nodes, partitions), costs, models)
+    guaranteed = own_type_limits(policy, costs, models)
     kinds = sorted({kind for of in (*limits.values(), *guaranteed.values()) for kind in of})
     if not kinds:
         return {}
-    policy = facts.policy
-    running = held(facts.jobs, facts.partitions, tenants_of_qos(policy))
+    running = held(jobs, partitions, tenants_of_qos(policy))
     found: dict[str, list[TypeOfQuota]] = {}
     for kind in kinds:
         in_use, in_own, due = (
@@ -48,14 +56,15 @@ def types_in_use(facts: OverviewFacts) -> Mapping[str, tuple[TypeOfQuota, ...]]:
     return {name: tuple(types) for name, types in found.items()}
 
 
-def _limits(facts: OverviewFacts) -> Mapping[str, Mapping[str, int]]:
+def _limits(
+    policy: Policy, there: Collection[str], costs: Mapping[str, int], models: Mapping[str, str]
+) -> Mapping[str, Mapping[str, int]]:
     """Return the tenant's own limits by type; those of tenants above it are theirs."""
-    there = {kind for node in facts.nodes if has_gpus(node, facts.partitions) for kind in node.gpus}
     return {
         name: {
             kind: most
-            for kind, most in type_limits(tenant.quota, facts.costs, facts.models).items()
+            for kind, most in type_limits(tenant.quota, costs, models).items()
             if kind in there or kind in tenant.quota.type_limits
         }
-        for name, tenant in facts.policy.items()
+        for name, tenant in policy.items()
     }

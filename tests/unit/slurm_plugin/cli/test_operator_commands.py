@@ -341,6 +341,53 @@ def test_quotas_say_where_the_calendar_has_another_now(
     assert "calendar" not in said("tenant-quota", "show", "optics")
 
 
+def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    run = job(0, JobState.RUNNING, account="bio", qos="slicewise_bio")
+    jobs = (run, replace(run, job_id=7, qos="slicewise_bio_borrowed"))
+    asked = list[object]()
+    monkeypatch.setattr(
+        tenant_overview, "jobs_and_nodes", lambda settings: (asked.append(settings), (jobs, ()))[1]
+    )
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert "in own QOS" not in said("tenant-quota", "show", "bio")
+    assert asked == [], "Slurm is asked for jobs where quotas name types"
+    said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=2", "--limit", "3g.40gb=1")
+    rows = [line.split() for line in said("tenant-quota", "show", "bio").splitlines()]
+    assert ["1g.10gb", "2", "–", "1", "2"] in rows
+    assert ["3g.40gb", "0", "1", "–", "–"] in rows
+    of_bio = "2 × 1g.10gb, 1 of 2 guaranteed; 0 × 3g.40gb (at most 1)"
+    assert of_bio in " ".join(said("tenant", "show", "bio").split())
+    shown = read("tenant-quota", "show", "bio")
+    assert isinstance(shown, dict)
+    assert shown["types"][0] == {
+        "gres_type": "1g.10gb",
+        "limit": None,
+        "guaranteed": 2,
+        "in_use": 2,
+        "guaranteed_in_use": 1,
+    }
+
+
+def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    def down(_settings: Settings) -> None:
+        raise UnreachableError("SW-SLURM-DOWN", "gone")
+
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--type-nominal", "1g.10gb=2")
+    monkeypatch.setattr(tenant_overview, "jobs_and_nodes", down)
+    assert "in own QOS" not in said("tenant-quota", "show", "bio")
+    shown = read("tenant", "show", "bio")
+    assert isinstance(shown, dict)
+    assert shown["types"] is None
+    monkeypatch.setattr(tenant_overview, "try_to_look_at_slurm", lambda _settings: None)
+    shown = read("tenant", "show", "bio")
+    assert isinstance(shown, dict)
+    assert (shown["types"], shown["in_slurm"]) == (None, None)
+
+
 def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
     said("tenant", "import")
     assert "optics is no longer a tenant" in said("tenant", "remove", "optics", "--yes")
