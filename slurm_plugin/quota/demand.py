@@ -241,7 +241,8 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
         if cost := run_cost(job.gpus, costs):
             left = FIRST_TASKS - len(tasks[job.qos])
             tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
-    for job in within_guarantees(there, policy, or_by_budget=True):
+    # Else the borrowed QOS could take a completing job's place from a job of the own QOS.
+    for job in within_guarantees(there, policy, or_by_budget=True, as_limited=True):
         waiting[job.qos] += run_cost(job.gpus, costs)
     first = frozenset(map(qos_name, guaranteed_types(policy)))
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
@@ -252,8 +253,10 @@ def guaranteed_use(
 ) -> Mapping[str, int]:
     """Sum up the millislices that each account's jobs in its own QOS hold or wait for.
 
-    Jobs that wait for a budget count, as what is left of a budget changes with every run. Jobs that
-    wait for anything else than slices, GPUs or a budget do not.
+    Completing jobs count: a job that is submitted in the place of one may go to the borrowed QOS,
+    which gets the slices for it that the own QOS leaves unused (``ceilings.by_use``). Jobs that
+    wait for a budget count, as what is left of a budget changes with every run. Jobs that wait for
+    anything else than slices, GPUs or a budget do not.
     """
     used: Counter[str] = Counter()
     for job in _in_own(jobs, partitions):
@@ -357,6 +360,8 @@ def held(
 
     With the tenants ``of_qos`` (``tenants_of_qos``) jobs count for the tenant in whose QOS they
     are, as in Slurm's limits: an account without a quota below a tenant inherits its QOS.
+    Completing jobs count, though in no limit: they keep their GPUs from others for some seconds
+    more, in which what is said of a tenant would else show room that nothing can start in.
     """
     instances: dict[str, Counter[str]] = {}
     guaranteed: dict[str, Counter[str]] = {}
@@ -489,13 +494,17 @@ def waits_for_nodes(job: JobView) -> bool:
 
 
 def within_guarantees(
-    there: Holdings, policy: Policy, *, or_by_budget: bool = False
+    there: Holdings, policy: Policy, *, or_by_budget: bool = False, as_limited: bool = False
 ) -> Iterator[JobView]:
     """Yield the jobs waiting in their tenants' own QOS for which guaranteed quotas suffice.
 
     Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
     included, as what is left of a budget changes with every run.
+
+    What comes in a completing job's place mostly waits for its GPUs, so it counts once these are
+    free: before that it calls back no loan, no replica ends for it, and it is not late. With
+    ``as_limited`` it counts at once, as Slurm's limits let it start.
     """
     waiting = [
         job
@@ -508,6 +517,10 @@ def within_guarantees(
     own = guaranteed_quota(policy)
     left = Counter({name: own.get(name, 0) - there.own(name) for name in _accounts(waiting)})
     types = types_left(policy, there)
+    for run in there.ending if as_limited else ():
+        if run.job.qos == qos_name(run.job.account):
+            left[run.job.account] += run.cost_millislices
+            give_types(types.get(run.job.account), run.job.gpus)
     for job in by_priority(waiting):
         cost = run_cost(job.gpus, there.costs)
         for _ in range(max(1, len(job.untouched))):
@@ -543,6 +556,13 @@ def take_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
     if left:
         for kind in left.keys() & gpus.keys():
             left[kind] -= gpus[kind]
+
+
+def give_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
+    """Give instances back to what is left of the types that are named."""
+    if left:
+        for kind in left.keys() & gpus.keys():
+            left[kind] += gpus[kind]
 
 
 def late_jobs(there: Holdings, policy: Policy, before_s: float) -> Iterator[JobView]:

@@ -97,6 +97,10 @@ class Holdings:
     def ending(self) -> tuple[PricedRun, ...]:
         """Those of them that are completing: they hold their GPUs, and Slurm counts them in no
         limit any more.
+
+        The sums here count them. What divides limits takes them off (``demand.qos_use``), else a
+        tenant could hold more than its limits, or less. As demand they keep their slices from being
+        lent while they end, which delays a loan by that time and never takes a guarantee.
         """
         return tuple(one for one in self.priced if one.job.state is JobState.COMPLETING)
 

@@ -15,7 +15,11 @@ from slurm_plugin.quota.types import Policy
 
 
 class QuotaRoom:
-    """Room left in the guaranteed quota of every tenant, and in every subtree."""
+    """Room left in the guaranteed quota of every tenant, and in every subtree.
+
+    Completing jobs count. What waits in the place of one keeps its QOS until that has ended, and
+    may start there: a borrowed QOS gets what its tenant's own one leaves unused.
+    """
 
     def __init__(self, policy: Policy, there: Holdings) -> None:
         nominal = effective_nominal(policy)

@@ -372,8 +372,28 @@ def test_a_completing_job_holds_nothing_of_a_limit() -> None:
     assert used.held == {"slicewise_vision": 2000, "slicewise_b": 0}
 
 
-BY_TYPE = {"vision": Tenant("vision", "", Quota(Millislices(9000), type_nominals={"1g.10gb": 3}))}
 LARGE = {"gres/gpu:3g.40gb": "1"}
+
+
+def test_in_the_place_of_a_completing_job_the_own_qos_comes_first() -> None:
+    """The borrowed one got the slices, and a job that Slurm would have started waited on. What the
+    job waits for are GPUs, so it calls back nothing and is not late.
+    """
+    jobs = [
+        job(tres=LARGE),
+        job(job_id=8, state=JobState.COMPLETING, tres=LARGE),
+        job(job_id=9, state=JobState.COMPLETING, qos="slicewise_vision_borrowed"),
+        waiting(job_id=10, tres=LARGE),
+    ]
+    there = holdings(jobs, MANAGED, COSTS)
+    assert qos_use(ROOM, there).waiting == {"slicewise_vision": 3500}
+    assert list(within_guarantees(there, ROOM)) == list(late_jobs(there, ROOM, 10**9)) == []
+    quota = replace(ROOM["vision"].quota, type_nominals={"3g.40gb": 2})
+    by_type = {"vision": replace(ROOM["vision"], quota=quota)}
+    assert qos_use(by_type, there).waiting == {"slicewise_vision": 3500}
+
+
+BY_TYPE = {"vision": Tenant("vision", "", Quota(Millislices(9000), type_nominals={"1g.10gb": 3}))}
 
 
 def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
