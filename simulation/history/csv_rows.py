@@ -34,7 +34,7 @@ def read_rows(
         raise unread.error(number, f"no column {', '.join(missing)}")
 
     def read_line(line: Line) -> T:
-        cells = next(csv.reader([line[1]]))
+        cells = _cells(line[1])
         if len(cells) != len(columns):
             raise ValueError(f"{len(cells)} columns in place of {len(columns)}")
         return read(line[0], dict(zip(columns, cells, strict=True)))
@@ -43,8 +43,19 @@ def read_rows(
 
 
 def columns_of(first: str) -> list[str]:
-    """Names of columns in a CSV file's first line."""
-    return [name.strip() for name in next(csv.reader([first.lstrip("\ufeff")]), [])]
+    """Names of columns in a CSV file's first line; none where it is not CSV."""
+    try:
+        return [name.strip() for name in _cells(first.lstrip("\ufeff"))]
+    except ValueError:
+        return []
+
+
+def _cells(text: str) -> list[str]:
+    """The values of one line. Raises ValueError where it is not CSV: with a carriage return."""
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
 
 
 def seconds(text: str) -> float:

@@ -130,6 +130,11 @@ def test_files_may_be_compressed(tmp_path: Path, name: str, pack):
         ("", "the file is empty"),
         ("hello\n", "no format of job histories"),
         ("{}\n", "no format of job histories"),
+        ("\x7fELF\r\x02,\r1\n", "no format of job histories"),
+        (
+            "timestamp,duration,num_gpus,gpu_time,cluster\n1970-01-02,\r1,1,1,a\n",
+            "line 2: new-line character",
+        ),
         ("x" * 100_000, "line 1: longer than 65536 bytes"),
         ("timestamp,duration,num_gpus,gpu_time,cluster\n", "no job follows"),
         (

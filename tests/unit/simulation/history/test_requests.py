@@ -69,6 +69,7 @@ def test_times_alone(tmp_path: Path):
     [
         ("", "empty"),
         ("hello\n", "line 1: no column with times"),
+        ("hel\rlo\n", "line 1: no column with times"),
         # Its second column is none of seconds.
         ("came_at,prompt\n1.5,500\n", "line 1: no column with times, such as arrival_s"),
         ("arrival_s,other\n1,2\n", "no column with tokens"),
