@@ -59,7 +59,7 @@ def _planned(
     plan = start_by_slurm(job, sight.now_s)
     if short is None:
         return plan or no_estimate(reason)
-    ours = _by_time_limits(short, sight)
+    ours = _by_time_limits(short, reason.cause, sight)
     if plan is None or (reason.cause is not Cause.NONE_FREE and short.missing > 0):
         return _later(plan, ours)
     return plan
@@ -109,7 +109,7 @@ def _by_recalls(
     return None
 
 
-def _by_time_limits(short: Shortage, sight: WhyInput) -> StartEstimate:
+def _by_time_limits(short: Shortage, cause: Cause | None, sight: WhyInput) -> StartEstimate:
     if short.missing <= 0:
         return StartEstimate(None, "as soon as its turn comes: there is room for it now")
     at_s = back_s(short, sight.now_s)
@@ -119,5 +119,7 @@ def _by_time_limits(short: Shortage, sight: WhyInput) -> StartEstimate:
         )
         return StartEstimate(at_s, f"{words} time limits")
     if sum(amount for _, amount in short.holders) < short.missing:
+        if cause is Cause.CEILING:  # which follows what its tenant wants and others leave idle
+            return StartEstimate(None, "no estimate: its tenant must be lent more than it is now")
         return StartEstimate(None, "no estimate: it would not fit even if all of these jobs ended")
     return StartEstimate(None, "no estimate: jobs that must end first have no time limit")

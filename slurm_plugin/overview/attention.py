@@ -163,7 +163,7 @@ def _of_tenants(
         if one.payer != one.name or left is None:
             continue
         command = f"slicewise budget {'grant' if is_operator else 'show'} {one.name}"
-        command += " SLICE_HOURS" if is_operator else ""
+        command += " --amount SLICE_HOURS --reason WHY" if is_operator else ""
         budget, rate = facts.policy[one.name].budget, rates.get(one.name, 0)
         overdraft = budget.overdraft_millislice_s if budget is not None else 0
         ends_s = facts.now_s + max(0, left) / rate if rate else None

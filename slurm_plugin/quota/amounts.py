@@ -1,7 +1,7 @@
 """Reads amounts as operators write them, exactly, without rounding."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import NoReturn
@@ -17,6 +17,7 @@ from cluster.language.units import (
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
+    MAX_TYPE_LIMIT,
     Budget,
     Quota,
 )
@@ -149,7 +150,7 @@ def limits_from_texts(
     can still be lifted. Raises InvalidInputError (SW-TYPE-LIMIT, SW-UNITS).
     """
     of_types, of_models = dict(quota.type_limits), dict(quota.model_limits)
-    for text in texts:
+    for text in _each_once("--limit", texts):
         name, _, amount = text.partition("=")
         if amount == NONE and name in {*types, *models, *of_types, *of_models}:
             of_types.pop(name, None)
@@ -173,7 +174,7 @@ def type_nominals_from_texts(
     away. Raises InvalidInputError (SW-TYPE-LIMIT).
     """
     found = dict(quota.type_nominals)
-    for text in texts:
+    for text in _each_once("--type-nominal", texts):
         name, _, amount = text.partition("=")
         if amount == NONE and name in {*types, *found}:
             found.pop(name, None)
@@ -182,6 +183,21 @@ def type_nominals_from_texts(
         else:
             _refuse_pair("--type-nominal", text, types, "GPU type", "TYPE=COUNT or TYPE=none")
     return found
+
+
+def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield the pairs of names and amounts. A name that comes again is refused: which one holds?"""
+    seen: dict[str, str] = {}
+    for text in texts:
+        name = text.partition("=")[0]
+        if name in seen:
+            raise InvalidInputError(
+                "SW-TYPE-LIMIT",
+                f"{option} names {name!r} twice: {seen[name]!r} and {text!r}.",
+                "Name each type or model once.",
+            )
+        seen[name] = text
+        yield text
 
 
 def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms: str) -> NoReturn:
@@ -194,5 +210,5 @@ def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms:
     raise InvalidInputError(
         "SW-TYPE-LIMIT",
         f"{option} {text!r} can't be read: {why}.",
-        f"Write {forms}; names: {', '.join(names)}.",
+        f"Write {forms}, of 0 to {MAX_TYPE_LIMIT}; names: {', '.join(names)}.",
     )

@@ -702,3 +702,11 @@ def test_what_an_account_without_a_quota_holds_in_a_tenant_s_qos_counts_as_in_sl
     assert "hold 1 of 1 guaranteed instances of 1g.10gb" in asked("9", now).sentences[1]
     assert "vision holds 2 of at most 2 instances" in asked("10", now).sentences[1]
     assert now.situation.held["vision"].guaranteed == {SMALL: 1}
+
+
+def test_a_job_that_needs_a_larger_loan_is_not_told_that_it_could_never_fit():
+    """A loan grows with what its tenant wants once others leave something idle."""
+    one = tenant("vision", 1000, borrowing_limit_millislices=9000)
+    waits = job(9, "QOSGrpBilling", qos="slicewise_vision_borrowed")
+    answer = asked("9", sight(running(1), waits, tenants=(one,)))
+    assert answer.start == "no estimate: its tenant must be lent more than it is now"

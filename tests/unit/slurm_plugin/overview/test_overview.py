@@ -368,7 +368,12 @@ def test_a_budget_that_is_used_up_or_will_be_is_told_of():
     paid = {"policy": with_budget(), "resets_s": {"lab": NOW_S + 7200}}
     fast = facts(running(1), left_millislice_s={"lab": 3_600_000}, **paid)
     assert found(overview(fast, ROOT)) == [
-        (Severity.WARNING, "SW-BUDGET-FAST", "lab", "slicewise budget grant lab SLICE_HOURS")
+        (
+            Severity.WARNING,
+            "SW-BUDGET-FAST",
+            "lab",
+            "slicewise budget grant lab --amount SLICE_HOURS --reason WHY",
+        )
     ]
     assert overview(facts(left_millislice_s={"lab": 3_600_000}, **paid), ROOT).attention == ()
     later = {**paid, "resets_s": {"lab": NOW_S + 200_000}}

@@ -119,3 +119,17 @@ def test_guarantees_by_type_are_read_beside_those_that_stay():
             read(text)
     with pytest.raises(InvalidInputError, match="no GPU type is called 'A100-80GB'"):
         read("A100-80GB=7")
+
+
+def test_a_type_that_is_named_twice_is_refused():
+    """The last one held, and the first was dropped without a word."""
+    both = ("1g.10gb=2", "3g.40gb=1", "1g.10gb=3")
+    with pytest.raises(InvalidInputError, match=r"--type-nominal names '1g\.10gb' twice"):
+        amounts.type_nominals_from_texts(both, QUOTA, TYPES)
+    with pytest.raises(InvalidInputError, match=r"'1g\.10gb=2' and '1g\.10gb=none'"):
+        amounts.limits_from_texts(("1g.10gb=2", "1g.10gb=none"), QUOTA, TYPES, MODELS)
+
+
+def test_how_many_instances_a_limit_may_have_is_said():
+    with pytest.raises(InvalidInputError, match="of 0 to 1000000"):
+        amounts.limits_from_texts((f"1g.10gb={10**26}",), QUOTA, TYPES, MODELS)
