@@ -67,6 +67,8 @@ _TICKS = 9
 """Marks of the time axis at most."""
 _MARKS = 5
 """Marks of the axis of values, about."""
+_COUNTED = frozenset({"replicas", "requests"})
+"""Units of which there are no parts, though a mean may have some."""
 _HOUR_S, _DAY_S = 3600, 86_400
 _WITHIN_A_DAY_S = (60, 300, 600, 1800, _HOUR_S, 3 * _HOUR_S, 6 * _HOUR_S, 12 * _HOUR_S)
 _DAYS = (1, 2, 5, 7, 14, 30, 61, 92, 183, 366)
@@ -145,7 +147,8 @@ class _Drawing:
             if self._bands
             else [value for one in chart.series for value in one.values if value is not None]
         )
-        self._marks = value_marks(min(0.0, *tops, 0.0), max(0.0, *tops, 0.0))
+        least = 1.0 if chart.unit in _COUNTED else 0.0
+        self._marks = value_marks(min(0.0, *tops, 0.0), max(0.0, *tops, 0.0), least)
 
     def draw(self, figure: ET.Element) -> None:
         """Add the drawing to the figure."""
@@ -267,12 +270,16 @@ def _bends(points: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return found
 
 
-def value_marks(low: float, high: float) -> tuple[float, ...]:
-    """Round numbers from at most ``low`` to at least ``high``, some five of them."""
+def value_marks(low: float, high: float, least: float = 0.0) -> tuple[float, ...]:
+    """Round numbers from at most ``low`` to at least ``high``, some five of them.
+
+    Two of them are ``least`` apart or more: there is no half of what is counted.
+    """
     high = high if high > low else low + 1.0
     span = high - low
     size = 10.0 ** floor(log10(span / _MARKS))
     step = next(size * of for of in (1, 2, 5, 10) if size * of * _MARKS >= span * 0.999)
+    step = max(step, least)
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     return tuple(number * step for number in range(first, last + 1))
 

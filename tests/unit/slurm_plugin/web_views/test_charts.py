@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -178,3 +179,11 @@ def test_marks_of_a_month_are_midnights_where_clocks_change() -> None:
     ]
     # The 25th has 25 hours.
     assert found[5][0] - found[4][0] == 5 * 24 * HOUR_S + HOUR_S
+
+
+@pytest.mark.parametrize(("unit", "texts"), [("replicas", {"0", "1", "2"}), ("slices", {"0.5"})])
+def test_there_is_no_mark_of_half_a_replica(unit: str, texts: set[str]) -> None:
+    shown = replace(chart(ChartSeries("ready", (0.0, 1.25, 2.0))), unit=unit)
+    found = {text.text for text in drawn(shown).iter("text")}
+    assert texts <= found
+    assert ("0.5" in found) == (unit == "slices")
