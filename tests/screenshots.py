@@ -104,7 +104,10 @@ def _parts(url: str) -> tuple[str, str]:
 
 _TENANTS = {"vision": "alice", "nlp": "bob"}
 _NOMINAL = {"vision": 9, "nlp": 3}
-_OPTIONS = {"vision": ("--lending-limit", "3"), "nlp": ("--borrowing-limit", "2")}
+_OPTIONS = {
+    "vision": ("--lending-limit", "3", "--type-nominal", "1g.10gb=8"),
+    "nlp": ("--borrowing-limit", "2", "--type-nominal", "1g.18gb=3", "--limit", "1g.18gb=6"),
+}
 _GRES = {"vision": "--gres=gpu:1g.10gb:1", "nlp": "--gres=gpu:1g.18gb:1"}
 """What jobs ask for: of neither kind are all taken, so that a job waits for quota."""
 _PLAN = """\
