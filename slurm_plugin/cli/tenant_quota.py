@@ -246,7 +246,7 @@ def _warn_of_overcommitment(policy: Policy, look: SlurmLook) -> None:
     " | slicewise tenant-quota show vision --json",
 )
 def show_quota(tenant: TenantName, as_json: Json = False) -> None:
-    """Show a tenant's quota, what it holds now, and whether Slurm has the last change."""
+    """Show a tenant's quota, what it holds now, in all and by type, and whether it is in force."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         ledger_view = ledger_view_now(ledger, settings)

@@ -23,6 +23,7 @@ from cluster.rpc.read_messages import (
     StatementAnswer,
     StatementCursor,
     StatementRequest,
+    WhyAnswer,
     WhyRequest,
 )
 from cluster.rpc.tenant_messages import TenantsRequest
@@ -222,6 +223,25 @@ async def test_a_refusal_stands_in_the_frame_with_its_status(site: Site):
     assert json.loads(text)["code"] == "SW-JOB-UNKNOWN"
 
 
+async def test_why_says_of_what_a_start_is_and_gives_room_to_sentences_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    plain = site.made.why
+
+    def resting(request: WhyRequest) -> WhyAnswer:
+        answer = plain(request)
+        return answer.model_copy(update={"start": "when requests need it"})
+
+    monkeypatch.setattr(site.made, "why", resting)
+    _, text = await site.get("/jobs/814")
+    assert "<p>Expected start: when requests need it.</p>" in text
+    assert '<th scope="row">job 814</th>' in text
+    site.made.extra = " of a sentence that wraps"
+    site.server._reads._kept.clear()
+    _, text = await site.get("/jobs/814")
+    assert '<th scope="row" class="words">job 814 of a sentence' in text
+
+
 async def test_a_quota_file_s_plan_is_shown_beside_the_text(site: Site):
     status, text = await site.post("/what-if", text="[tenants.vision]\nnominal = 6 # </textarea>")
     assert status == 200
@@ -231,6 +251,17 @@ async def test_a_quota_file_s_plan_is_shown_beside_the_text(site: Site):
     assert "--overcommit" in text
     ((_, asked),) = (one for one in site.made.asked if isinstance(one[1], QuotaPlanRequest))
     assert asked == QuotaPlanRequest(text="[tenants.vision]\nnominal = 6 # </textarea>")
+
+
+@pytest.mark.parametrize(
+    ("tenants", "said"),
+    [(1, ""), (2, "1 other tenant stays as it is."), (3, "2 other tenants stay as they are.")],
+)
+async def test_a_plan_counts_the_tenants_that_it_leaves_alone(site: Site, tenants: int, said: str):
+    site.made.count = tenants
+    _, text = await site.post("/what-if", text="[tenants.vision]\nnominal = 6")
+    assert said in text
+    assert ("as they are" in text or "as it is" in text) == bool(said)
 
 
 async def test_what_is_wrong_in_a_quota_file_is_said_and_the_text_kept(site: Site):
