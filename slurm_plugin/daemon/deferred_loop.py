@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
-from cluster.language.errors import OutsideError, Refusal
+from cluster.language.errors import OutsideError, Refusal, SlicewiseError
 from cluster.language.jobs import JobView
 from cluster.language.service import directive_lines, head_lines
 from cluster.runtime.log import bound
@@ -25,6 +25,8 @@ from slurm_plugin.state.controller import ClusterState
 _CALLS = 8
 _AGAIN_S = 5.0
 """Seconds between new decisions on refused jobs: each asks Slurm for all jobs that wait."""
+_LATE_S = 60.0
+"""Seconds for which Slurm may still make a hold that got no answer."""
 
 
 class DeferredLoop:
@@ -41,6 +43,7 @@ class DeferredLoop:
         self._cluster_state = cluster_state
         self._directives: dict[int, tuple[str, ...] | None] = {}
         self._decided_at_s = self._again_s = 0.0
+        self._late_until_s: dict[int, float] = {}
         self.refusals: dict[int, Refusal] = {}
 
     async def turn(self) -> None:
@@ -63,6 +66,7 @@ class DeferredLoop:
         if waiting and is_due:
             await self._decide_all(waiting)
             self._again_s = looked_s + _AGAIN_S
+        await self._undo_late_holds(looked_s, waiting.keys())
         self._decided_at_s = time.monotonic()
 
     async def _decide_all(self, waiting: Mapping[int, JobView]) -> None:
@@ -123,11 +127,33 @@ class DeferredLoop:
         """Hold the job as administrator, so that its user can't release it, and keep the reason."""
         with bound(job_id=job.job_id):
             if job.reason != "JobHeldAdmin":
-                await self._slurm.hold(target_of(job))
+                await self._hold(job)
                 self._cluster_state.acted.set()
             if self.refusals.get(job.job_id) != refusal:
                 report("refused_late", code=refusal.code, message=refusal.message)
         self.refusals[job.job_id] = refusal
+
+    async def _hold(self, job: JobView) -> None:
+        try:
+            await self._slurm.hold(target_of(job))
+        except SlicewiseError:
+            self._late_until_s[job.job_id] = time.monotonic() + _LATE_S
+            raise
+
+    async def _undo_late_holds(self, looked_s: float, waiting: Collection[int]) -> None:
+        """Release decided jobs that Slurm holds because of a refusal before, long after it was
+        asked to: nobody else would.
+
+        A hold of an administrator within that minute looks the same, and does not last.
+        """
+        late = {job: until_s for job, until_s in self._late_until_s.items() if looked_s < until_s}
+        self._late_until_s = late
+        for job in self._cluster_state.jobs if late else ():
+            is_late = job.job_id in late and job.job_id not in waiting
+            if is_late and job.held and job.reason == "JobHeldAdmin":
+                await self._slurm.release(target_of(job))
+                report("late_hold_undone", job_id=job.job_id)
+                self._cluster_state.acted.set()
 
 
 async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from scripted import ScriptedSlurm, policy_of, sync_of, tenant
 from scripted import job as slot
 from scripted import settings as site
 
-from cluster.language.errors import OutsideError
+from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
@@ -231,6 +231,39 @@ class TestRefusals:
         assert slurm.changes == [(7, change()), (7, DECIDED_MARK)]
         assert slurm.actions == [("release", 7)]
         assert loop.refusals == {}
+
+    @pytest.mark.parametrize(
+        ("reason", "after_s", "released"),
+        [
+            pytest.param("JobHeldAdmin", 1.0, [("release", 7)], id="the hold was late"),
+            pytest.param("JobHeldAdmin", 61.0, [], id="an administrator, much later"),
+            pytest.param("JobHeldUser", 1.0, [], id="its user"),
+        ],
+    )
+    async def test_a_hold_that_slurm_makes_after_the_job_was_admitted_is_undone(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        reason: str,
+        after_s: float,
+        released: list[tuple[str, int]],
+    ) -> None:
+        class Late(Changing):
+            async def hold(self, target: Target) -> None:
+                raise UnreachableError("SW-SLURM-DOWN", "timed out")
+
+        slurm = Late(job(held=False, reason="Priority"))
+        slurm.requested = JobRequest(gres="gres:gpu:1")
+        cluster_state = sync_of(slurm)
+        loop = DeferredLoop(site(), slurm, cluster_state)
+        await cluster_state.turn()
+        with pytest.raises(UnreachableError, match="timed out"):
+            await loop.turn()
+        ahead_s = time.monotonic() + after_s
+        monkeypatch.setattr(time, "monotonic", lambda: ahead_s)
+        slurm.shown = (job(JobTag("ab12", "vision"), reason=reason),)
+        await cluster_state.turn()
+        await loop.turn()
+        assert slurm.actions == released
 
     @pytest.mark.parametrize(
         ("tag", "asked"),
