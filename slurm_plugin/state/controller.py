@@ -285,8 +285,7 @@ class ClusterState:
                 else:
                     plan = replace(plan, requeue_hold=await self._still_living(service, plan))
             ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
-            if await self._actuator.apply(service, plan, ended_s):
-                self._replace(after(service, plan))
+            if await self._apply(service, plan, ended_s):
                 self.acted.set()
             return DesiredSlotsAnswer(
                 released=tuple(sorted(plan.release)),
@@ -422,6 +421,9 @@ class ClusterState:
 
     async def _guard(self) -> None:
         self._slot_recovery.follow(self.view.services, self.looked_monotonic_s)
+        self._slot_recovery.follow_unanswered(
+            self.view.services, self.jobs, self.looked_monotonic_s
+        )
         cancelled = self._slot_recovery.cancelled(self.view.services)
         for service in self.view.services:
             array = service.array_job_id
@@ -464,8 +466,21 @@ class ClusterState:
         desired = self.desired_slots[array] - self.evictions.kept(service)
         room = self._room(service) if waits_beyond_quota(service) else None
         plan = plan_guard(service, desired, revive, room)
-        if await self._actuator.apply(service, plan):
+        await self._apply(service, plan)
+
+    async def _apply(
+        self, service: ServiceView, plan: SlotActions, ended_s: float | None = None
+    ) -> bool:
+        """Carry the plan out as ``Actuator.apply`` does; the view then has what it changed."""
+        try:
+            is_done = await self._actuator.apply(service, plan, ended_s)
+        except SlicewiseError:
+            if plan.requeue_hold or plan.revive:
+                self._slot_recovery.unanswered(service.array_job_id, time.monotonic())
+            raise
+        if is_done:
             self._replace(after(service, plan))
+        return is_done
 
     async def _still_living(self, service: ServiceView, plan: SlotActions) -> frozenset[int]:
         """Return the slots to requeue that still live.

@@ -214,6 +214,61 @@ async def test_a_service_that_is_cancelled_as_its_last_slot_scales_down_stays_so
     assert answer.held == ((0,) if asked else ())
 
 
+class Unanswered(ScriptedSlurm):
+    """Gives no answer to a requeue, and makes it when it is shown."""
+
+    async def requeue_hold(self, target: Target) -> None:
+        await super().requeue_hold(target)
+        raise UnreachableError("SW-SLURM-DOWN", "timed out")
+
+
+@pytest.mark.parametrize(
+    ("ended", "back_s", "is_cancelled"),
+    [
+        pytest.param((cancelled(0),), 103.0, True, id="its owner cancelled it"),
+        pytest.param((), 103.0, True, id="Slurm keeps no record of it"),
+        pytest.param((job(0, JobState.ENDED, ended="TIMEOUT"),), 103.0, False, id="a limit"),
+        pytest.param((cancelled(0),), 161.0, False, id="somebody brings it back much later"),
+    ],
+)
+async def test_a_requeue_that_slurm_makes_long_after_brings_no_cancelled_service_back(
+    monkeypatch: pytest.MonkeyPatch,
+    ended: tuple[JobView, ...],
+    back_s: float,
+    is_cancelled: bool,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm = Unanswered(job(0, JobState.RUNNING))
+    loop.cluster_state = sync_of(loop.slurm)
+    await loop.turn(100.0)
+    with pytest.raises(UnreachableError, match="timed out"):
+        await loop.cluster_state.set_desired_slots(814, frozenset())
+    asked = [("requeue_hold", [0])]
+    loop.slurm.shown = ended
+    assert await loop.turn(102.0) == asked
+    if back_s > 110.0:
+        await loop.turn(back_s - 0.5)
+    loop.slurm.shown = (job(0),)
+    expected = [*asked, ("cancel", 814)] if is_cancelled else asked
+    assert await loop.turn(back_s) == expected
+    loop.slurm.shown = ended
+    assert await loop.turn(back_s + 1.0) == expected
+
+
+async def test_a_requeue_without_an_answer_cancels_nothing_that_lives_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(monkeypatch)
+    loop.slurm = Unanswered(job(0, JobState.RUNNING))
+    loop.cluster_state = sync_of(loop.slurm)
+    await loop.turn(100.0)
+    with pytest.raises(UnreachableError, match="timed out"):
+        await loop.cluster_state.set_desired_slots(814, frozenset())
+    for at_s, shown in ((101.0, job(0, JobState.COMPLETING)), (102.0, job(0)), (103.0, job(0))):
+        loop.slurm.shown = (shown,)
+        assert await loop.turn(at_s) == [("requeue_hold", [0])]
+
+
 async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, ClusterState]:
     slurm = ScriptedSlurm(*jobs)
     cluster_state = sync_of(slurm)
