@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
+from cluster.rpc.messages import ServiceView
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from fault_world.faults import CrashError
@@ -19,12 +20,28 @@ from slurm_plugin.state.controller import ClusterState
 T = TypeVar("T")
 
 
+class _State(ClusterState):
+    """The daemon's view, of which the world knows whether the last look succeeded."""
+
+    has_looked = False
+
+    async def _look(self) -> tuple[ServiceView, ...]:
+        try:
+            return await super()._look()
+        except BaseException:
+            self.has_looked = False
+            raise
+
+    def _follow(self, found: tuple[ServiceView, ...]) -> None:
+        super()._follow(found)
+        self.has_looked = True
+
+
 class WorldDaemon:
     """One life of the daemon, as ``slurm_plugin.daemon.main`` puts it together.
 
     Attributes:
         is_ready: whether it has started.
-        has_looked: whether its last look at Slurm succeeded, whatever it says itself.
     """
 
     def __init__(
@@ -33,12 +50,17 @@ class WorldDaemon:
         self.link = link
         self._ledger = ledger
         self._interval_s = settings.daemon.sync_interval_s
-        self.is_ready = self.has_looked = False
+        self.is_ready = False
         self._context: Context | None = None
         self.admission = Admission(settings.daemon.mode)
-        self.state = ClusterState(settings, slurm, self.admission, ALONE)
+        self.state = _State(settings, slurm, self.admission, ALONE)
         self._loops = DecidingLoops(settings, slurm, ledger, self.state, ALONE)
         self._turns = PeriodicLoops(lambda *_: None)
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether its last look at Slurm succeeded, whatever it says itself."""
+        return self.state.has_looked
 
     @property
     def answers(self) -> bool:
@@ -73,15 +95,7 @@ class WorldDaemon:
                 pacing = self.state.pacing if name == "sync" else None
                 loops.create_task(self._turns.repeat(name, turn, each_s, pacing))
 
-            repeat("sync", self._look)
+            repeat("sync", self.state.turn)
             repeat("limits", self._loops.limits.turn)
             for name, turn in self._loops.led_turns.items():
                 repeat(name, turn)
-
-    async def _look(self) -> None:
-        try:
-            await self.state.turn()
-        except BaseException:
-            self.has_looked = False
-            raise
-        self.has_looked = True

@@ -310,7 +310,10 @@ class Exercises:
             loop.call_later(self._plan.later_s, self.cancel, array)
 
     def _cancels(self, array: int) -> bool:
-        return self._world.is_calm and self._plan.cancels and array not in self.cancelled
+        """Whether it is cancelled now; not while a requeue from before may still be made."""
+        world = self._world
+        is_calm = world.clock.passed_s > world.plan.ends_s + world.plan.latest_s
+        return is_calm and self._plan.cancels and array not in self.cancelled
 
     def cancel(self, array: int) -> None:
         """Its owner cancels a service."""

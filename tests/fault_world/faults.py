@@ -47,6 +47,8 @@ SERVERS = ("slurmctld", "slurmdbd", "postgresql", "daemon")
 """Who is called; ``daemon`` is called by the launcher."""
 
 
+LONG_AFTER_S = 8.0
+"""Seconds after which something is done that got no answer, at most."""
 _HALF = 0.5
 _CHANGES_FAIL = 5
 """How much more often calls fail that change something: there are fewer, and they matter more."""
@@ -62,8 +64,11 @@ class Faults:
         silent: servers that answer nobody, and questions of which half get no answer.
     """
 
-    def __init__(self, random: Random, rates: Mapping[str, Rates]) -> None:
+    def __init__(
+        self, random: Random, rates: Mapping[str, Rates], pauses: Random, longest_pause_s: float
+    ) -> None:
         self._random, self._rates = random, rates
+        self._pauses, self._longest_pause_s = pauses, longest_pause_s
         self.is_over = False
         self.once: dict[str, Fault] = {}
         self.failed_once: Callable[[], None] = lambda: None
@@ -97,9 +102,13 @@ class Faults:
             return 0.0
         return self._random.uniform(0.1, rates.late_s)
 
+    def pause_s(self) -> float:
+        """Seconds that a step of a program takes, however well all goes: others come between."""
+        return self._longest_pause_s and self._pauses.random() * self._longest_pause_s
+
     def later_s(self) -> float:
         """Seconds after which something is done all the same that got no answer."""
-        return self._random.uniform(0.1, 8.0)
+        return self._random.uniform(0.1, LONG_AFTER_S)
 
     def part(self, count: int) -> int:
         """How many of so many changes are made."""

@@ -41,7 +41,7 @@ class Link:
         """
         self._require_life()
         fault = self._faults.of_call(server, words, self._clock.passed_s, changes=changes)
-        await asyncio.sleep(_TAKES_S + self._faults.takes_s(server))
+        await asyncio.sleep(_TAKES_S + self._faults.pause_s() + self._faults.takes_s(server))
         self._require_life()
         if fault is Fault.CRASH_BEFORE:
             self._die(f"before {words}")
@@ -59,7 +59,7 @@ class Link:
         done = call()
         if fault is Fault.CRASH_AFTER:
             self._die(f"after {words}")
-        if late_s := self._faults.takes_s(server):
+        if late_s := self._faults.takes_s(server) + self._faults.pause_s():
             await asyncio.sleep(late_s)
             self._require_life()
         if fault in {Fault.LOST, Fault.PARTLY}:

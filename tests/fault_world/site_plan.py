@@ -9,7 +9,7 @@ from slurm_database import COSTS
 
 from cluster.language.service import ServiceSpec
 from cluster.language.units import Millislices
-from fault_world.faults import SERVERS, Fault, Rates, seeded
+from fault_world.faults import LONG_AFTER_S, SERVERS, Fault, Rates, seeded
 from fault_world.virtual_time import START_S
 from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
 from simulation.services.service import EngineModel, SimulatedService
@@ -153,6 +153,8 @@ class SitePlan:
         ends_s: seconds after which nothing goes wrong any more and nobody submits.
         restart_s: seconds after which a daemon that died is started again, at most.
         lag_s: the most seconds by which accounting shows an end late.
+        pause_s: the most seconds of each pause that a program makes wherever it waits for
+            anything, so that steps of its loops come in other orders.
     """
 
     seed: int
@@ -170,11 +172,14 @@ class SitePlan:
     lag_s: float
     sync_interval_s: float
     grace_s: int
+    pause_s: float
 
     @property
     def latest_s(self) -> float:
-        """The most seconds by which a call is late."""
-        return max(one.late_s if one.late else 0.0 for one in self.rates.values())
+        """The most seconds by which a call is late, or is made after it got no answer."""
+        calls_s = (one.late_s if one.late else 0.0 for one in self.rates.values())
+        later = (one.of.get(Fault.AFTERWARDS, 0.0) for one in self.rates.values())
+        return max(calls_s) + (LONG_AFTER_S if any(later) else 0.0)
 
     @property
     def capacity_millislices(self) -> int:
@@ -216,6 +221,7 @@ def drawn(seed: int) -> SitePlan:
         lag_s=random.choice((0.0, 5.0, 60.0)),
         sync_interval_s=random.choice((1.0, 2.0, 5.0)),
         grace_s=random.choice((0, 10, 30)),
+        pause_s=seeded("pause", seed).choice((0.0, 0.0, 0.01, 0.05)),
     )
 
 

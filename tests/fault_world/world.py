@@ -111,7 +111,8 @@ class World:
         self.settings = _settings(plan)
         self.clock = WorldClock()
         self.trace = Trace(self.clock)
-        self.faults = Faults(seeded("faults", plan.seed), plan.rates)
+        pauses = seeded("pauses", plan.seed)
+        self.faults = Faults(seeded("faults", plan.seed), plan.rates, pauses, plan.pause_s)
         self.random = seeded("world", plan.seed)
         rows = [Row(name, parent="root", own=frozenset({"normal"})) for name in plan.policy]
         self.site = Site(plan.cluster, self.clock, seeded("lag", plan.seed), rows, plan.lag_s)
@@ -150,8 +151,11 @@ class World:
 
     async def _threaded(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """In place of a thread: so the loop goes on meanwhile."""
-        await asyncio.sleep(self.faults.takes_s("postgresql"))
-        return call(*args, **options)
+        await asyncio.sleep(self.faults.takes_s("postgresql") + self.faults.pause_s())
+        done = call(*args, **options)
+        if pause_s := self.faults.pause_s():
+            await asyncio.sleep(pause_s)
+        return done
 
     async def _live(self) -> None:
         self.faults.is_over = True
