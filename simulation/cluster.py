@@ -77,6 +77,8 @@ class Scheduling:
         backfill_jobs: bf_max_job_test.
         backfill_window_s: bf_window.
         backfill_resolution_s: bf_resolution: reservations begin and end at multiples of it.
+        reserve_age_s: bf_min_age_reserve: a job that could start for less long keeps no nodes.
+        reserve_priority: bf_min_prio_reserve: nor does one below this priority.
         full_run_s: seconds between two runs of the main scheduler through the whole queue
             (sched_interval).
         requeue_wait_s: seconds that a requeued job waits until the credential of its last run has
@@ -97,6 +99,8 @@ class Scheduling:
     backfill_jobs: int = 500
     backfill_window_s: float = 86_400.0
     backfill_resolution_s: float = 60.0
+    reserve_age_s: float = 0.0
+    reserve_priority: int = 0
     full_run_s: float = 60.0
     requeue_wait_s: float = 120.0
     preempts_youngest_first: bool = False

@@ -224,6 +224,8 @@ class _Backfill:
             self._in_vain.add(record.kind)
             self._ends = None
             others_end = preempt(self._state, record, self._unreserved(record))
+        if not self._state.keeps_nodes(record):
+            return
         planned = self._plan(record, is_near=others_end)
         if planned is not None:
             self._reserve(record, *planned)

@@ -120,6 +120,8 @@ class _Run:
 
     def _fail(self, record: JobRecord, reason: str) -> None:
         self._state.say(record, reason)
+        if not self._state.keeps_nodes(record):
+            return
         self._heads.append(record.job_id)
         self.failed.add(record.request.partition)
         self._taken |= self._state.nodes.partitions.get(record.request.partition, 0)

@@ -173,6 +173,14 @@ class ModelState:
                 self._limited[record.kind] = reason
         return reason
 
+    def keeps_nodes(self, record: JobRecord) -> bool:
+        """Whether others wait for nodes that the job waits for: bf_min_age_reserve and its like."""
+        scheduling, eligible_s = self.scheduling, record.eligible_s
+        if record.priority < scheduling.reserve_priority:
+            return False
+        waited_s = 0.0 if eligible_s is None else self.now_s - eligible_s
+        return waited_s >= scheduling.reserve_age_s
+
     def limits_changed(self) -> None:
         """Note that limits may let jobs start that they did not before."""
         self._limited.clear()

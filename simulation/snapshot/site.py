@@ -165,6 +165,8 @@ def scheduling_of(config: Mapping[str, str]) -> Scheduling:
         backfill_jobs=int(option("bf_max_job_test", Scheduling.backfill_jobs, least=1)),
         backfill_window_s=option("bf_window", Scheduling.backfill_window_s, _MINUTE_S, least=1),
         backfill_resolution_s=option("bf_resolution", Scheduling.backfill_resolution_s, least=1),
+        reserve_age_s=option("bf_min_age_reserve", Scheduling.reserve_age_s),
+        reserve_priority=int(option("bf_min_prio_reserve", Scheduling.reserve_priority)),
         full_run_s=option("sched_interval", Scheduling.full_run_s, least=1),
         requeue_wait_s=option("cred_expire", Scheduling.requeue_wait_s, least=5, of=credentials),
         preempts_youngest_first=preempts_youngest_first(config),

@@ -63,6 +63,33 @@ def test_a_job_that_limits_keep_from_its_start_reserves_nothing():
     assert "4" in started(one)
 
 
+@pytest.mark.parametrize("backfills", [True, False])
+@pytest.mark.parametrize(
+    "bound", [Scheduling(reserve_age_s=60), Scheduling(reserve_priority=500)]
+)
+def test_a_job_keeps_nodes_only_once_it_has_waited_or_has_the_priority(
+    bound: Scheduling, *, backfills: bool
+) -> None:
+    """Until the job that waits for all GPUs keeps them, others pass it."""
+    scheduling = replace(
+        QUICK,
+        backfills=backfills,
+        reserve_age_s=bound.reserve_age_s,
+        reserve_priority=bound.reserve_priority,
+    )
+    one = model({"a100": 4}, scheduling=scheduling)
+    one.submit(job(2))
+    after(one, 5)
+    one.submit(job(4, site_factor=100))
+    after(one, 5)
+    one.submit(job(1, limit_s=10 * HOUR_S))
+    after(one, 70)
+    one.update(2, JobChange(site_factor=1000))
+    one.submit(job(1, limit_s=10 * HOUR_S))
+    after(one, 200)
+    assert set(started(one)) == {"1", "3"}
+
+
 def test_slurm_plans_no_nearer_than_its_windows():
     """Running jobs end after 65 and 130 s. The first window is over 100 s after the first whole
     half minute, so both are in it, and the job is planned for the minute in which the second ends.

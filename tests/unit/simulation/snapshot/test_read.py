@@ -127,7 +127,7 @@ def test_scheduling_by_slurm_conf():
             "SchedulerType": "sched/builtin",
             "SchedulerParameters": "sched_min_interval=2000000,batch_sched_delay=1,"
             "bf_max_job_test=1000,bf_window=60,default_queue_depth=7,bf_interval=x,defer,"
-            "bf_resolution=300,sched_interval=20",
+            "bf_resolution=300,sched_interval=20,bf_min_age_reserve=900,bf_min_prio_reserve=69121",
             "AuthInfo": "cred_expire=10",
             "PriorityType": "priority/basic",
             "PriorityWeightAge": "1000",
@@ -136,6 +136,7 @@ def test_scheduling_by_slurm_conf():
     assert (found.interval_s, found.backfill_jobs, found.backfill_window_s) == (2.0, 1000, 3600.0)
     assert found.batch_delay_s == 1.0
     assert (found.backfill_resolution_s, found.full_run_s, found.requeue_wait_s) == (300, 20, 10)
+    assert (found.reserve_age_s, found.reserve_priority) == (900, 69_121)
     bare = scheduling_of({})
     assert (bare.interval_s, bare.batch_delay_s) == (pytest.approx(2e-6), 3.0)
     assert (found.depth, found.backfills, found.backfill_s, found.weights.age) == (7, False, 30, 0)
