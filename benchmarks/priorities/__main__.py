@@ -8,7 +8,7 @@ from math import ceil
 from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
@@ -24,6 +24,7 @@ from benchmarks.priorities.figures import Result, beside_best, chosen, figures_o
 from benchmarks.priorities.loads import LOADS, Split, Window, busy_windows, read_split
 from benchmarks.priorities.queues import Policy, Queue
 from benchmarks.priorities.site import replay
+from simulation.cluster import Scheduling
 
 SEEDS = (20_261_127, 20_261_128, 20_261_129)
 QUICK_DAYS = 3.0
@@ -54,16 +55,25 @@ POLICIES = (*RULES, *TRAINED)
 """The simplest first: by what they must know of a job, then of its tenant, then by training."""
 BLUNT = ("fifo", "saf", FAIR_SHARE, SLICEWISE, "slicewise_sizeless")
 """Tried with blunt time limits, too."""
+FAR = ("fifo", "saf", FAIR_SHARE, SLICEWISE)
+"""Tried with a backfill that plans as far ahead as jobs may run, too."""
+_FAR_S = 30 * _DAY_S
+"""The longest bf_window that Slurm takes."""
+Variant = Literal["", "blunt", "far"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One policy on one load with one seed; with ``is_blunt``, limits are in whole days."""
+    """One policy on one load with one seed.
+
+    Attributes:
+        variant: "blunt": limits are in whole days; "far": backfill plans ``_FAR_S`` ahead.
+    """
 
     load: str
     seed: int
     policy: str
-    is_blunt: bool = False
+    variant: Variant = ""
 
 
 _SPLITS: dict[tuple[str, int], Split] = {}
@@ -85,7 +95,8 @@ def measure(is_quick: bool) -> Mapping[str, Any]:
     with get_context("fork").Pool(os.cpu_count()) as pool:
         _SPLITS.update(zip(wanted, pool.starmap(read_split, asked), strict=True))
     tasks = [Trial(*key, policy) for policy in reversed(POLICIES) for key in wanted]
-    tasks += [Trial(load, seeds[0], policy, is_blunt=True) for load in LOADS for policy in BLUNT]
+    tasks += [Trial(load, seeds[0], policy, "blunt") for load in LOADS for policy in BLUNT]
+    tasks += [Trial(*key, policy, "far") for policy in FAR for key in wanted]
     with get_context("fork").Pool(os.cpu_count()) as pool:
         done = dict(track(pool.imap_unordered(_replayed, tasks), "Replaying", len(tasks)))
     report = report_of(done)
@@ -96,13 +107,14 @@ def measure(is_quick: bool) -> Mapping[str, Any]:
 def report_of(done: Mapping[Trial, Result]) -> Mapping[str, Any]:
     """Sum up what was replayed."""
     order = sorted(done, key=lambda one: (one.load, POLICIES.index(one.policy), one.seed))
-    results = [done[task] for task in order if not task.is_blunt]
+    results = [done[task] for task in order if not task.variant]
     shown = means(results)
     beside = {key: beside_best(shown, key) for key in ("slowdown", "wait_s")}
     return {
         "results": results,
         "means": shown,
-        "blunt": means([done[task] for task in order if task.is_blunt]),
+        "blunt": means([done[task] for task in order if task.variant == "blunt"]),
+        "far": means([done[task] for task in order if task.variant == "far"]),
         "beside_best": beside,
         "chosen": {key: chosen(ratios, POLICIES) for key, ratios in beside.items()},
         "pools": {one["load"]: one["pool_gpus"] for one in reversed(results)},
@@ -119,8 +131,9 @@ def _replayed(task: Trial) -> tuple[Trial, Result]:
         windows = busy_windows(split.trained, _WINDOW_HOURS, _WINDOWS)
         policy = TRAINED[task.policy](windows, task.seed)
     trained_s = process_time() - begun_s if task.policy in TRAINED else 0.0
-    load = with_whole_days(split.counted) if task.is_blunt else split.counted
-    record = replay(load, policy, by_shares=task.policy == FAIR_SHARE)
+    load = with_whole_days(split.counted) if task.variant == "blunt" else split.counted
+    window_s = _FAR_S if task.variant == "far" else Scheduling.backfill_window_s
+    record = replay(load, policy, by_shares=task.policy == FAIR_SHARE, window_s=window_s)
     return task, {
         "load": task.load,
         "seed": task.seed,
@@ -138,6 +151,11 @@ def with_whole_days(load: Load) -> Load:
     return replace(load, jobs=tuple(jobs))
 
 
+_KINDS = {
+    "means": "",
+    "blunt": ", limits in whole days",
+    "far": ", backfill plans as far ahead as jobs may run",
+}
 _HOURS = ("wait", "p99", "worst tenant", "longest", "8 GPUs and more", "their longest")
 _KEYS = ("wait_s", "p99_s", "worst_s", "longest_s", "large_s", "large_longest_s")
 
@@ -145,11 +163,9 @@ _KEYS = ("wait_s", "p99_s", "worst_s", "longest_s", "large_s", "large_longest_s"
 def show(report: Mapping[str, Any]) -> None:
     """Print the policies side by side for each load, and which one follows."""
     console = Console()
-    for kind in ("means", "blunt"):
+    for kind, words in _KINDS.items():
         for load, policies in report[kind].items():
-            title = f"{load}, {report['pools'][load]} GPUs" + (
-                ", limits in whole days" if kind == "blunt" else ""
-            )
+            title = f"{load}, {report['pools'][load]} GPUs{words}"
             table = Table(title=title, box=None, header_style="bold", title_justify="left")
             for column in ("policy", "slowdown", "seeds", *_HOURS, "Jain", "training, min"):
                 table.add_column(column, justify="left" if column == "policy" else "right")

@@ -22,6 +22,7 @@ from benchmarks.headline.systems import (
 from benchmarks.priorities.queues import Policy, Queue, site_factors
 from cluster.language.jobs import ALLOTTED, WAITING, JobView
 from cluster.slurm.interface import JobChange
+from simulation.cluster import Scheduling
 from simulation.site.priorities import PriorityRules, SitePriorities
 from simulation.site.records import ReplayedRun, SiteRecord, replayed
 from simulation.site.requests import Replay, Replayable, replays
@@ -34,12 +35,23 @@ _TAIL_S = 30 * 86_400.0
 """Seconds after the last submission in which all jobs start, whatever the policy."""
 
 
-def replay(load: Load, policy: Policy, *, by_shares: bool = False) -> SiteRecord:
-    """Replay a load; ``by_shares``: Slurm's fair share decides between jobs of the same score."""
+def replay(
+    load: Load,
+    policy: Policy,
+    *,
+    by_shares: bool = False,
+    window_s: float = Scheduling.backfill_window_s,
+) -> SiteRecord:
+    """Replay a load under a backfill that plans ``window_s`` ahead.
+
+    ``by_shares``: Slurm's fair share decides between jobs of the same score.
+    """
     made = fair_share(load) if by_shares else fifo(load)
-    can = Replayable(made.cluster, COSTS)
+    scheduling = replace(made.cluster.scheduling, backfill_window_s=window_s)
+    cluster = replace(made.cluster, scheduling=scheduling)
+    can = Replayable(cluster, COSTS)
     jobs = replays(made.jobs, can, begin_s=load.begin_s, end_s=load.end_s)
-    model = SlurmModel(made.cluster, start_s=load.begin_s, costs=COSTS)
+    model = SlurmModel(cluster, start_s=load.begin_s, costs=COSTS)
     return PolicySite(model, load, policy, jobs).run()
 
 

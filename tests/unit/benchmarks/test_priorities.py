@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,8 +115,8 @@ def load(*jobs: HistoryJob, end_s: float = DAY_S) -> Load:
     return pool_load({"a": 8, "b": 8}, *jobs, end_s=end_s)
 
 
-def started(policy: Policy, *jobs: HistoryJob, by_shares: bool = False) -> Sequence[float]:
-    found = {one.number: one for one in replay(load(*jobs), policy, by_shares=by_shares).jobs}
+def started(policy: Policy, *jobs: HistoryJob, **how: Any) -> Sequence[float]:
+    found = {one.number: one for one in replay(load(*jobs), policy, **how).jobs}
     return [found[number].runs[0].start_s for number in range(len(jobs))]
 
 
@@ -135,6 +136,16 @@ def test_scores_that_change_while_a_job_waits_are_written_to_slurm() -> None:
     early, late = pool_job("a", 16, 10, 2 * HOUR_S), pool_job("b", 16, 20, 600)
     found = started(rules.wfp3, full, early, late)
     assert found[2] < found[1]
+
+
+def test_nodes_are_kept_for_the_first_as_far_as_backfill_plans() -> None:
+    # The second waits for both nodes, of which one is held for more than a day.
+    held = pool_job("a", 8, 0, 30 * HOUR_S)
+    large, other = pool_job("a", 16, 60, HOUR_S), pool_job("b", 8, 120, 40 * HOUR_S)
+    near = started(rules.fifo, held, large, other)
+    far = started(rules.fifo, held, large, other, window_s=2 * DAY_S)
+    assert near[2] < HOUR_S < DAY_S < near[1]
+    assert far[1] < far[2]
 
 
 def test_fair_share_decides_between_equal_scores() -> None:

@@ -64,9 +64,7 @@ def test_a_job_that_limits_keep_from_its_start_reserves_nothing():
 
 
 @pytest.mark.parametrize("backfills", [True, False])
-@pytest.mark.parametrize(
-    "bound", [Scheduling(reserve_age_s=60), Scheduling(reserve_priority=500)]
-)
+@pytest.mark.parametrize("bound", [Scheduling(reserve_age_s=60), Scheduling(reserve_priority=500)])
 def test_a_job_keeps_nodes_only_once_it_has_waited_or_has_the_priority(
     bound: Scheduling, *, backfills: bool
 ) -> None:
