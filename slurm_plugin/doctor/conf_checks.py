@@ -8,7 +8,13 @@ from cluster.language.findings import Finding, Mend, Place, error, hint, setting
 from cluster.slurm.fields import numbers
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.isolation import isolation_findings
-from slurm_plugin.slurm_config.slurm_conf import config_findings, longest_lose, slow_starts
+from slurm_plugin.slurm_config.slurm_conf import (
+    config_findings,
+    longest_lose,
+    short_window,
+    slow_starts,
+    wanted_window_min,
+)
 
 _OLDEST = (22, 5)
 _HELD_AGAIN = 187
@@ -26,11 +32,13 @@ _CORE_WORDS = ("CR_CORE", "CR_CPU", "CR_SOCKET")
 
 def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     """Return everything that slurm.conf lacks, or has otherwise than Slicewise needs it."""
+    window_min = wanted_window_min(facts.config, facts.partitions, wanted.partitions)
     return (
         *config_findings(facts.config, wanted.costs),
         *isolation_findings(facts.config),
-        *slow_starts(facts.config),
-        *longest_lose(facts.config),
+        *slow_starts(facts.config, window_min),
+        *longest_lose(facts.config, window_min),
+        *short_window(facts.config, window_min),
         *(found for check in _CHECKS for found in check(facts, wanted)),
     )
 

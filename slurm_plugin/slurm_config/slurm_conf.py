@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import ceil
 
 from cluster.language.billing import BillingUnit
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
@@ -16,7 +17,10 @@ _ENFORCED = ("associations", "limits", "qos")
 _COUNTED_ANYWAY = frozenset({"cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages"})
 _BATCH_SCHED_DELAY = "3"
 """Slurm's default, in seconds."""
+_BF_WINDOW_MIN, _MOST_BF_WINDOW_MIN = 1440, 43_200
+"""Slurm's default of bf_window and the most that it takes, in minutes."""
 _NO_PREEMPTION = "lenders wait for borrowed jobs to end"
+_BACKFILL, _MINUTE_S = "sched/backfill", 60
 _YOUNGEST = "preempt_youngest_first"
 
 
@@ -104,13 +108,13 @@ def _memory_finding(partition: PartitionView) -> Finding:
     )
 
 
-def slow_starts(config: Mapping[str, str]) -> Iterator[Finding]:
+def slow_starts(config: Mapping[str, str], window_min: int | None = None) -> Iterator[Finding]:
     """Say how long slurmctld may wait before it looks at a slot that was released.
 
     Slurm starts no batch job right at its submission or release, but within ``batch_sched_delay``.
+    ``window_min`` is what ``wanted_window_min`` found.
     """
-    named = dict(word.split("=", 1) for word in _scheduler_words(config) if "=" in word)
-    delay = named.get("batch_sched_delay", _BATCH_SCHED_DELAY)
+    delay = _scheduler_values(config).get("batch_sched_delay", _BATCH_SCHED_DELAY)
     if delay != "0":
         yield hint(
             "SW-CONF-SLOW-START",
@@ -118,7 +122,7 @@ def slow_starts(config: Mapping[str, str]) -> Iterator[Finding]:
             f" {_BATCH_SCHED_DELAY})",
             "a replica that is released may wait as many seconds before Slurm looks at it, also"
             " where GPUs are free",
-            _scheduler_line(config),
+            _scheduler_line(config, window_min),
             advice="Where services shall wake sooner: 0.",
         )
 
@@ -134,18 +138,60 @@ def preempts_youngest_first(config: Mapping[str, str]) -> bool:
     return _YOUNGEST in scheduler or "youngest_first" in preempt
 
 
-def longest_lose(config: Mapping[str, str]) -> Iterator[Finding]:
-    """Say if jobs on borrowed quota lose more work to lenders than they must."""
+def longest_lose(config: Mapping[str, str], window_min: int | None = None) -> Iterator[Finding]:
+    """Say if jobs on borrowed quota lose more work to lenders than they must.
+
+    ``window_min`` is what ``wanted_window_min`` found.
+    """
     if config.get("PreemptType") == "preempt/qos" and not preempts_youngest_first(config):
         yield hint(
             "SW-CONF-PREEMPT-ORDER",
             f"SchedulerParameters lacks {_YOUNGEST}",
             "of jobs on borrowed quota Slurm ends for a lender those of the fewest nodes, and of"
             " these the ones with the lowest ids, which have run longest and lose most work",
-            _scheduler_line(config),
+            _scheduler_line(config, window_min),
             advice="It holds for all preemption of the cluster. The line has all that is advised"
             " for SchedulerParameters. Before 23.11 slurmctld reads it at its start only.",
         )
+
+
+def wanted_window_min(
+    config: Mapping[str, str], partitions: Iterable[PartitionView], managed: Collection[str]
+) -> int | None:
+    """The bf_window that backfill needs to keep nodes for every job, in minutes; None if it has it.
+
+    Nodes are kept for a job only if jobs that run there end by their limits within the window. A
+    partition without MaxTime says nothing of the limits of its jobs, and is left out.
+    """
+    if config.get("SchedulerType", _BACKFILL) != _BACKFILL:
+        return None
+    limits_s = [view.max_time_s or 0 for view in partitions if view.name in managed]
+    wanted_min = min(_MOST_BF_WINDOW_MIN, ceil(max(limits_s, default=0) / _MINUTE_S))
+    return wanted_min if wanted_min > _window_min(config) else None
+
+
+def _window_min(config: Mapping[str, str]) -> int:
+    said = _scheduler_values(config).get("bf_window", "")
+    return int(said) if said.isdecimal() else _BF_WINDOW_MIN
+
+
+def short_window(config: Mapping[str, str], window_min: int | None) -> Iterator[Finding]:
+    """Say if backfill looks less far ahead than jobs may run: what ``wanted_window_min`` found."""
+    if window_min is not None:
+        yield hint(
+            "SW-CONF-BACKFILL-WINDOW",
+            f"Backfill plans {_window_min(config)} minutes ahead (bf_window), and jobs may run"
+            " longer (MaxTime)",
+            "Slurm keeps no nodes for a job that is first in the queue while those nodes are held"
+            " beyond the window: large jobs wait for days behind small ones",
+            _scheduler_line(config, window_min),
+            advice="Small jobs may wait longer then. The line has all that is advised for"
+            " SchedulerParameters.",
+        )
+
+
+def _scheduler_values(config: Mapping[str, str]) -> Mapping[str, str]:
+    return dict(word.split("=", 1) for word in _scheduler_words(config) if "=" in word)
 
 
 def _scheduler_words(config: Mapping[str, str]) -> list[str]:
@@ -153,12 +199,13 @@ def _scheduler_words(config: Mapping[str, str]) -> list[str]:
     return [word for word in said.split(",") if word and word != "(null)"]
 
 
-def _scheduler_line(config: Mapping[str, str]) -> Mend:
+def _scheduler_line(config: Mapping[str, str], window_min: int | None) -> Mend:
     """What a site has beside all that is advised: Slurm takes one such line only."""
-    words = _scheduler_words(config)
-    kept = [word for word in words if not word.startswith("batch_sched_delay")]
+    window = () if window_min is None else (f"bf_window={window_min}",)
+    changed = ("batch_sched_delay=", *(("bf_window=",) if window else ()))
+    kept = [word for word in _scheduler_words(config) if not word.startswith(changed)]
     youngest = () if preempts_youngest_first(config) else (_YOUNGEST,)
-    line = ",".join((*kept, "batch_sched_delay=0", *youngest))
+    line = ",".join((*kept, "batch_sched_delay=0", *window, *youngest))
     return Mend(Place.SLURM_CONF, f"SchedulerParameters={line}")
 
 

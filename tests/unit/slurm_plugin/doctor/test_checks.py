@@ -239,6 +239,11 @@ PLANTED = [
     ("SW-CONF-SPEC-CORES", WARNING, conf(AllowSpecResourcesUsage="Yes")),
     ("SW-CONF-SLOW-START", HINT, conf(SchedulerParameters="preempt_youngest_first")),
     ("SW-CONF-PREEMPT-ORDER", HINT, conf(SchedulerParameters="batch_sched_delay=0")),
+    (
+        "SW-CONF-BACKFILL-WINDOW",
+        HINT,
+        conf_checks(replace(FACTS, partitions=(replace(GPU, max_time_s=86_460),)), WANTED),
+    ),
     # partitions
     ("SW-PARTITION-NONE", ERROR, partition(name="gpus")),
     ("SW-PARTITION-BILLING", ERROR, partition(billing_weights={**WEIGHTS, "cpu": 1.0})),

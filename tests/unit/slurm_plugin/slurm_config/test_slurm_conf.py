@@ -13,7 +13,9 @@ from slurm_plugin.slurm_config.slurm_conf import (
     conf_lines,
     longest_lose,
     price_findings,
+    short_window,
     slow_starts,
+    wanted_window_min,
 )
 
 GATE = "slicewise_gate"
@@ -221,6 +223,40 @@ def test_who_has_run_longest_is_not_to_go_first(config: dict[str, str], lines: l
     found = longest_lose({"PreemptType": "preempt/qos", **config})
     mends = [mend.line for one in found for mend in one.mends]
     assert mends == [f"SchedulerParameters={line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("config", "limits_s", "wanted_min"),
+    [
+        ({}, [7 * 86_400, 3600], 10_080),
+        ({"SchedulerParameters": "bf_window=10079"}, [7 * 86_400], 10_080),
+        ({"SchedulerParameters": "bf_window=10080"}, [7 * 86_400], None),
+        ({"SchedulerParameters": "bf_window=x"}, [86_430], 1441),
+        ({}, [86_400], None),
+        ({}, [90 * 86_400], 43_200),
+        ({"SchedulerParameters": "bf_window=43200"}, [90 * 86_400], None),
+        ({}, [None], None),
+        ({}, [], None),
+        ({"SchedulerType": "sched/builtin"}, [7 * 86_400], None),
+    ],
+)
+def test_the_window_of_backfill_reaches_as_far_as_jobs_may_run(
+    config: dict[str, str], limits_s: list[int | None], wanted_min: int | None
+) -> None:
+    views = [PartitionView("gpu", {}, "", max_time_s=limit_s) for limit_s in limits_s]
+    other = PartitionView("cpu", {}, "", max_time_s=20 * 86_400)
+    assert wanted_window_min(config, [*views, other], ["gpu"]) == wanted_min
+
+
+def test_the_line_for_a_short_window_has_all_that_is_advised():
+    config = {"SchedulerParameters": "bf_window=60,bf_continue", "PreemptType": "preempt/qos"}
+    found = [*short_window(config, 2880), *slow_starts(config, 2880), *longest_lose(config, 2880)]
+    line = "bf_continue,batch_sched_delay=0,bf_window=2880,preempt_youngest_first"
+    assert [mend.line for one in found for mend in one.mends] == [f"SchedulerParameters={line}"] * 3
+    assert "60 minutes ahead" in found[0].text
+    assert not list(short_window(config, None))
+    (kept,) = slow_starts(config)
+    assert "bf_window=60" in kept.mends[0].line
 
 
 def test_the_lines_of_shared_gpus():
