@@ -272,6 +272,13 @@ class RepartitionWorld:
                 left = self.running.pop(MOVING_JOB)
                 self.ending = {MOVING_JOB: (left, self.time_s + self.ends_in_s)}
 
+    async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
+        with self.crashes.call("end_loans"):
+            must(bool(self.reserved), "another job could take the instance")
+            if MOVING_JOB in job_ids & self.running.keys() and f"job {MOVING_JOB}" in names:
+                left = self.running.pop(MOVING_JOB)
+                self.ending = {MOVING_JOB: (left, self.time_s + self.ends_in_s)}
+
     async def inventory(self, node: str, reservation: str) -> Inventory:
         with self.crashes.call("inventory"):
             self._require_srun(node, reservation)

@@ -15,6 +15,8 @@ _RESTART_S = 90.0
 _POLL_S = 0.1
 _END_S = 20.0
 _NOT_THERE, _IN_USE = "Requested reservation is invalid", "Requested reservation is in use"
+_NO_REQUEUE = "Requested operation is presently disabled"
+"""What Slurm says of a job that is submitted with ``--no-requeue``."""
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 
 
@@ -43,6 +45,13 @@ async def release(name: str) -> None:
         return not reply.status or _NOT_THERE in reply.complaint
 
     await _until(is_gone, f"Reservation {name} is still in use", _END_S)
+
+
+async def requeue(job_id: int) -> None:
+    """End a job as Slurm preempts it: it waits again, or is cancelled if it may not be requeued."""
+    reply = await attempt(("scontrol", "requeue", str(job_id)))
+    if reply.status and _NO_REQUEUE in reply.complaint:
+        await run(("scancel", str(job_id)))
 
 
 async def restart_controller(command: Sequence[str], version: tuple[int, ...], node: str) -> None:

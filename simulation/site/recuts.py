@@ -1,19 +1,21 @@
 """Repartitions on a simulated site: when they are planned, and what becomes of each.
 
-Cron runs ``slicewise rebalance`` every few minutes. A run plans by the code of the product
-(``mig.due.cuts_due``), and carries out one repartition after the other: the node is reserved, the
-run waits until no job holds what is destroyed, the GPU is cut beside the jobs that stay, and the
-node takes jobs again. A run ends with its plan, or with the first repartition that is in vain.
+A timer runs ``slicewise rebalance`` every half a minute. A run plans by the code of the product
+(``mig.due.cuts_due``), and carries out one repartition after the other: the node is reserved, jobs
+on loan end that are in the way of one that is owed its type, the run waits until no job holds what
+is destroyed, the GPU is cut beside the jobs that stay, and the node takes jobs again. Before each
+further one it plans anew. A run ends once there is nothing more to plan, after ``MOST_IN_A_RUN``,
+or with the first repartition that is in vain.
 
 Replicas of services stay where they are: no GPU is cut whose instances they hold.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunRecord
+from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, NodeView, RunRecord
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster
 from simulation.site.node_cuts import NodeCuts
@@ -21,20 +23,26 @@ from simulation.site.records import Recut
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.mig.demand import in_use, room_of, waiting_for_instances
-from slurm_plugin.mig.due import cuts_due
-from slurm_plugin.mig.gpu_state import NodeLook, Past
+from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.mig.demand import in_use, owed_tasks, room_of, waiting_for_instances
+from slurm_plugin.mig.due import MOST_IN_A_RUN, STARTS_S, cuts_due
+from slurm_plugin.mig.gpu_state import NodeLook, Past, holder_name
 from slurm_plugin.mig.guaranteed_shapes import needs
 from slurm_plugin.mig.planner import RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, inputs
 from slurm_plugin.mig.steps import PlannedRepartition
-from slurm_plugin.quota.demand import node_capacity, waits_for_others
+from slurm_plugin.quota.demand import (
+    holdings,
+    node_capacity,
+    waits_for_others,
+    waits_for_quota,
+)
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.state import used_by_tenant
 from slurm_plugin.slurm_config.gres import types_by_kind
 
-EVERY_S = 180.0
-"""Seconds between two runs of cron, as etc/slicewise.cron has it."""
+EVERY_S = 30.0
+"""Seconds between two runs, as etc/slicewise-rebalance.timer has it."""
 _LATELY_S = 86_400.0
 """Seconds of past use that a tenant's guarantee may claim again, as in the product."""
 _NOT_CUT = "its boards are not known"
@@ -77,7 +85,7 @@ class SiteRecuts:
         self._cuts = {node.name: NodeCuts(node, self._types) for node in with_boards}
         self._every_s = every_s
         self._due_s = self._after(model.now_s)
-        self._left: deque[PlannedRepartition] = deque()
+        self._left = 0
         self._work: _Work | None = None
         self._runs: deque[RunRecord] = deque()
         self._ended_s: dict[str, float] = {}
@@ -94,7 +102,7 @@ class SiteRecuts:
             return inf
         work = self._work
         if work is None:
-            return self._model.now_s if self._left else self._due_s
+            return self._due_s
         due_s = work.cut_until_s
         if due_s is None:
             due_s = work.began_s + self._settings.repartition.move_s
@@ -120,15 +128,14 @@ class SiteRecuts:
         now_s, work = self._model.now_s, self._work
         if work is not None:
             return self._go_on(work)
-        if self._left:
-            self._begin(self._left.popleft())
-            return True
         if now_s < self._due_s:
             return False
         self._due_s = self._after(now_s)
-        if self._may_pay():
-            self._left.extend(self._plan())
-        return bool(self._left)
+        due = self._plan() if self._may_pay() else ()
+        self._left = (self._left or MOST_IN_A_RUN) - 1 if due else 0
+        if due:
+            self._begin(due[0])
+        return bool(due)
 
     def _after(self, now_s: float) -> float:
         return (now_s // self._every_s + 1) * self._every_s
@@ -137,6 +144,8 @@ class SiteRecuts:
         self._model.reserve_node(planned.node)
         now_s, cuts = self._model.now_s, self._cuts[planned.node]
         self._work = _Work(planned, now_s, now_s, self._free(planned.node))
+        for job_id in self._ending(planned):
+            self._model.requeue(job_id)
         # As the product checks before anything is done: a plan may have no order of devices.
         if not cuts.can_be(planned, self._held(planned.node) - cuts.going(planned)):
             self._end(self._work, is_done=False)
@@ -164,6 +173,17 @@ class SiteRecuts:
         going = self._cuts[planned.node].going(planned)
         return bool(going & self._held(planned.node))
 
+    def _ending(self, planned: PlannedRepartition) -> Sequence[int]:
+        """The jobs on loan that the repartition ends, of those that hold what is destroyed."""
+        going = self._cuts[planned.node].going(planned)
+        there = self._model.devices(planned.node).items() if planned.ends else ()
+        holding = {job_id for job_id, indices in there if indices & going}
+        return [
+            job.job_id
+            for job in self._model.jobs
+            if job.job_id in holding and holder_name(job) in planned.ends
+        ]
+
     def _held(self, name: str) -> frozenset[int]:
         return frozenset(i for those in self._model.devices(name).values() for i in those)
 
@@ -185,8 +205,8 @@ class SiteRecuts:
         )
         self._work = None
         if not is_done:
-            self._left.clear()
-        self._due_s = self._after(now_s)
+            self._left = 0
+        self._due_s = now_s + STARTS_S if self._left else self._after(now_s)
 
     def _count(self, work: _Work) -> None:
         """Count what the node had free since the last look."""
@@ -217,7 +237,8 @@ class SiteRecuts:
         kinds = self._instance_types
         since_s = self._model.now_s - self._settings.repartition.horizon_s
         return any(ended_s > since_s for ended_s in self._ended_s.values()) or any(
-            waits_for_others(job) and any(kind in kinds for kind in job.gpus)
+            (waits_for_others(job) or (job.qos == qos_name(job.account) and waits_for_quota(job)))
+            and any(kind in kinds for kind in job.gpus)
             for job in self._model.jobs
         )
 
@@ -236,12 +257,15 @@ class SiteRecuts:
         runs = (*self._runs, *_running(jobs))
         room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
         horizon_s = settings.repartition.horizon_s
+        owed = owed_tasks(policy, holdings(jobs, self._partitions, settings.costs))
         return SiteObservation(
             looks=tuple(self._looks()),
             jobs=tuple(map(_that_stays, (job for job in jobs if job.state in ALLOTTED))),
             indices=self._indices(),
             waiting=tuple(
-                waiting_for_instances(jobs, self._partitions, room, settings.costs, now_s)
+                waiting_for_instances(
+                    jobs, self._partitions, room, settings.costs, now_s, owed=owed
+                )
             ),
             in_use=in_use(runs, now_s - horizon_s, now_s),
             needed=needs(
@@ -250,6 +274,7 @@ class SiteRecuts:
             shapes=frozenset(self._instance_types),
             past=Past({}, {gpu: int(now_s - at_s) for gpu, at_s in self._ended_s.items()}),
             move_s=0,
+            term_s=settings.lending.term_s,
             at_s=now_s,
         )
 
@@ -273,8 +298,11 @@ class SiteRecuts:
 
 
 def _that_stays(job: JobView) -> JobView:
-    """The job as one that can't move: nothing here tells a replica to."""
-    return replace(job, admin_comment="") if job.admin_comment else job
+    """The job as one that can't move: nothing here tells a replica to, or ends it."""
+    tag = JobTag.find(job.admin_comment)
+    if tag is None or tag.service is None:
+        return job
+    return replace(job, admin_comment="", qos="")
 
 
 def _running(jobs: Iterable[JobView]) -> Iterator[RunRecord]:

@@ -180,6 +180,12 @@ class SlurmModel:
                 record.returns_held = True
                 self._state.wait_again(record)
 
+    def requeue(self, target: Target) -> None:
+        """End the runs, as a preemption does: who may be requeued waits again, others are gone."""
+        for record in self._records(target):
+            if record.state is JobState.RUNNING:
+                self._state.stop(record, "PREEMPTED", returns=record.request.requeues)
+
     def finish(self, target: Target) -> None:
         """End, by themselves, runs that were told to end and go on (``ModelRequest.finishes``)."""
         for record in self._records(target):

@@ -580,6 +580,7 @@ class RepartitionPlannedJson(TypedDict):
     before: str
     after: str
     moves: list[Any]
+    ends: list[str]
     reason: str
     gain_millislice_s: int
     drained_millislice_s: int

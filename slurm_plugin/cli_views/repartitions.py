@@ -48,6 +48,7 @@ def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
             column("GPU", (one.gpu_uuid for one in planned), rank=3),
             column("change", (change_text(one.before, one.after) for one in planned), folds=True),
             column("moves", (", ".join(one.moves) or NOTHING for one in planned), folds=True),
+            column("ends", (", ".join(one.ends) or NOTHING for one in planned), folds=True),
             column("gain (slice-s)", gains, right=True, rank=1),
             column("drained", drained, right=True, rank=1),
             column("why", (one.reason for one in planned), folds=True, rank=2),
@@ -63,6 +64,7 @@ def planned_json(planned: PlannedRepartition) -> "RepartitionPlannedJson":
         "before": placements_text(planned.before),
         "after": placements_text(planned.after),
         "moves": list(planned.moves),
+        "ends": list(planned.ends),
         "reason": planned.reason,
         "gain_millislice_s": planned.gain_millislice_s,
         "drained_millislice_s": planned.drained_millislice_s,
@@ -98,8 +100,13 @@ def dry_run_lines(planned: PlannedRepartition) -> list[str]:
 
 
 def _move_words(planned: PlannedRepartition, gone: Sequence[Placement]) -> str:
+    words = []
     if planned.moves:
-        return f"{', '.join(planned.moves)}: a successor first, then the end"
+        words.append(f"{', '.join(planned.moves)}: a successor first, then the end")
+    if planned.ends:
+        words.append(f"{', '.join(planned.ends)}: requeued, for a job that is owed its type")
+    if words:
+        return "; ".join(words)
     return f"wait until no job holds {placements_text(gone)}" if gone else "nothing is destroyed"
 
 
@@ -146,6 +153,7 @@ def repartition_facts(repartition: Repartition) -> Facts:
         "before": Text(placements_text(planned.before) or _FREE),
         "after": Text(placements_text(planned.after) or _FREE),
         "moves": Text(", ".join(planned.moves) or "none"),
+        "ends": Text(", ".join(planned.ends) or "none"),
         "why": Text(planned.reason),
         "gain": Text(f"{slice_seconds_text(planned.gain_millislice_s)} slice-seconds"),
         "drained": Text(f"{slice_seconds_text(planned.drained_millislice_s)} slice-seconds"),

@@ -22,8 +22,8 @@ from slurm_plugin.ledger_tables import reads
 from slurm_plugin.ledger_tables.journal_entries import entries_of, newest_of, with_steps
 from slurm_plugin.ledger_tables.rebalance_tables import rebalance_runs, rebalance_steps
 
-KEPT_DAYS = 90
-"""Days for which runs are kept. A run every three minutes writes 3,400 rows a day."""
+KEPT_DAYS = 14
+"""Days for which runs are kept. A run every half a minute writes 23,000 rows a day."""
 
 
 class Rebalances(LedgerPart):

@@ -55,6 +55,7 @@ class Repartitions(LedgerPart):
             "before": _written(planned.before),
             "after": _written(planned.after),
             "moves": list(planned.moves),
+            "ends": list(planned.ends),
             "reason": planned.reason,
             "author": author,
             "gain_millislice_s": planned.gain_millislice_s,
@@ -208,6 +209,7 @@ def _repartition_of(row: Row[Any], records: tuple[RepartitionStepRecord, ...]) -
         reason=row.reason,
         gain_millislice_s=row.gain_millislice_s,
         drained_millislice_s=row.drained_millislice_s,
+        ends=tuple(row.ends),
     )
     return Repartition(
         repartition_id=row.id,

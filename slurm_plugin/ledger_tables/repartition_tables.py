@@ -50,6 +50,7 @@ recuts = Table(
     Column("gres_conf", Text),
     Column("begun_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("ended_at", DateTime(timezone=True)),
+    Column("ends", JSONB, nullable=False, server_default="[]"),
     CheckConstraint(f"state IN ({_listed(RepartitionState)})", name="state_known"),
     CheckConstraint("(ended_at IS NULL) = (state IN ('running', 'stuck'))", name="ended_at_end"),
     Index("ix_recuts_newest", "cluster", "id"),

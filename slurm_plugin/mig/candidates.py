@@ -14,10 +14,13 @@ class JobHolder:
 
     Attributes:
         ends_in_s: seconds until it ends at the latest; None if unknown.
+        on_loan_s: seconds for which it has run on borrowed quota, so that it may be ended for a job
+            that is owed its type; None if it may not.
     """
 
     name: str
     ends_in_s: int | None = None
+    on_loan_s: int | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class InstanceState:
 
     placement: Placement
     holder: JobHolder | ReplicaHolder | None = None
+
+    @property
+    def on_loan_s(self) -> int | None:
+        """Seconds for which a job that may be ended has held it; None if none does."""
+        return self.holder.on_loan_s if isinstance(self.holder, JobHolder) else None
 
 
 @dataclass(frozen=True)
@@ -66,11 +74,13 @@ class LayoutChange:
     Attributes:
         drained_millislice_s: what is not available meanwhile, including the second instances that
             moving replicas take.
+        lost_millislice_s: what jobs on loan have run that end for it.
     """
 
     destroyed: tuple[InstanceState, ...]
     created: tuple[Placement, ...]
     drained_millislice_s: int
+    lost_millislice_s: int = 0
 
     @cached_property
     def moves(self) -> Mapping[str, int]:
@@ -85,9 +95,22 @@ class LayoutChange:
 
         A replica that moves takes a free one elsewhere.
         """
+        return self._more(self.spent)
+
+    @cached_property
+    def more_in_reach(self) -> Mapping[str, int]:
+        """The same of instances that are free or on loan: what jobs within guarantees may get."""
+        return self._more(Counter(one.placement.profile for one in self.destroyed))
+
+    def _more(self, gone: Mapping[str, int]) -> Mapping[str, int]:
         more = Counter(one.profile for one in self.created)
-        more.subtract(one.placement.profile for one in self.destroyed)
+        more.subtract(gone)
         return {profile: count for profile, count in more.items() if count}
+
+    @cached_property
+    def ends(self) -> int:
+        """Number of instances whose jobs on loan end for it."""
+        return sum(one.on_loan_s is not None for one in self.destroyed)
 
     @cached_property
     def fewer(self) -> Mapping[str, int]:
@@ -98,7 +121,7 @@ class LayoutChange:
     @cached_property
     def spent(self) -> Mapping[str, int]:
         """Free instances that are gone before the first new one exists, by profile."""
-        return Counter(one.placement.profile for one in self.destroyed)
+        return Counter(one.placement.profile for one in self.destroyed if one.on_loan_s is None)
 
 
 def changes(
@@ -108,11 +131,18 @@ def changes(
     costs_millislices: Mapping[str, int],
     repartition_s: int,
 ) -> Iterator[LayoutChange]:
-    """All changes that create instances of wanted profiles and destroy only those in their way."""
+    """All changes that create instances of wanted profiles and destroy only those in their way.
+
+    Jobs stay, except those on loan that may be ended.
+    """
     there = {one.placement: one for one in gpu.instances}
     if not found.is_legal(there):
         return
-    fixed = {one for one, instance in there.items() if isinstance(instance.holder, JobHolder)}
+    fixed = {
+        one
+        for one, instance in there.items()
+        if isinstance(instance.holder, JobHolder) and instance.on_loan_s is None
+    }
     open_places = [
         one
         for one in found.placements
@@ -123,7 +153,13 @@ def changes(
         if found.is_legal((*(there.keys() - in_the_way), *created)):
             destroyed = tuple(there[one] for one in sorted(in_the_way))
             yield LayoutChange(
-                destroyed, created, _drained(destroyed, created, costs_millislices, repartition_s)
+                destroyed,
+                created,
+                _drained(destroyed, created, costs_millislices, repartition_s),
+                sum(
+                    costs_millislices[one.placement.profile] * (one.on_loan_s or 0)
+                    for one in destroyed
+                ),
             )
 
 

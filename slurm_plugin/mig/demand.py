@@ -15,7 +15,9 @@ from slurm_plugin.mig.guaranteed_shapes import Needs
 from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
 from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.attainable import highest_ceilings
-from slurm_plugin.quota.demand import is_managed, waits_for_others
+from slurm_plugin.quota.demand import is_managed, waits_for_others, within_guarantees
+from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.tenants import guaranteed_types
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.slurm_config.gres import ProfileKind
 
@@ -30,11 +32,13 @@ class Awaited(NamedTuple):
     Attributes:
         waited_s: seconds for which the job has waited.
         is_guaranteed: whether the job is in its tenant's own QOS.
+        is_owed: whether its tenant is guaranteed this very instance, by type (``owed_tasks``).
     """
 
     gres_type: str
     waited_s: int
     is_guaranteed: bool
+    is_owed: bool = False
 
 
 def profiles_by_type(board: Board, types: Mapping[ProfileKind, str]) -> Mapping[str, str]:
@@ -60,7 +64,12 @@ def demand(
     their part of the demand.
     """
     mine = [
-        InstanceRequest(profiles[one.gres_type], one.waited_s, is_guaranteed=one.is_guaranteed)
+        InstanceRequest(
+            profiles[one.gres_type],
+            one.waited_s,
+            is_guaranteed=one.is_guaranteed,
+            is_owed=one.is_owed,
+        )
         for one in waiting
         if one.gres_type in profiles
     ]
@@ -93,16 +102,23 @@ def waiting_for_instances(
     room: Mapping[str, int],
     costs: Mapping[str, Millislices],
     now_s: float,
+    *,
+    owed: Mapping[int, int],
 ) -> Iterator[Awaited]:
     """Each instance for which a job waits because other jobs hold those that exist.
 
     Jobs that wait for quota, a time or another job do not count: an instance would not help them.
+    Those that are ``owed`` theirs do count while their tenant takes quota back.
     Slurm gives the reason Priority also to tasks that will be over their tenant's quota once the
     first tasks run. So for each account no more tasks count than its ``room`` in millislices lets
     run.
     """
     left = dict(room)
-    those = (job for job in jobs if waits_for_others(job) and is_managed(job, partitions))
+    those = (
+        job
+        for job in jobs
+        if (waits_for_others(job) or job.job_id in owed) and is_managed(job, partitions)
+    )
     for job in sorted(those, key=lambda job: -job.priority):
         cost, count = run_cost(job.gpus, costs), max(1, len(job.untouched))
         if cost and job.account in left:
@@ -110,9 +126,27 @@ def waiting_for_instances(
             left[job.account] -= count * cost
         since_s = job.eligible_s or job.submit_s or now_s
         waited_s = max(0, int(now_s - since_s))
+        is_own = job.qos == qos_name(job.account)
         for kind, each in job.gpus.items():
-            one = Awaited(kind, waited_s, job.qos == qos_name(job.account))
-            yield from [one] * (each * count)
+            for task in range(count):
+                one = Awaited(kind, waited_s, is_own, is_owed=task < owed.get(job.job_id, 0))
+                yield from [one] * each
+
+
+def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
+    """How many tasks of each waiting job are owed their instances, by job id.
+
+    They fit into what is left of their tenants' guaranteed quota, which also names all types that
+    they ask for.
+    """
+    types = guaranteed_types(policy)
+    if not types:
+        return {}
+    return Counter(
+        job.job_id
+        for job in within_guarantees(there, policy)
+        if job.gpus.keys() <= types.get(job.account, {}).keys()
+    )
 
 
 def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:

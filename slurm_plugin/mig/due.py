@@ -14,6 +14,11 @@ from slurm_plugin.mig.steps import PlannedRepartition
 from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.node_lines import positions
 
+MOST_IN_A_RUN = 8
+"""Most repartitions that one run makes, one after the other, each by a plan of its own."""
+STARTS_S = 10.0
+"""Seconds between two of them: Slurm first starts what waited for the node, which the next one may
+reserve again."""
 _NAMED = 3
 """Most nodes that a line names."""
 

@@ -16,6 +16,7 @@ from cluster.mig.inventory import Gpu as SeenGpu
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.slurm.node_states import RESERVED
+from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.checks import differences, unfit
 from slurm_plugin.mig.steps import Repartition
@@ -23,8 +24,6 @@ from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.node_lines import Positions, room
 
 Holder = JobHolder | ReplicaHolder
-_RANK = {JobHolder: 0, ReplicaHolder: 1, type(None): 2}
-"""Order in which instances are chosen to stay fixed: those that can't move anyway come first."""
 
 _OLD_S = 86_400
 _OWN_LINE = re.compile(r"\s*NodeName\s*=\s*([\w.-]+)(?=\s)", re.IGNORECASE)
@@ -156,9 +155,13 @@ def holders(
     jobs: Iterable[JobView],
     indices: Mapping[int, Mapping[str, frozenset[int]]],
     now_s: float,
+    *,
     move_s: int,
+    term_s: float,
 ) -> Mapping[int, Holder]:
     """The holder of each of the node's devices that is held, by Slurm's index.
+
+    Jobs on loan may be ended once they have run for ``term_s``.
 
     Users can write lines into their jobs' names that look like Slurm's, and so claim devices or
     hide their own. So the holder of a device that no job, or more than one, seems to hold counts as
@@ -166,7 +169,7 @@ def holders(
     """
     named = defaultdict[int, list[Holder]](list)
     for job in jobs:
-        holder = _holding(job, now_s, move_s)
+        holder = _holding(job, now_s, move_s, term_s)
         for index in indices.get(job.job_id, {}).get(node.name, ()):
             named[index].append(holder)
     return {
@@ -182,7 +185,7 @@ def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tup
     """
     last: dict[str, tuple[str, Placement]] = {}
     there = [(gpu.name, one) for gpu in found if not gpu.in_work for one in gpu.instances]
-    for name, one in sorted(there, key=lambda pair: _RANK[type(pair[1].holder)]):
+    for name, one in sorted(there, key=lambda pair: _rank(pair[1])):
         last.setdefault(one.placement.profile, (name, one.placement))
     fixed = {place for profile, place in last.items() if profile not in elsewhere}
     names = {name for name, _ in fixed}
@@ -199,10 +202,25 @@ def with_last_ones(found: Sequence[GpuState], elsewhere: Collection[str]) -> tup
     )
 
 
+def _rank(instance: InstanceState) -> int:
+    """The place in the order in which instances are chosen to stay fixed: those that can't move
+    anyway come first.
+    """
+    match instance.holder:
+        case JobHolder(on_loan_s=None):
+            return 0
+        case ReplicaHolder():
+            return 1
+        case JobHolder():
+            return 2
+        case None:
+            return 3
+
+
 def _fixed(instance: InstanceState) -> InstanceState:
     match instance.holder:
         case JobHolder():
-            return instance
+            return replace(instance, holder=replace(instance.holder, on_loan_s=None))
         case ReplicaHolder(name=name):
             return replace(instance, holder=JobHolder(name))
         case None:
@@ -210,17 +228,31 @@ def _fixed(instance: InstanceState) -> InstanceState:
             return replace(instance, holder=JobHolder("the last of its type", 0))
 
 
-def _holding(job: JobView, now_s: float, move_s: int) -> Holder:
+def _holding(job: JobView, now_s: float, move_s: int, term_s: float) -> Holder:
     tag = JobTag.find(job.admin_comment)
     is_task = job.array_job_id is not None
-    name = f"job {job.task}"
+    name = holder_name(job)
     if job.state is JobState.COMPLETING:
         return JobHolder(name, 0)
     if tag is None or tag.service is None or not is_task:
-        return JobHolder(name, None if job.end_s is None else max(0, int(job.end_s - now_s)))
+        ends_in_s = None if job.end_s is None else max(0, int(job.end_s - now_s))
+        return JobHolder(name, ends_in_s, _on_loan_s(job, now_s, term_s))
     of_service = f"{tag.tenant}/{tag.service} ({name})"
     is_one = sum(job.gpus.values()) == 1
     return ReplicaHolder(of_service, move_s) if is_one else JobHolder(of_service)
+
+
+def holder_name(job: JobView) -> str:
+    """A batch job's name in a plan."""
+    return f"job {job.task}"
+
+
+def _on_loan_s(job: JobView, now_s: float, term_s: float) -> int | None:
+    """Seconds for which a job has run on loan; None if it may not be ended, as Slurm has it."""
+    if not is_borrowed(job.qos) or job.state is not JobState.RUNNING or job.start_s is None:
+        return None
+    ran_s = int(now_s - job.start_s)
+    return ran_s if ran_s >= term_s else None
 
 
 def _instances(

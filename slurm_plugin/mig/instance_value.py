@@ -19,12 +19,14 @@ class InstanceRequest:
         waited_s: seconds for which it has waited.
         weight: 1 for an ordinary request; 2 counts as two.
         is_guaranteed: whether it is within its tenant's guaranteed quota.
+        is_owed: whether its tenant's quota also names its type, and covers it.
     """
 
     profile: str
     waited_s: int
     weight: float = 1.0
     is_guaranteed: bool = False
+    is_owed: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,10 @@ as well: whatever the gain, no plan leaves fewer instances than guarantees are u
 instances that tenants only may claim, it leaves fewer only for a job that waits within its own
 tenant's guarantee.
 
+A job that is *owed* its type, which its tenant's quota names, comes before all others if no
+instance of the type is free or on loan. For it jobs on loan are ended, those that lose least, as
+Slurm would preempt them if they held its type.
+
 No plan undoes the last one. While nothing new is asked for, each plan raises what the cluster
 serves, and a GPU that was just cut is left alone until a job asks that did not wait then.
 """
@@ -16,6 +20,7 @@ serves, and a GPU that was just cut is left alone until a job asks that did not 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from fractions import Fraction
 from operator import attrgetter
 
@@ -85,6 +90,7 @@ class GpuPlan:
         reason: why the GPU is cut, in one line.
         asked: the instances that must be created, placed as if nothing else were. ``create`` has
             further ones that fill the GPU.
+        ends: names of jobs on loan that end first.
     """
 
     gpu: str
@@ -96,6 +102,7 @@ class GpuPlan:
     drained_millislice_s: int
     reason: str
     asked: tuple[Placement, ...]
+    ends: tuple[str, ...] = ()
 
 
 def plan(
@@ -120,6 +127,14 @@ class _Class:
     changes: tuple[LayoutChange, ...]
 
 
+class _For(Enum):
+    """For whom a change is made: any job, one within a guarantee, or one that is owed its type."""
+
+    ANY = "any"
+    GUARANTEED = "guaranteed"
+    OWED = "owed"
+
+
 @dataclass(frozen=True)
 class _Option:
     """A change of one GPU. ``net``: millislice-seconds gained, less ``margin`` times drained."""
@@ -127,6 +142,7 @@ class _Option:
     gpu: GpuState
     change: LayoutChange
     net: int
+    whom: _For = _For.ANY
 
 
 class _Planner:
@@ -150,6 +166,9 @@ class _Planner:
         self._geometry, self._there = geometry(board), _counted(instances)
         self._held = _counted(one for one in instances if not _is_free(one, terms))
         self._free = _counted(one for one in instances if _is_free(one, terms))
+        self._reach = _counted(
+            one for one in instances if _is_free(one, terms) or one.on_loan_s is not None
+        )
         self._spare = _counted(instance for _, instance in _spare(gpus))
         # Instances that chosen changes create do not count here: they may not come to exist.
         self._unclaimed = _counted(instances) - Counter(demand.claimed)
@@ -157,6 +176,9 @@ class _Planner:
         self._worth = worth(demand, self._costs, self._held, terms.horizon_s)
         own = InstanceDemand(tuple(one for one in demand.waiting if one.is_guaranteed))
         self._worth_to_owners = worth(own, self._costs, self._held, terms.horizon_s)
+        owed = InstanceDemand(tuple(one for one in demand.waiting if one.is_owed))
+        self._worth_if_owed = worth(owed, self._costs, self._held, terms.horizon_s)
+        self._owed = frozenset(one.profile for one in owed.waiting)
         self._classes = self._alike(self._geometry)
         self._chosen: dict[str, _Option] = {}
 
@@ -172,12 +194,12 @@ class _Planner:
         targets = _targets(self._gpus, best)
         left, chosen, steps = list(best), [], []
         while left:
-            option = max(left, key=self._net_now)
+            option = max(left, key=lambda one: (one.whom is _For.OWED, self._net_now(one)))
             left.remove(option)
             chosen.append(option)
             steps.append(self._step(option, targets))
             self._take(option)
-            self._there.update(option.change.more)
+            self._there.update(option.change.more_in_reach)
         for option, step in zip(chosen, steps, strict=True):
             created = self._full(option)
             rest = Counter(one.profile for one in created)
@@ -204,14 +226,18 @@ class _Planner:
     def _filled(self, *, by_cost: bool) -> Sequence[_Option]:
         """Choose changes: the next best while one pays, then better ones in exchange.
 
-        Last, jobs that still wait within a guarantee get what other tenants only may claim.
+        First, jobs get what they are owed. Last, jobs that still wait within a guarantee get what
+        other tenants only may claim.
         """
+        while self._owed and (option := self._best(_For.OWED)):
+            self._take(option)
         while option := self._best(by_cost=by_cost):
             self._take(option)
         for _ in range(_ROUNDS):
-            if not sum(self._exchange(option) for option in tuple(self._chosen.values())):
+            others = [one for one in self._chosen.values() if one.whom is not _For.OWED]
+            if not sum(self._exchange(option) for option in others):
                 break
-        while option := self._best(by_cost=by_cost, to_owners=True):
+        while option := self._best(_For.GUARANTEED, by_cost=by_cost):
             self._take(option)
         chosen = tuple(self._chosen.values())
         for option in chosen:
@@ -239,7 +265,7 @@ class _Planner:
         self._take(best)
         return True
 
-    def _best(self, *, by_cost: bool = False, to_owners: bool = False) -> _Option | None:
+    def _best(self, whom: _For = _For.ANY, *, by_cost: bool = False) -> _Option | None:
         nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
         nodes |= {option.gpu.node for option in self._chosen.values()}
         is_full = len(nodes) >= self._terms.nodes_at_once
@@ -252,10 +278,10 @@ class _Planner:
             ]
             for change in alike.changes if gpus else ():
                 drained = change.drained_millislice_s
-                net = self._net_of(change, to_owners=to_owners)
+                net = self._net_of(change, whom)
                 score = net / drained if by_cost else net
                 if net > 0 and score > most and (gpu := self._first(gpus, nodes, change)):
-                    found, most = _Option(gpu, change, net), score
+                    found, most = _Option(gpu, change, net, whom), score
         return found
 
     def _first(
@@ -272,7 +298,7 @@ class _Planner:
                 return gpu
         return None
 
-    def _net_of(self, change: LayoutChange, *, to_owners: bool) -> int:
+    def _net_of(self, change: LayoutChange, whom: _For) -> int:
         """Net gain of a change beside the chosen ones; 0 if the change is not possible.
 
         It is possible if replicas that move find free instances, and what guarantees need stays.
@@ -280,9 +306,16 @@ class _Planner:
         drained = change.drained_millislice_s
         if any(self._spare[profile] < count for profile, count in change.spent.items()):
             return 0
+        if whom is _For.OWED and _within(self._unclaimed, change.fewer):
+            gain = self._worth_if_owed.gain(self._reach, change.more_in_reach)
+            # What others lose decides who loses, and not whether a guarantee holds.
+            lost = min(change.lost_millislice_s, round(gain) // 2)
+            return round(gain) - self._terms.margin * drained - lost
+        if change.ends or whom is _For.OWED:
+            return 0
         if _within(self._beyond, change.fewer):
             return self._net(change.more, drained)
-        if not to_owners or not _within(self._unclaimed, change.fewer):
+        if whom is _For.ANY or not _within(self._unclaimed, change.fewer):
             return 0
         gain = self._worth_to_owners.gain(self._free, change.more)
         return round(gain) - self._terms.margin * drained
@@ -297,6 +330,7 @@ class _Planner:
     def _take(self, option: _Option) -> None:
         self._chosen[option.gpu.name] = option
         self._free.update(option.change.more)
+        self._reach.update(option.change.more_in_reach)
         self._spare.subtract(option.change.spent)
         self._beyond.subtract(option.change.fewer)
         self._unclaimed.subtract(option.change.fewer)
@@ -304,6 +338,7 @@ class _Planner:
     def _drop(self, option: _Option) -> None:
         del self._chosen[option.gpu.name]
         self._free.subtract(option.change.more)
+        self._reach.subtract(option.change.more_in_reach)
         self._spare.update(option.change.spent)
         self._beyond.update(option.change.fewer)
         self._unclaimed.update(option.change.fewer)
@@ -322,18 +357,20 @@ class _Planner:
     def _wanted(self, gpu: GpuState) -> frozenset[str]:
         """Profiles that may be cut out of a GPU.
 
-        Out of a GPU that was just cut these are only the profiles that were asked for since.
+        Out of a GPU that was just cut these are only the profiles that were asked for since, or
+        are owed.
         """
         cut_ago_s = gpu.cut_ago_s
         if cut_ago_s is None or cut_ago_s >= self._terms.horizon_s:
             return self._demand.profiles
-        return frozenset(w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s)
+        return self._owed | {w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s}
 
     def _step(self, option: _Option, targets: _Targets) -> GpuPlan:
         gpu, change = option.gpu, option.change
         gone = {one.placement for one in change.destroyed}
         asked = tuple(sorted(change.created))
-        movers = [one for one in gpu.instances if one.placement in gone and one.holder]
+        held = [one for one in gpu.instances if one.placement in gone and one.holder]
+        movers = [one for one in held if isinstance(one.holder, ReplicaHolder)]
         return GpuPlan(
             gpu=gpu.name,
             node=gpu.node,
@@ -344,6 +381,7 @@ class _Planner:
             drained_millislice_s=change.drained_millislice_s,
             reason=self._reason(change),
             asked=asked,
+            ends=tuple(one.holder.name for one in held if isinstance(one.holder, JobHolder)),
         )
 
     def _reason(self, change: LayoutChange) -> str:
@@ -355,6 +393,8 @@ class _Planner:
         )
         gone = Counter(one.placement.profile for one in change.destroyed)
         moving = f", {sum(change.moves.values())} of them after a move" if change.moves else ""
+        if change.ends:
+            moving += f", {change.ends} of them on loan, for jobs that are owed theirs"
         less = ", ".join(f"{count} {name}" for name, count in sorted(gone.items()))
         return f"{created}; less: {less}{moving}" if less else created
 
@@ -370,10 +410,15 @@ def _rest_words(rest: Mapping[str, int]) -> str:
 
 def _least(found: Iterable[LayoutChange]) -> tuple[LayoutChange, ...]:
     """Of changes with the same effect, the one that drains the least, then the first in order."""
-    least: dict[tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]], LayoutChange] = {}
-    for one in sorted(found, key=lambda one: (one.drained_millislice_s, sorted(one.created))):
-        least.setdefault((frozenset(one.more.items()), frozenset(one.spent.items())), one)
+    least: dict[tuple[frozenset[tuple[str, int]], ...], LayoutChange] = {}
+    for one in sorted(found, key=_loss):
+        effects = one.more, one.more_in_reach, one.spent
+        least.setdefault(tuple(frozenset(those.items()) for those in effects), one)
     return tuple(least.values())
+
+
+def _loss(change: LayoutChange) -> tuple[int, Sequence[Placement]]:
+    return change.drained_millislice_s + change.lost_millislice_s, sorted(change.created)
 
 
 def _is_free(instance: InstanceState, terms: RepartitionTerms) -> bool:
@@ -400,8 +445,8 @@ def _nameless(gpu: GpuState) -> GpuState:
 
 def _anybody(instance: InstanceState) -> InstanceState:
     match instance.holder:
-        case JobHolder():
-            return InstanceState(instance.placement, JobHolder(""))
+        case JobHolder(on_loan_s=on_loan_s):
+            return InstanceState(instance.placement, JobHolder("", on_loan_s=on_loan_s))
         case ReplicaHolder(move_s=move_s):
             return InstanceState(instance.placement, ReplicaHolder("", move_s))
         case None:

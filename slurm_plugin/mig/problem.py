@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from cluster.language.jobs import JobView
 from cluster.language.mig_profiles import Board
@@ -38,6 +39,7 @@ class SiteObservation:
         needed: instances that guarantees need.
         shapes: types that jobs may ask for although no GPU is cut into them.
         move_s: seconds for which a replica and its successor both hold an instance.
+        term_s: seconds for which a job on loan is left alone after its start.
         at_s: Unix seconds of the look.
     """
 
@@ -50,6 +52,7 @@ class SiteObservation:
     shapes: frozenset[str]
     past: Past
     move_s: int
+    term_s: float
     at_s: float
 
 
@@ -154,10 +157,14 @@ def _gpus(seen: SiteObservation, out: Collection[str]) -> Iterator[tuple[Board, 
     for job in seen.jobs:
         for node in job.nodes:
             jobs[node].append(job)
+    # Where nothing is owed, no job ends for another one: GPUs are alike then, whose jobs they hold.
+    term_s = seen.term_s if any(one.is_owed for one in seen.waiting) else inf
     for look in seen.looks:
         name = look.node.name
         if name in out:
             yield from gpus_in_work(look, seen.past)
         else:
-            held = holders(look.node, jobs[name], seen.indices, seen.at_s, seen.move_s)
+            held = holders(
+                look.node, jobs[name], seen.indices, seen.at_s, move_s=seen.move_s, term_s=term_s
+            )
             yield from gpus(look, held, seen.past)

@@ -69,6 +69,7 @@ class PlannedRepartition:
         moves: job ids or names of the replicas that leave first, for people to read.
         reason: why the GPU is cut, in one line.
         gain_millislice_s, drained_millislice_s: gain and loss as the plan computed them.
+        ends: jobs on loan that are ended first, for a job that is owed its type.
     """
 
     node: str
@@ -79,6 +80,7 @@ class PlannedRepartition:
     reason: str
     gain_millislice_s: int
     drained_millislice_s: int
+    ends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

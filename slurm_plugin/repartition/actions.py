@@ -114,8 +114,8 @@ class RepartitionActions:
         positions(before, self.site.devices(planned.node, after), staying)
 
     async def _move(self, repartition: Repartition, _direction: Direction) -> str:
-        """Wait until no job holds what is destroyed; replicas are told to move, other jobs are
-        waited for.
+        """Wait until no job holds what is destroyed; replicas are told to move, jobs on loan that
+        the plan names end, other jobs are waited for.
         """
         name = repartition.planned.node
         going = self._going(repartition, await self._look(repartition), Direction.FORWARD)
@@ -126,6 +126,9 @@ class RepartitionActions:
             if now_s - began_s >= self.move_s:
                 raise _busy(name, jobs, self.move_s)
             told |= jobs
+            if jobs and (names := repartition.planned.ends):
+                with suppress(SlicewiseError):
+                    await self.site.end_loans(jobs, names)
             if jobs:
                 await self.site.leave(
                     jobs,

@@ -19,6 +19,8 @@ from cluster.rpc.messages import EvictRequest
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import maintenance, node_command
+from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.mig.gpu_state import holder_name
 from slurm_plugin.mig.steps import Direction, Repartition
 from slurm_plugin.repartition.survey import probe
 from slurm_plugin.slurm_config import gres as slurm_gres
@@ -71,6 +73,13 @@ class ClusterSite:
         """Tell replicas to move; a daemon that does not answer now is told the next time."""
         with suppress(SlicewiseError):
             await self._daemon.ask(EvictRequest(job_ids=tuple(sorted(job_ids)), why=why))
+
+    async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
+        """Requeue those of these jobs."""
+        for job in await self._slurm.jobs():
+            is_meant = job.job_id in job_ids and holder_name(job) in names
+            if is_meant and job.state is JobState.RUNNING and is_borrowed(job.qos):
+                await maintenance.requeue(job.job_id)
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """The node's GPUs, by its driver."""

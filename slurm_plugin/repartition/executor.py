@@ -50,6 +50,10 @@ class Executor:
         await self._end(repartition, due.state)
         return await self._read(repartition)
 
+    async def wait(self, seconds: float) -> None:
+        """Let that much time pass."""
+        await self._work.site.wait(seconds)
+
     async def _step(self, repartition: Repartition, due: Next) -> Repartition:
         begin, end = self._journal.begin_step, self._journal.end_step
         record_id = await asyncio.to_thread(begin, repartition.repartition_id, due)

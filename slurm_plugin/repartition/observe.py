@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 from cluster.language.jobs import ALLOTTED
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
-from slurm_plugin.mig.demand import in_use, move_s, repartition_s, room_of, waiting_for_instances
+from slurm_plugin.mig.demand import (
+    in_use,
+    move_s,
+    owed_tasks,
+    repartition_s,
+    room_of,
+    waiting_for_instances,
+)
 from slurm_plugin.mig.gpu_state import Past, past
 from slurm_plugin.mig.guaranteed_shapes import needs
 from slurm_plugin.mig.planner import RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, SitePlanInput, inputs
 from slurm_plugin.mig.steps import RepartitionStep
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.state import used_by_tenant
 from slurm_plugin.state.node_looks import NodeRecords, node_looks, node_records, types_of
@@ -62,11 +70,14 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     nodes = await slurm.nodes()
     looks = await asyncio.to_thread(node_looks, settings, on_disk.records, nodes, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
+    owed = owed_tasks(on_disk.policy, holdings(jobs, partitions, settings.costs))
     seen = SiteObservation(
         looks=looks,
         jobs=holding,
         indices=indices,
-        waiting=tuple(waiting_for_instances(jobs, partitions, room, settings.costs, now_s)),
+        waiting=tuple(
+            waiting_for_instances(jobs, partitions, room, settings.costs, now_s, owed=owed)
+        ),
         in_use=in_use(runs, since_s, now_s),
         needed=needs(
             on_disk.policy, jobs, runs, partitions, costs=settings.costs, models=settings.models
@@ -74,6 +85,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
         shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),
         past=on_disk.past,
         move_s=move_s(on_disk.step_seconds, _MOVE_S),
+        term_s=settings.lending.term_s,
         at_s=now_s,
     )
     took_s = repartition_s(on_disk.step_seconds, settings.repartition.repartition_s)

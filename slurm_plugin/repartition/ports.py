@@ -46,6 +46,12 @@ class RepartitionPort(Protocol):
         """Tell those jobs that are replicas to move; must be repeated every few seconds."""
         ...
 
+    async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
+        """End those of these jobs that have one of these names and run on loan, as Slurm preempts;
+        may be repeated.
+        """
+        ...
+
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """The node's GPUs, as its driver shows them now."""
         ...

@@ -49,6 +49,18 @@ async def test_another_failure_to_end_a_reservation_is_said(slurm: Path) -> None
         await maintenance.release("slicewise_recut_1")
 
 
+async def test_a_job_is_requeued_and_cancelled_only_if_it_may_not_be(slurm: Path) -> None:
+    command(slurm, "scancel", "exit 0")
+    command(slurm, "scontrol", "exit 0")
+    await maintenance.requeue(7)
+    command(slurm, "scontrol", "echo Job/step already completing or completed >&2; exit 1")
+    await maintenance.requeue(8)
+    command(slurm, "scontrol", "echo Requested operation is presently disabled >&2; exit 1")
+    await maintenance.requeue(9)
+    asked = [f"scontrol requeue {job_id}" for job_id in (7, 8, 9)]
+    assert given(slurm) == [*asked, "scancel 9"]
+
+
 async def test_only_our_own_drain_is_taken_back(slurm: Path) -> None:
     command(slurm, "scontrol", "exit 0")
     command(slurm, "sinfo", "echo slicewise re-cut 7: x")

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from site_world import BEGIN_S, past, slicewise, tenants
+from scripted import policy_of, tenant
+from site_world import BEGIN_S, MUCH, past, slicewise, tenants
 
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster, SimulatedNode
@@ -18,6 +19,7 @@ from simulation.site.records import SiteRecord
 from simulation.site.recuts import EVERY_S
 from simulation.site.requests import NO_NODES, Replayable, replays
 from simulation.snapshot.boards import boards_of, with_pads
+from slurm_plugin.quota.types import Policy
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 CUTTING = Settings.model_validate(
@@ -49,11 +51,12 @@ def ran(
     settings: Settings = CUTTING,
     hours: float = 6,
     down: tuple[Outage, ...] | None = None,
+    policy: Policy | None = None,
 ) -> SiteRecord:
     end_s = BEGIN_S + hours * HOUR_S
     times, can = SiteTimes(BEGIN_S, end_s, end_s), Replayable(on, COSTS)
     found = replays(enumerate(jobs), can, begin_s=BEGIN_S, end_s=end_s)
-    plan = slicewise(tenants(a=4, b=4), settings=settings)
+    plan = slicewise(policy or tenants(a=4, b=4), settings=settings)
     return Site(on, plan, COSTS, found, times, down=down).run()
 
 
@@ -99,13 +102,36 @@ def test_jobs_in_the_way_are_not_ended_for_a_cut():
     assert record.recuts == ()
 
 
+def test_who_is_owed_a_type_gets_it_from_jobs_on_loan_within_the_grace():
+    """b's quota names a large instance. Its board is cut, and lent to a."""
+    small = [past("a", {SMALL: 1}, 0, 3 * HOUR_S) for _ in range(7)]
+    large = past("b", {LARGE: 1}, 1000, 500.0)
+    limits = {"borrowing_limit_millislices": MUCH, "lending_limit_millislices": MUCH}
+    for types in ({LARGE: 1}, {}):
+        owner = tenant("b", 4000, type_nominals=types, **limits)
+        policy = policy_of(tenant("a", 3000, **limits), owner)
+        record = ran(site({SMALL: 7}), *small, large, policy=policy)
+        started_s = record.jobs[7].runs[0].start_s - BEGIN_S
+        again = [job for job in record.jobs[:7] if len(job.runs) > 1]
+        if types:
+            assert started_s <= 1000 + 120
+            # Three or four of a's end, all on loan, and begin anew.
+            assert 3 <= len(again) <= 4
+            assert all(job.runs[0].is_on_loan for job in again)
+        else:
+            # A quota in slices alone promises no type.
+            assert started_s >= 3 * HOUR_S
+            assert not again
+
+
 def test_a_gpu_is_chosen_for_which_slurm_has_an_order_of_devices():
     """Jobs hold the first and the last of 28 instances on n0: nothing can be between them."""
     runs_s = [9000.0 if nth in {0, 27} else 100.0 for nth in range(28)]
     small = [past("a", {SMALL: 1}, 0, run_s, time_limit_s=9060) for run_s in runs_s]
     record = ran(site({SMALL: 28}, nodes=2), *small, past("b", {LARGE: 1}, 200, 500.0))
     assert {(one.node, one.is_done) for one in record.recuts or ()} == {("n1", True)}
-    assert record.jobs[28].runs[0].start_s <= BEGIN_S + 200 + EVERY_S + 60
+    # It begins when cron runs next, and once small jobs have left a board.
+    assert record.jobs[28].runs[0].start_s <= BEGIN_S + 200 + 2 * EVERY_S + 60
 
 
 def test_a_node_that_fails_while_it_is_cut_keeps_its_layout():

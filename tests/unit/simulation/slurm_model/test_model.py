@@ -209,6 +209,19 @@ def test_a_requeued_task_comes_back_held():
     assert [run.state for run in one.take_ended()] == ["REQUEUED", "CANCELLED"]
 
 
+def test_a_job_is_requeued_or_gone_as_after_a_preemption():
+    one = model({"a100": 2})
+    again, gone = one.submit(job()), one.submit(job(requeues=False))
+    after(one, 5)
+    for number in (again, gone):
+        one.requeue(number)
+    after(one, 1)
+    states = {shown.job_id: shown.state for shown in one.jobs}
+    assert (states[again], states[gone]) == (JobState.PENDING, JobState.ENDED)
+    one.requeue(again)
+    assert next(shown for shown in one.jobs if shown.job_id == again).restarts == 1
+
+
 def test_a_job_that_may_not_be_requeued_runs_on():
     one = model({"a100": 1})
     number = one.submit(job(requeues=False))

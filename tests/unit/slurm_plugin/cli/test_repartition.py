@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 import typer
-from repartition_world import Crashes, MemoryJournal, RepartitionWorld, inventory_of, planned
+from repartition_world import (
+    BEFORE,
+    Crashes,
+    MemoryJournal,
+    RepartitionWorld,
+    inventory_of,
+    planned,
+)
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board
@@ -87,10 +94,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         return SitePlanInput(boards={}, left_out={"gpu09": "it was never surveyed"}, looks={})
 
     monkeypatch.setenv("SLICEWISE_CONFIG", str(made.path))
+
+    def due() -> DueRepartitions:
+        return DueRepartitions(() if made.world.is_after() else (planned(),))
+
     monkeypatch.setattr(repartition, "opened_ledger", opened)
     for module in (repartition, cluster_run):
         monkeypatch.setattr(module, "gathered", gathered)
-        monkeypatch.setattr(module, "cuts_due", lambda _: DueRepartitions((planned(),)))
+        monkeypatch.setattr(module, "cuts_due", lambda _: due())
     monkeypatch.setattr(cluster_run, "ClusterSite", lambda *_: made.world)
     monkeypatch.setattr(repartition.os, "geteuid", lambda: 0)
     return made
@@ -284,6 +295,7 @@ def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[s
     assert " done " in row
     repartition.show(1)
     assert "resume   forward" in capsys.readouterr().out
+    site.world.layout = set(BEFORE)
     repartition.show_plan(as_json=True)
     (one,) = json.loads(capsys.readouterr().out)["plan"]
     assert one["moves"] == ["vision/bert"]

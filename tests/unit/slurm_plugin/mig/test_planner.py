@@ -191,6 +191,84 @@ def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
     assert only(plan(A100, [*gpus, other], own, TERMS)).gpu == "c"
 
 
+def owed(*profiles: str, waited_s: int = 60) -> InstanceDemand:
+    waits = (
+        InstanceRequest(profile, waited_s, is_guaranteed=True, is_owed=True) for profile in profiles
+    )
+    return InstanceDemand(tuple(waits))
+
+
+def on_loan(name: str, ran_s: int) -> JobHolder:
+    return JobHolder(name, on_loan_s=ran_s)
+
+
+def test_for_who_is_owed_a_type_those_on_loan_end_that_have_run_the_least():
+    long = GpuState("a", "n", ones(*range(7), holder=on_loan("1", 3000)))
+    short = GpuState("b", "n", ones(*range(6), holder=on_loan("2", 30)) + ones(6))
+    guaranteed = GpuState("c", "n", ones(*range(7), holder=JobHolder("3")))
+    step = only(plan(A100, [long, short, guaranteed], owed("3g.40gb"), TERMS))
+    assert (step.gpu, step.create) == ("b", (placed("3g.40gb", 4),))
+    assert step.ends == ("2", "2")
+    assert "on loan" in step.reason
+    step = only(plan(A100, [long, guaranteed], owed("3g.40gb"), TERMS))
+    assert (step.gpu, len(step.ends)) == ("a", 3)
+    # However long they have run, a guarantee holds.
+    ages = GpuState("a", "n", ones(*range(7), holder=on_loan("1", 10**6)))
+    assert only(plan(A100, [ages], owed("7g.80gb"), TERMS)).ends == ("1",) * 7
+
+
+def test_nobody_ends_for_who_is_owed_nothing():
+    gpu = GpuState("a", "n", ones(*range(7), holder=on_loan("1", 30)))
+    own = InstanceDemand((InstanceRequest("3g.40gb", 60, is_guaranteed=True),))
+    assert plan(A100, [gpu], own, TERMS) == ()
+    assert plan(A100, [gpu], waiting("3g.40gb"), TERMS) == ()
+
+
+def test_what_is_free_or_on_loan_of_the_type_is_enough_for_who_is_owed_it():
+    """Slurm preempts who is on loan by itself."""
+    small = GpuState("a", "n", ones(*range(7), holder=on_loan("1", 30)))
+    for holder in (None, on_loan("2", 900)):
+        held = InstanceState(placed("3g.40gb", 4), JobHolder("3"))
+        large = GpuState("b", "m", (InstanceState(placed("3g.40gb", 0), holder), held))
+        steps = plan(A100, [small, large], owed("3g.40gb"), TERMS)
+        assert all(not step.ends for step in steps)
+        two = plan(A100, [small, large], owed("3g.40gb", "3g.40gb", "3g.40gb"), TERMS)
+        assert any(step.ends for step in two)
+
+
+def test_what_others_claim_goes_for_nobody_who_is_owed_a_type():
+    gpu = GpuState("a", "n", (InstanceState(placed("7g.80gb", 0), on_loan("1", 30)),))
+    asked = owed("3g.40gb")
+    assert only(plan(A100, [gpu], asked, TERMS)).ends == ("1",)
+    assert plan(A100, [gpu], replace(asked, claimed={"7g.80gb": 1}), TERMS) == ()
+    # What others only may claim goes.
+    assert plan(A100, [gpu], replace(asked, guaranteed={"7g.80gb": 1}), TERMS)
+
+
+def test_a_gpu_that_was_just_cut_is_cut_for_who_is_owed_a_type():
+    gpu = GpuState("a", "n", ones(*range(7), holder=on_loan("1", 30)), cut_ago_s=100)
+    assert plan(A100, [gpu], owed("3g.40gb", waited_s=200), TERMS)
+    free = GpuState("a", "n", ones(*range(7)), cut_ago_s=100)
+    assert plan(A100, [free], waiting("3g.40gb", waited_s=200), TERMS) == ()
+
+
+def test_who_is_owed_a_type_comes_first_and_on_its_own_node():
+    """Only one node's GPUs are cut at a time, however much more another plan would gain."""
+    free = [GpuState(name, "n", ones(*range(7))) for name in "bc"]
+    lent = GpuState("a", "m", ones(*range(7), holder=on_loan("1", 30)))
+    terms = replace(TERMS, nodes_at_once=1)
+    large = (InstanceState(placed("7g.80gb", 0), JobHolder("9")),)
+    demand = replace(
+        owed("7g.80gb"), waiting=(*owed("7g.80gb").waiting, *waiting("3g.40gb").waiting)
+    )
+    steps = plan(A100, [GpuState("d", "m", large), lent, *free], demand, terms)
+    # A free GPU is cut rather than that jobs end.
+    assert steps[0].create == (placed("7g.80gb", 0),)
+    assert steps[0].ends == ()
+    steps = plan(A100, [GpuState("d", "m", large), lent], demand, terms)
+    assert (steps[0].gpu, len(steps[0].ends)) == ("a", 7)
+
+
 def test_instances_that_no_table_knows_are_left_alone():
     strange = InstanceState(Placement("1c.3g.40gb", 0, 4))
     assert plan(A100, [GpuState("g", "n", (strange,))], waiting("1g.10gb"), TERMS) == ()

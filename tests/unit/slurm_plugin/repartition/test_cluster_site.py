@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from emulated_gpus import gpu_node
-from node_commands import command, runs_jobs
+from node_commands import command, given, runs_jobs
 from repartition_world import Crashes, MemoryJournal, planned
 from scripted import ScriptedSlurm, job, settings
 
@@ -149,3 +149,24 @@ def test_where_one_file_can_not_have_it_neither_is_written(
     with pytest.raises(SlicewiseError, match="SW-RECUT-CONF"):
         site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
     assert site.texts() == (shared, CONF["gres_conf"])
+
+
+async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    command(tmp_path, "scontrol", "exit 0")
+    plain = {"array_job_id": None, "task_index": None, "admin_comment": ""}
+    lent = plain | {"qos": "slicewise_vision_borrowed"}
+    slurm = ScriptedSlurm()
+    slurm.shown = (
+        on_gpu01(0, **lent),
+        on_gpu01(1, **plain),
+        on_gpu01(2, **lent),
+        on_gpu01(3, JobState.COMPLETING, **lent),
+        on_gpu01(4, **lent),
+    )
+    site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
+    names = ("job 900", "job 901", "job 903", "job 904")
+    await site.end_loans(frozenset({900, 901, 902, 903}), names)
+    assert given(tmp_path) == ["scontrol requeue 900"]

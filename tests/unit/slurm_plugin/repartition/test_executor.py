@@ -83,6 +83,30 @@ async def test_a_job_that_does_not_leave_in_time_keeps_its_instance() -> None:
     assert "cut" not in world.crashes.calls
 
 
+async def test_a_job_on_loan_that_the_plan_names_is_ended_and_waited_for() -> None:
+    for ends, state in (
+        ((f"job {MOVING_JOB}",), RepartitionState.DONE),
+        (("job 99",), RepartitionState.ROLLED_BACK),
+    ):
+        journal = MemoryJournal(Crashes())
+        journal.open(replace(planned(), ends=ends), "root")
+        world = RepartitionWorld(journal.crashes)
+        world.leaves_after, world.ends_in_s = 1000, 7
+        done = await run(world, journal, taken_up=False)
+        assert done.state is state
+        assert STAYING_JOB in world.running
+
+
+async def test_a_slurm_that_ends_no_job_now_is_asked_again() -> None:
+    journal = MemoryJournal(Crashes(fail={"end_loans": 1}))
+    journal.open(replace(planned(), ends=(f"job {MOVING_JOB}",)), "root")
+    world = RepartitionWorld(journal.crashes)
+    world.leaves_after = 1000
+    done = await run(world, journal, taken_up=False)
+    assert done.state is RepartitionState.DONE
+    assert journal.crashes.calls.count("end_loans") == 2
+
+
 async def test_a_gpu_that_is_cut_otherwise_than_the_plan_saw_is_not_touched() -> None:
     world, journal = world_with(Crashes())
     world.foreign_layout = set(BEFORE[:3])

@@ -72,10 +72,12 @@ class Journal(LedgerParts):
     seconds: Mapping[RepartitionStep, list[float]] = field(default_factory=dict)
     saved: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     nominal: int = 20_000
+    types: Mapping[str, int] = field(default_factory=dict)
 
     def policy_in_force(self, _at_s: float, _zone: str) -> Policy:
         lender = tenant("lab", 7000, lending_limit_millislices=7000)
-        return policy_of(tenant("vision", self.nominal, borrowing_limit_millislices=7000), lender)
+        limits = {"borrowing_limit_millislices": 7000, "type_nominals": self.types}
+        return policy_of(tenant("vision", self.nominal, **limits), lender)
 
     def inventories(self) -> Mapping[str, NodeSurvey]:
         texts = {name: json.dumps(asdict(one)) for name, one in self.surveyed.items()}
@@ -104,7 +106,7 @@ class Site:
     """A cluster of nodes that are all cut alike, and its files."""
 
     def __init__(self, place: Path, inventory: Inventory, *nodes: NodeView) -> None:
-        self.inventory = inventory
+        self.inventory, self.term_s = inventory, 0
         self.slurm = ScriptedSlurm()
         self.slurm.known_nodes = nodes or (node(),)
         self.journal = Journal({one.name: inventory for one in self.slurm.known_nodes})
@@ -125,7 +127,11 @@ class Site:
     def settings(self) -> Settings:
         files = {"slurm_conf": self.slurm_conf, "gres_conf": self.gres_conf}
         known = settings()
-        return known.model_copy(update={"repartition": known.repartition.model_copy(update=files)})
+        parts = {
+            "repartition": known.repartition.model_copy(update=files),
+            "lending": known.lending.model_copy(update={"term_s": self.term_s}),
+        }
+        return known.model_copy(update=parts)
 
     async def gathered(self) -> SitePlanInput:
         return await gathered(self.settings, self.slurm, self.journal)
@@ -387,6 +393,42 @@ async def test_what_is_beyond_a_tenants_quota_is_no_demand(site: Site) -> None:
     site.slurm.shown = (runs(0), tasks, first, others)
     waiting = (await site.a100()).demand.waiting
     assert Counter(one.profile for one in waiting) == {"1g.10gb": 1, "3g.40gb": 3 + 1}
+
+
+async def test_who_is_within_the_guarantee_of_a_named_type_is_owed_it(site: Site) -> None:
+    site.journal.types = {"3g.40gb": 2}
+    site.slurm.shown = (
+        waits(1, untouched=frozenset(range(3)), priority=5),
+        waits(2, tres={"gres/gpu:1g.10gb": "1"}),
+        waits(3, qos="slicewise_vision_borrowed"),
+        # While its tenant takes quota back, its instance is made.
+        waits(4, reason="QOSGrpBilling", priority=9),
+    )
+    waiting = (await site.a100()).demand.waiting
+    assert Counter((one.profile, one.is_owed) for one in waiting) == {
+        ("3g.40gb", True): 2,
+        ("3g.40gb", False): 3,
+        ("1g.10gb", False): 1,
+    }
+    site.journal.types = {}
+    waiting = (await site.a100()).demand.waiting
+    assert not any(one.is_owed for one in waiting)
+    assert len(waiting) == 5
+
+
+async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
+    site: Site,
+) -> None:
+    site.journal.types = {"3g.40gb": 1}
+    lent = {**PLAIN, "qos": "slicewise_lab_borrowed", "start_s": int(NOW_S) - 90}
+    own = {**PLAIN, "start_s": int(NOW_S) - 90}
+    holds(site, (runs(0, **lent), {0}), (runs(1, **own), {1}))
+    assert await holder_of(site, ONES[0]) == JobHolder("job 900")
+    site.slurm.shown += (waits(1),)
+    assert await holder_of(site, ONES[0]) == JobHolder("job 900", on_loan_s=90)
+    assert await holder_of(site, ONES[1]) == JobHolder("job 901")
+    site.term_s = 91
+    assert await holder_of(site, ONES[0]) == JobHolder("job 900")
 
 
 def ran(from_ago_s: int, to_ago_s: int | None, **tres: str) -> RunRecord:
