@@ -25,8 +25,9 @@ CUT = Next(RepartitionStep.CUT, Direction.FORWARD)
 
 
 def test_a_re_cut_is_read_as_it_was_opened(ledger: Ledger) -> None:
-    opened = ledger.repartitions.open(planned(), "olga")
-    assert opened.planned == planned()
+    ending = replace(planned(), ends=("job 12",))
+    opened = ledger.repartitions.open(ending, "olga")
+    assert opened.planned == ending
     assert (opened.planned.before, opened.planned.after) == (BEFORE, AFTER)
     assert (opened.author, opened.state, opened.ended_s) == ("olga", RepartitionState.RUNNING, None)
     assert ledger.repartitions.unfinished() == (opened,)
