@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from cluster.language.gres import tres_name
 from cluster.language.jobs import PartitionView
@@ -50,13 +51,19 @@ def _laid_over(own: QosLimits, of: Mapping[str, str]) -> QosLimits:
         grp_tres={**own.grp_tres, **limit},
         grp_run_mins={**own.grp_run_mins, **minutes},
         max_tres_per_account=own.max_tres_per_account,
-        preempts=frozenset(filter(None, of.get(PREEMPT, "").split(","))),
+        preempts=_names(of.get(PREEMPT, "")),
         preempt_exempt_s=int(of[EXEMPT] or 0) if EXEMPT in of else own.preempt_exempt_s,
         preempt_requeues=(
             of[PREEMPT_MODE] == _REQUEUE if PREEMPT_MODE in of else own.preempt_requeues
         ),
         priority=own.priority,
     )
+
+
+@lru_cache(maxsize=8)
+def _names(text: str) -> frozenset[str]:
+    """The QOS of a list. All tenants preempt the same ones."""
+    return frozenset(filter(None, text.split(",")))
 
 
 def own_qos(found: Mapping[str, QosLimits], policy: Policy) -> Mapping[str, QosLimits]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from simulation.slurm_model.limits import CALC_PERIOD_S
-from slurm_plugin.limits.budget_parts import Runs, binding, drawn_on
+from slurm_plugin.limits.budget_parts import Runs, bindings, drawn_on
 from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.types import Policy
 
@@ -23,7 +23,7 @@ class SpareBudgets:
     ) -> None:
         """``run_minutes`` and ``runs`` are those of the round; ``capacity`` is in millislices."""
         draws = drawn_on(policy, run_minutes, policy)
-        self._above = {name: binding(policy, run_minutes, name) for name in policy}
+        self._above = bindings(policy, run_minutes)
         self._parts = Counter(budget for above in draws.values() for budget in above)
         # Slurm counts what running jobs may still take as of its last period.
         self._late = (capacity or 0) * int(CALC_PERIOD_S) // 60

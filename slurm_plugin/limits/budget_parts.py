@@ -133,11 +133,20 @@ def drawn_on(
 
     QOS that no budget binds are left out.
     """
+    of = bindings(policy, budgets)
     return {
         qos: above
         for name in tenants
-        if (above := binding(policy, budgets, name))
+        if (above := of[name])
         for qos in (qos_name(name), borrowed_qos(name))
+    }
+
+
+def bindings(policy: Policy, budgets: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+    """Return ``binding`` of every tenant."""
+    return {
+        tenant: tuple([name for name in above if name in budgets])
+        for tenant, above in upward(policy).items()
     }
 
 
@@ -168,7 +177,7 @@ def as_budgets_let(
     """
     if not run_minutes:
         return {}
-    budgets = {name: binding(policy, run_minutes, name) for name in policy}
+    budgets = bindings(policy, run_minutes)
     # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
     of_qos = tenants_of_qos(policy)
     waiting = {

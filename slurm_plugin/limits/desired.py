@@ -45,7 +45,7 @@ INHERITED = "inherited"
 """In place of a QOS list: no list of its own. ``qos-=`` would leave a trace of removed QOS."""
 
 _KEYS = 1 << 14
-"""So many keys of QOS are remembered: the same ones are asked for at each round."""
+"""So many QOS' keys and settings are remembered: the same ones are asked for at each round."""
 _NEAR_MILLISLICE_MIN = 1000
 _NEAR_SHARE = 100
 OVER_PARTITION = "overpartqos"
@@ -350,16 +350,11 @@ def _qos_settings(
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
         own = found.billing.limit(limit.own_limit_millislices)
         borrowed = found.billing.limit(limit.borrowed_limit_millislices)
-        fields = {
-            **_limit(own, f"guaranteed quota of {tenant}, less what it lends"),
-            PREEMPT: preempted,
-        }
-        fields |= _minutes(of_budgets.get(name), found.billing)
-        fields |= _guaranteed_types(types.get(tenant, {}), found)
-        settings |= _qos(name, f"for guaranteed jobs of {tenant}", fields)
-        fields = {**_limit(borrowed, f"lent to {tenant}"), **term}
-        fields |= _minutes(of_budgets.get(on_loan), found.billing)
-        settings |= _qos(on_loan, f"for borrowed jobs of {tenant}", fields)
+        settings |= _own_settings(tenant, own, preempted)
+        settings |= _minutes(name, of_budgets.get(name), found.billing)
+        settings |= _guaranteed_types(name, types.get(tenant, {}), found)
+        settings |= _loan_settings(tenant, borrowed, allowed.term_s)
+        settings |= _minutes(on_loan, of_budgets.get(on_loan), found.billing)
     for name in shared:
         settings |= _qos(name, "until the last of its jobs has ended", term)
     wanted_names = {key.name for key in settings}
@@ -369,10 +364,25 @@ def _qos_settings(
     return settings
 
 
-def _guaranteed_types(types: Mapping[str, int], found: SlurmLimits) -> Mapping[str, Setting]:
+@lru_cache(maxsize=_KEYS)
+def _own_settings(tenant: str, limit: int, preempted: Setting) -> Settings:
+    """Return the settings of a tenant's own QOS, but for budgets and types."""
+    fields = _limit(limit, f"guaranteed quota of {tenant}, less what it lends")
+    why = f"for guaranteed jobs of {tenant}"
+    return _qos(qos_name(tenant), why, {**fields, PREEMPT: preempted})
+
+
+@lru_cache(maxsize=_KEYS)
+def _loan_settings(tenant: str, limit: int, term_s: int) -> Settings:
+    """Return the settings of a tenant's borrowed QOS, but for budgets."""
+    fields = {**_limit(limit, f"lent to {tenant}"), **_on_loan(term_s)}
+    return _qos(borrowed_qos(tenant), f"for borrowed jobs of {tenant}", fields)
+
+
+def _guaranteed_types(name: str, types: Mapping[str, int], found: SlurmLimits) -> Settings:
     why = "instances of the type that are guaranteed"
     return {
-        f"grptres={tres}": Setting(str(count), why)
+        _qos_key(name, f"grptres={tres}"): Setting(str(count), why)
         for kind, count in types.items()
         if (tres := tres_name(kind)) in found.tres
     }
@@ -457,15 +467,14 @@ def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:
     return found
 
 
-def _minutes(part: BudgetPart | None, billing: BillingUnit) -> Mapping[str, Setting]:
+def _minutes(name: str, part: BudgetPart | None, billing: BillingUnit) -> Settings:
     if part is None:
         return {}
     of = f"budget of {', '.join(part.budgets)}: {part.minutes / 60_000:.2f} slice-hours of it"
     limit = str(billing.limit(part.minutes))
-    return {RUN_MINUTES: Setting(limit, of, billing.limit(part.least))}
+    return {_qos_key(name, RUN_MINUTES): Setting(limit, of, billing.limit(part.least))}
 
 
-@lru_cache(maxsize=_KEYS)
 def _limit(amount: int, why: str) -> Mapping[str, Setting]:
     """Return the settings of a QOS' limit.
 
@@ -486,12 +495,8 @@ def _on_loan(term_s: int) -> Mapping[str, Setting]:
 
 
 def _qos(name: str, why: str, fields: Mapping[str, Setting]) -> Settings:
-    return {_qos_key(name, field): one for field, one in (*_named(name, why), *fields.items())}
-
-
-@lru_cache(maxsize=_KEYS)
-def _named(name: str, why: str) -> tuple[tuple[str, Setting]]:
-    return ((NAME, Setting(name, why)),)
+    fields = {NAME: Setting(name, why), **fields}
+    return {_qos_key(name, field): one for field, one in fields.items()}
 
 
 @lru_cache(maxsize=_KEYS)

@@ -22,7 +22,7 @@ from cluster.language.service import DEFAULT_LEASE_S, gives_back_s, whole_number
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.limits.budget_parts import binding, minutes_left
+from slurm_plugin.limits.budget_parts import binding, bindings, minutes_left
 from slurm_plugin.quota.types import Policy
 
 SlotKey = tuple[int, int]
@@ -204,7 +204,7 @@ def spare_minutes(
                 held[name] += minutes
     return Spare(
         {name: limit - held[name] for name, limit in run_minutes.items()},
-        {name: binding(policy, run_minutes, name) for name in policy},
+        bindings(policy, run_minutes),
     )
 
 
