@@ -22,6 +22,7 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.free_nodes import FreeNodes
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy, Recall
@@ -54,9 +55,11 @@ class QuotaRounds:
     def __init__(self, by: SlicewisePlan, cluster: SimulatedCluster, now_s: float) -> None:
         self._settings = by.settings
         self._zone = by.settings.ledger.time_zone
+        self._partitions = frozenset(by.settings.cluster.partitions)
+        self._free = FreeNodes((), self._partitions)
         tariff = Tariff(
             cluster.name,
-            frozenset(by.settings.cluster.partitions),
+            self._partitions,
             by.settings.costs,
             payers(by.tenants),
             by.settings.ledger.node_failure,
@@ -120,7 +123,8 @@ class QuotaRounds:
             rollovers=dict(self._budgets.rollovers),
             reservations=self._budgets.reservations,
         )
-        asked = inputs_of(before, self._settings, seen).knowing(there)
+        self._free = FreeNodes(nodes, self._partitions).knowing(self._free)
+        asked = inputs_of(before, self._settings, seen).knowing(there, self._free)
         found = plan(asked)
         inputs = asked.after(found.loans, found.recalls)
         self._ledger = inputs.ledger_view

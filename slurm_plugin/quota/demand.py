@@ -111,7 +111,8 @@ def holdings(
     runs: list[JobView] = []
     others: list[JobView] = []
     for job in jobs:
-        if not is_managed(job, partitions):
+        # Most jobs name one partition: they need no call.
+        if job.partition not in partitions and not is_managed(job, partitions):
             continue
         state = job.state
         if state in ALLOTTED:
@@ -400,11 +401,23 @@ def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
     return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
 
 
-def free_by_node(
-    jobs: Iterable[JobView], nodes: Iterable[NodeView], partitions: frozenset[str]
+def free_on_nodes(
+    nodes: Iterable[NodeView], partitions: frozenset[str]
 ) -> Mapping[str, Counter[str]]:
-    """Count the free GPU instances by type, for each node on which Slurm starts jobs."""
-    free = {node.name: there for node in nodes if (there := _free_on(node, partitions)) is not None}
+    """Count what Slurm shows as free, for each node on which it starts jobs: GPU instances by type.
+
+    Completing jobs' GPUs are among them (``free_by_node``).
+    """
+    return {node.name: there for node in nodes if (there := _free_on(node, partitions)) is not None}
+
+
+def free_by_node(
+    jobs: Iterable[JobView], shown: Mapping[str, Counter[str]]
+) -> Mapping[str, Counter[str]]:
+    """Count the free GPU instances by type and node: what is ``shown`` (``free_on_nodes``), less
+    what completing ones of the ``jobs`` still hold.
+    """
+    free = dict(shown)
     # Slurm shows completing jobs' GPUs as free, but starts nothing on them before the jobs' end.
     ending = (job for job in jobs if job.state is JobState.COMPLETING)
     for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):

@@ -13,6 +13,7 @@ from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import capacity, holdings, qos_use
+from slurm_plugin.quota.free_nodes import FreeNodes
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.types import Loan, Policy, Recall
 
@@ -57,7 +58,9 @@ class QuotaRules:
     turn_s: int
 
 
-_OF_SLURM = frozenset({"seen_holdings", "judged", "holdings", "use", "capacity_millislices"})
+_OF_SLURM = frozenset(
+    {"seen_holdings", "free", "judged", "holdings", "use", "capacity_millislices"}
+)
 """What is computed once and does not follow from loans or recalls."""
 
 
@@ -79,10 +82,12 @@ class QuotaInputs:
             vars(found)[name] = vars(self)[name]
         return found
 
-    def knowing(self, there: Holdings) -> "QuotaInputs":
-        """The same inputs, for which the jobs seen in managed partitions need no summing up."""
+    def knowing(self, there: Holdings, free: FreeNodes) -> "QuotaInputs":
+        """The same inputs, for which the jobs seen in managed partitions need no summing up, nor
+        the nodes seen.
+        """
         found = replace(self)
-        vars(found)["seen_holdings"] = there
+        vars(found).update(seen_holdings=there, free=free)
         return found
 
     @property
@@ -95,6 +100,11 @@ class QuotaInputs:
         """The jobs of managed partitions as they were seen."""
         rules = self.rules
         return holdings(self.seen.jobs, rules.partitions, rules.costs, rules.models)
+
+    @cached_property
+    def free(self) -> FreeNodes:
+        """What is free on the nodes that were seen."""
+        return FreeNodes(self.seen.nodes, self.rules.partitions)
 
     @cached_property
     def holdings(self) -> Holdings:

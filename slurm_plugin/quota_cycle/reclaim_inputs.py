@@ -34,11 +34,11 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     """
     rules, seen, now_s = inputs.rules, inputs.seen, inputs.ledger_view.when.at_s
     runs = inputs.holdings.runs
-    ending = [job for job in runs if job.state is JobState.COMPLETING and job.gpus]
-    free = free_by_node(ending, seen.nodes, rules.partitions)
+    ending = [one.job for one in inputs.holdings.ending if one.job.gpus]
+    free = free_by_node(ending, inputs.free.by_name)
     goes = seen.evicting | leaving(seen.services, rules.grace_s) | {job.job_id for job in ending}
     may_go = goes | replicas(seen.services)
-    some = [job for job in runs if job.job_id in may_go and job.gpus]
+    some = [job for job in runs if job.job_id in may_go and job.gpus] if may_go else ()
     above = Counter(inputs.held)
     return ReclaimInput(
         wanting=(),

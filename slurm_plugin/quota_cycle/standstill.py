@@ -21,6 +21,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import (
     by_priority,
     free_by_node,
+    free_on_nodes,
     is_managed,
     waits_for_others,
     waits_for_quota,
@@ -67,7 +68,7 @@ def standing_still(
     room = Counter(limits)
     for (_, qos), cost in there.by_qos.items():
         room[qos] -= cost
-    left = FreeInstances(free_by_node(there.runs, nodes, partitions))
+    left = FreeInstances(free_by_node(there.runs, free_on_nodes(nodes, partitions)))
     nowhere: set[tuple[Shape, int]] = set()
     found: dict[Queued, float] = {}
     for job in by_priority(job for job in there.others if waits_for_quota(job)):
