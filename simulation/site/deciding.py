@@ -1,10 +1,10 @@
 """What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.jobs import WAITING, JobState, JobView, NodeView
 from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.services.on_model import ServicesOnModel
@@ -75,7 +75,10 @@ class SlicewiseOnModel:
         held = (one.holding for one in earlier if one.partition in self._partitions)
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
+        # What jobs held at the last look, of which jobs, and what they were when none had to move.
         self._there = Holdings((), (), self._costs, settings.models)
+        self._held_of: Sequence[JobView] | None = None
+        self._settled: tuple[Sequence[JobView], Policy] | None = None
         self._ceilings: Mapping[str, Ceiling] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
@@ -150,31 +153,40 @@ class SlicewiseOnModel:
 
     def _holdings(self) -> Holdings:
         """What jobs hold now; most of them have not changed since the last time."""
-        found = holdings(self._model.jobs, self._partitions, self._costs, self._by.settings.models)
-        self._there = found.knowing(self._there)
+        jobs = self._model.jobs
+        if jobs is not self._held_of:
+            found = holdings(jobs, self._partitions, self._costs, self._by.settings.models)
+            self._there, self._held_of = found.knowing(self._there), jobs
         return self._there
 
     def _follow_use(self, policy: Policy, there: Holdings, now_s: float) -> None:
         """Count what tenants have used since the last round."""
-        since_s, held, others = self._priorities.since_s, Counter[str](), self._ended
-        for job, cost, _ in there.priced:
+        since_s, others = self._priorities.since_s, self._ended
+        # Most runs go on: few are to be taken away from what all hold.
+        held = Counter(there.by_account)
+        for job, cost, _ in [
+            one
+            for one in there.priced
+            if one.job.state is not JobState.RUNNING or (one.job.start_s or 0) > since_s
+        ]:
+            held[job.account] -= cost
             if job.state is JobState.RUNNING:
-                start_s = job.start_s or 0
-                if start_s <= since_s:
-                    held[job.account] += cost
-                else:
-                    others.append(Holding(job.account, cost, start_s, None))
-        self._priorities.follow(policy, held, others, now_s)
+                others.append(Holding(job.account, cost, job.start_s or 0, None))
+        self._priorities.follow(policy, +held, others, now_s)
         self._ended = []
 
     def look(self) -> bool:
         """Move jobs between their tenant's two QOS; return whether any moved."""
         model = self._model
         jobs = model.jobs
-        if not any(map(waits_for_quota, jobs)):
+        # Most jobs run: they need no call.
+        if not any(waits_for_quota(job) for job in jobs if job.state in WAITING):
             return False
-        policy = self._rounds.policy_at(model.now_s)
+        policy, settled = self._rounds.policy_at(model.now_s), self._settled
+        if settled is not None and jobs is settled[0] and policy is settled[1]:
+            return False
         found = moves(policy, jobs, self._holdings())
+        self._settled = None if found else (jobs, policy)
         for target, name in found.items():
             model.update(target, JobChange(qos=name))
         return bool(found)
@@ -220,7 +232,9 @@ class SlicewiseOnModel:
         """Set the priorities of waiting jobs: of services' slots in each round, of all slowly."""
         model, submitted = self._model, self.services.site_factors
         jobs = model.jobs
-        slots = tuple(job for job in jobs if job.array_job_id in submitted and not job.held)
+        slots: tuple[JobView, ...] = ()
+        if submitted:
+            slots = tuple(job for job in jobs if job.array_job_id in submitted and not job.held)
         for slot in slots:
             self._priorities.note_slot(slot.job_id, submitted[slot.array_job_id or 0])
         if is_slow_turn:

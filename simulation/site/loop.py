@@ -316,7 +316,7 @@ class Site:
         is_new = jobs is not self._shown and _going_on(jobs) != self._seen
         is_new = is_new or now_s >= self._round_s + _SAME_S
         is_new = is_new or self._minutes_s() <= now_s
-        self._waits = any(map(is_waiting, jobs))
+        self._waits = any(is_waiting(job) for job in jobs if job.state in WAITING)
         is_wanted = is_new and self._waits
         if is_wanted or self._dated_s() <= now_s or self._round_s == -inf:
             self._round()

@@ -96,8 +96,10 @@ class SlurmModel:
         if not state.is_shown:
             names = self._names
             self._jobs = tuple(
-                one.view if one.view is not None else job_view(one, names)
-                for one in state.records.values()
+                [
+                    one.view if one.view is not None else job_view(one, names)
+                    for one in state.records.values()
+                ]
             )
             state.is_shown = True
         return self._jobs

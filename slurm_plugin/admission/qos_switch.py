@@ -75,11 +75,11 @@ def moves(
 def _out_of_shared(
     policy: Policy, jobs: Iterable[JobView], refused: Collection[Target]
 ) -> Mapping[Target, str]:
-    wanted = (
+    wanted = [
         (job, borrowed_qos(job.account))
         for job in jobs
         if job.qos == SHARED_QOS and can_move(job) and job.account in policy
-    )
+    ]
     return dict(islice(as_units(wanted, refused), MOVES))
 
 

@@ -56,10 +56,12 @@ class Holdings:
         """
         if len(self.runs) == len(before.runs) and all(map(is_, self.runs, before.runs)):
             return before.with_others(self.others)
-        found = Holdings(self.runs, self.others, self.costs, self.models)
-        known = before.by_id
-        by_id = {key: known.get(key) or found.price(job) for job in self.runs if (key := id(job))}
-        come = [by_id[key] for key in by_id.keys() - known.keys()]
+        found, known = Holdings(self.runs, self.others, self.costs, self.models), before.by_id
+        there = {id(job): job for job in self.runs}
+        new = {key: found.price(there[key]) for key in there.keys() - known.keys()}
+        priced = {**known, **new}
+        by_id = {key: priced[key] for key in there}
+        come = list(new.values())
         gone = [known[key] for key in known.keys() - by_id.keys()]
         others = {one.place for one in (*come, *gone)}
         places = {place: runs for place, runs in before.places.items() if place not in others}

@@ -144,7 +144,8 @@ def _known(policy: Policy, loans: Iterable[Loan]) -> list[Loan]:
 def crossing(policy: Policy, loans: Iterable[Loan]) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """Return the millislices lent out of each tenant's subtree, and those lent into it."""
     flow = _flow(policy, loans)
-    return {name: flow["out", name] for name in policy}, {name: flow["in", name] for name in policy}
+    out = {name: flow.get(("out", name), 0) for name in policy}
+    return out, {name: flow.get(("in", name), 0) for name in policy}
 
 
 def _flow(policy: Policy, loans: Iterable[Loan]) -> Flow:
@@ -195,7 +196,8 @@ def _passing(policy: Policy, loans: Iterable[Loan], room: Flow) -> Iterator[Loan
         if amount:
             for gate in gates:
                 room[gate] -= amount
-            yield Loan(loan.lender, loan.borrower, Millislices(amount))
+            is_whole = amount == loan.amount_millislices
+            yield loan if is_whole else Loan(loan.lender, loan.borrower, Millislices(amount))
 
 
 class _Part(NamedTuple):
