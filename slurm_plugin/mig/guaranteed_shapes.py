@@ -6,6 +6,7 @@ seven slices is of no use to a tenant that needs a whole GPU if no GPU is whole 
 tenant's guaranteed quota (its nominal less what its children are due) needs these instances:
 
 - those that its jobs in its own QOS hold and wait for: the tenant *claims* these now;
+- of each type that its quota names one more, so that its next job finds one;
 - with what is left of the guaranteed quota, those that it used lately: of each type, the dearest
   first, the most that it held at a time, or for which its services have slots, within its limits on
   types, what its guarantee covers of them, and as many as fit.
@@ -64,6 +65,7 @@ def needs(
         for wanted in (held, claimed):
             _add(bundle, wanted.get(name, {}), own, costs, most)
         now.update(bundle)
+        _add(bundle, _one_more(bundle, types.get(name, {})), own, costs, most)
         _add(bundle, lately.get(name, {}), own, costs, most)
         total.update(bundle)
     return Needs(now, total)
@@ -85,6 +87,11 @@ def _add(
         if cost := costs.get(kind, 0):
             may = min(wanted[kind], limits.get(kind, MAX_TYPE_LIMIT)) - bundle[kind]
             bundle[kind] += max(0, min(may, (own - run_cost(bundle, costs)) // cost))
+
+
+def _one_more(claimed: Mapping[str, int], named: Mapping[str, int]) -> Mapping[str, int]:
+    """Of each type that a quota names, one instance more than its tenant claims."""
+    return {kind: claimed.get(kind, 0) + 1 for kind in named}
 
 
 def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:

@@ -102,9 +102,19 @@ def test_limits_on_types_and_other_partitions_count():
     assert need(run(10, 50, WHOLE), run(10, 50, THREE, 2), policy=limited) == {THREE: 1}
     by_type = policy_of(tenant("vision", 7000, type_nominals={THREE: 1, WHOLE: 0}))
     assert need(run(10, 50, WHOLE), run(10, 50, THREE, 2), policy=by_type) == {THREE: 1}
+    assert need(policy=by_type) == {THREE: 1}
     elsewhere = (plain(1, partition="cpu"), run(10, 50, WHOLE, partition="cpu"))
     assert need(*elsewhere) == {}
     assert need(run(10, 50, "unpriced", 4)) == {}
+
+
+def test_of_a_named_type_one_more_is_needed_than_is_claimed():
+    by_type = policy_of(tenant("vision", 14_000, type_nominals={THREE: 3}))
+    assert need(policy=by_type) == {THREE: 1}
+    assert need(plain(1, THREE), policy=by_type) == {THREE: 2}
+    assert need(run(10, 50, THREE, 2), policy=by_type) == {THREE: 2}
+    held = [plain(number, THREE) for number in (1, 2, 3)]
+    assert need(*held, policy=by_type) == {THREE: 3}
 
 
 def test_all_tenants_together_need_no_more_than_their_own_parts():
