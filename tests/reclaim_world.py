@@ -148,7 +148,7 @@ class Cluster:
         return both
 
     def _use(self) -> QosUse:
-        return qos_use(self.policy, holdings(self.jobs.values(), PARTITIONS, COSTS))
+        return qos_use(self.policy, holdings(self.jobs.values(), PARTITIONS, COSTS, {}))
 
     def _running(self) -> Iterator[JobView]:
         return (one for one in self.jobs.values() if one.state is JobState.RUNNING)

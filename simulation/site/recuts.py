@@ -257,7 +257,8 @@ class SiteRecuts:
         runs = (*self._runs, *_running(jobs))
         room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
         horizon_s = settings.repartition.horizon_s
-        owed = owed_tasks(policy, holdings(jobs, self._partitions, settings.costs))
+        there = holdings(jobs, self._partitions, settings.costs, settings.models)
+        owed = owed_tasks(policy, there)
         return SiteObservation(
             looks=tuple(self._looks()),
             jobs=tuple(map(_that_stays, (job for job in jobs if job.state in ALLOTTED))),

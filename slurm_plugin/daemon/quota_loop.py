@@ -322,7 +322,8 @@ class QuotaLoop:
         """Since when each waiting job could have started, and until when jobs go first, by the
         clock of ``now_s``.
         """
-        there, before = holdings(jobs, self._partitions, self._settings.costs), self._still_since_s
+        settings, before = self._settings, self._still_since_s
+        there = holdings(jobs, self._partitions, settings.costs, settings.models)
         since_s = standing_still(
             before, there, nodes, limits, partitions=self._partitions, now_s=now_s
         )

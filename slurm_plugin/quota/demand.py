@@ -91,7 +91,6 @@ _NODES = 1 << 14
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
 
-_NO_MODELS: Mapping[str, str] = {}
 _OF_ACCOUNTS: Mapping[str, str] = {}
 
 FIRST_TASKS = 64
@@ -102,11 +101,12 @@ def holdings(
     jobs: Iterable[JobView],
     partitions: frozenset[str],
     costs: Mapping[str, Millislices],
-    models: Mapping[str, str] = _NO_MODELS,
+    models: Mapping[str, str],
 ) -> Holdings:
     """Collect the jobs of managed partitions that have not ended.
 
-    ``models`` are needed by those who ask which jobs guarantees pay for (``within_guarantees``).
+    ``models`` are the GPU models of GRES types: limits of a model bound what guarantees pay for
+    (``within_guarantees``).
     """
     runs: list[JobView] = []
     others: list[JobView] = []

@@ -40,7 +40,7 @@ class Holdings:
     runs: tuple[JobView, ...] = field(hash=False)
     others: tuple[JobView, ...] = field(hash=False)
     costs: Mapping[str, Millislices] = field(hash=False)
-    models: Mapping[str, str] = field(default_factory=dict, hash=False)
+    models: Mapping[str, str] = field(hash=False)
 
     def with_others(self, others: tuple[JobView, ...]) -> "Holdings":
         """The same runs beside other jobs; what is known of the runs is kept."""

@@ -240,7 +240,7 @@ async def plan(
 def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings) -> Due:
     partitions = frozenset(settings.cluster.partitions)
     others = (job for job in jobs if job.state in ALLOTTED and not is_ours(job.qos))
-    there = holdings(others, partitions, settings.costs)
+    there = holdings(others, partitions, settings.costs, settings.models)
     elsewhere = may_still_take(there, ledger_view.now_s)
     return due_of(ledger_view.tenants, ledger_view.run_minutes, elsewhere, settings.billing)
 

@@ -70,13 +70,20 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     nodes = await slurm.nodes()
     looks = await asyncio.to_thread(node_looks, settings, on_disk.records, nodes, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
-    owed = owed_tasks(on_disk.policy, holdings(jobs, partitions, settings.costs))
+    there = holdings(jobs, partitions, settings.costs, settings.models)
     seen = SiteObservation(
         looks=looks,
         jobs=holding,
         indices=indices,
         waiting=tuple(
-            waiting_for_instances(jobs, partitions, room, settings.costs, now_s, owed=owed)
+            waiting_for_instances(
+                jobs,
+                partitions,
+                room,
+                settings.costs,
+                now_s,
+                owed=owed_tasks(on_disk.policy, there),
+            )
         ),
         in_use=in_use(runs, since_s, now_s),
         needed=needs(

@@ -261,7 +261,7 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
     after = lent(cluster.loans)
     seen, own = [], guaranteed_quota(cluster.policy)
     for _ in range(12):
-        there = holdings(cluster.jobs.values(), PARTITIONS, COSTS)
+        there = holdings(cluster.jobs.values(), PARTITIONS, COSTS, {})
         needs = own_needs_now(cluster.policy, there, PARTITIONS)
         cluster.round()
         seen.append(cluster.loans)

@@ -370,7 +370,7 @@ def turn_in(seen: QuotaInputs) -> Turn | None:
     policy, look, rules = seen.policy, seen.seen, seen.rules
     waiting = waits(seen, reclaim_input(seen))
     wanted, capacity = (
-        demand_of(policy, holdings(look.jobs, rules.partitions, rules.costs)),
+        demand_of(policy, holdings(look.jobs, rules.partitions, rules.costs, {})),
         seen.capacity_millislices,
     )
     return lend_whole_jobs(policy, wanted, waiting, (), capacity=capacity, lately={}).turn

@@ -54,11 +54,11 @@ def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     whole = capacity(before.nodes, PARTITIONS, site.COSTS, {})
     loans = lend(
         before.policy,
-        demand_of(before.policy, holdings(before.jobs, PARTITIONS, site.COSTS)),
+        demand_of(before.policy, holdings(before.jobs, PARTITIONS, site.COSTS, {})),
         (),
         whole,
     )
-    wants = demand_of(after.policy, holdings(after.jobs, PARTITIONS, site.COSTS))
+    wants = demand_of(after.policy, holdings(after.jobs, PARTITIONS, site.COSTS, {}))
     assert short_lenders(after.policy, loans, wants)
     replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
     assert all(job.qos == borrowed_qos(job.account) for job in replicas)

@@ -50,7 +50,7 @@ def array(job_id: int, count: int, qos: str = OWN, **changes: Any) -> JobView:
 
 
 def moved(*jobs: JobView) -> Mapping[Target, str]:
-    return moves(POLICY, jobs, holdings(jobs, MANAGED, COSTS))
+    return moves(POLICY, jobs, holdings(jobs, MANAGED, COSTS, {}))
 
 
 def test_what_the_guarantee_has_no_room_for_is_borrowed() -> None:
@@ -81,15 +81,15 @@ def test_among_equals_for_who_came_first() -> None:
 def test_without_a_borrowing_limit_nothing_is_borrowed() -> None:
     policy = policy_of(tenant("vision", 2000))
     jobs = [running(1), job(2), job(3)]
-    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS)) == {}
+    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})) == {}
 
 
 def test_nothing_goes_through_a_tenant_above_that_has_no_room() -> None:
     policy = policy_of(tenant("lab", 3000), tenant("vision", 1000, "lab", **BORROWS))
     jobs = [job(1), job(2), job(3), job(4)]
-    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS)) == {2: BORROWED, 3: BORROWED}
+    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED, 3: BORROWED}
     runs = [running(9, account="lab", qos="slicewise_lab"), *jobs]
-    assert moves(policy, runs, holdings(runs, MANAGED, COSTS)) == {2: BORROWED}
+    assert moves(policy, runs, holdings(runs, MANAGED, COSTS, {})) == {2: BORROWED}
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ class TestOutOfTheSharedQos:
 
     def test_what_slurm_refuses_keeps_no_other_where_it_is(self) -> None:
         jobs = [job(1, qos="slicewise-borrowed"), job(2, qos="slicewise-borrowed")]
-        assert moves(POLICY, jobs, holdings(jobs, MANAGED, COSTS), refused={1}) == {2: BORROWED}
+        assert moves(POLICY, jobs, holdings(jobs, MANAGED, COSTS, {}), refused={1}) == {2: BORROWED}
 
 
 class TestArrays:
@@ -176,7 +176,7 @@ class TestArrays:
     def test_no_more_is_changed_at_once_than_slurm_bears(self) -> None:
         wide = policy_of(tenant("vision", 1000, borrowing_limit_millislices=Millislices(10**6)))
         jobs = [job(number) for number in range(900)]
-        assert len(moves(wide, jobs, holdings(jobs, MANAGED, COSTS))) == MOVES
+        assert len(moves(wide, jobs, holdings(jobs, MANAGED, COSTS, {}))) == MOVES
 
 
 class Refusing(ScriptedSlurm):
@@ -234,11 +234,11 @@ def test_what_the_guarantee_has_no_more_instances_for_is_borrowed() -> None:
     quota = {**BORROWS, "type_nominals": {"1g.10gb": 1}}
     policy = policy_of(tenant("vision", 2000, **quota))
     jobs = [running(1), job(2, reason="QOSGrpGRES"), fixed(3, reason="QOSGrpGRES")]
-    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS)) == {2: BORROWED}
+    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED}
     alone = [job(2, BORROWED)]
-    assert moves(policy, alone, holdings(alone, MANAGED, COSTS)) == {2: OWN}
+    assert moves(policy, alone, holdings(alone, MANAGED, COSTS, {})) == {2: OWN}
     tasks = array(4, 3)
     beside = [running(1), tasks]
-    assert moves(policy, beside, holdings(beside, MANAGED, COSTS)) == {
+    assert moves(policy, beside, holdings(beside, MANAGED, COSTS, {})) == {
         Tasks(4, frozenset({0, 1, 2})): BORROWED
     }

@@ -151,7 +151,7 @@ def seen(qos: str, state: JobState, **changes: object) -> JobView:
 
 
 def found_runs(jobs: Sequence[JobView]) -> Runs:
-    there = holdings(jobs, GPU, COSTS)
+    there = holdings(jobs, GPU, COSTS, {})
     return runs_of(there, may_still_take(there, NOW_S))
 
 
@@ -225,7 +225,7 @@ def waiting(number: int, reason: str, **changes: Any) -> JobView:
 
 def let(policy: Policy, run_minutes: Mapping[str, int], *jobs: JobView) -> tuple[JobView, ...]:
     """The jobs as their budgets let them start."""
-    found = as_budgets_let(policy, run_minutes, holdings(jobs, GPU, COSTS), NOW_S)
+    found = as_budgets_let(policy, run_minutes, holdings(jobs, GPU, COSTS, {}), NOW_S)
     assert all(found[job.job_id] is not job for job in jobs if job.job_id in found)
     return tuple(found.get(job.job_id, job) for job in jobs)
 
@@ -281,7 +281,7 @@ def test_own_tasks_count_all_alike_however_many_the_budget_has_enough_for():
     array = waiting(0, SLICES, qos="slicewise_a", task_index=None, untouched=tasks)
     for minutes in (0, 9_999, 10_000, 20_000, 100_000):
         jobs = let(policy, {"a": minutes}, array)
-        assert demand_of(policy, holdings(jobs, GPU, COSTS)) == {"a": 10_000}
+        assert demand_of(policy, holdings(jobs, GPU, COSTS, {})) == {"a": 10_000}
 
 
 @pytest.mark.parametrize("reason", ["QOSGrpGRES", "AssocMaxJobsLimit", "Dependency"])

@@ -426,7 +426,7 @@ class TestFromTheAccountsLimits:
         assert tuple(int(settings[key].value) for key in keys) == limits
 
 
-NOBODY = Holdings((), (), {})
+NOBODY = Holdings((), (), {}, {})
 
 
 def test_what_counts_as_in_use():
@@ -449,7 +449,7 @@ def test_what_counts_as_in_use():
         vision("slicewise_vision_borrowed"),
         vision("slicewise_nlp"),
     ]
-    there = holdings(jobs, frozenset({"gpu"}), costs)
+    there = holdings(jobs, frozenset({"gpu"}), costs, {})
     found = in_use([gated], jobs, {"gpu"}, there, now_s=0, has_budgets=True)
     held = {
         ("vision", "normal"): 3500,

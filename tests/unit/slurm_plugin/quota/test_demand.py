@@ -82,7 +82,7 @@ def waiting(account: str = "vision", **changes: Any) -> JobView:
 
 def wanted(policy: Policy, jobs: Iterable[JobView]) -> Mapping[str, int]:
     """What accounts' jobs hold and wait for."""
-    return demand_of(policy, holdings(jobs, MANAGED, COSTS))
+    return demand_of(policy, holdings(jobs, MANAGED, COSTS, {}))
 
 
 def test_of_all_that_slurm_names_these_wait_for_quota():
@@ -170,7 +170,7 @@ def test_what_is_too_little_for_a_job_of_the_own_qos_is_wanted_by_none():
     large = waiting(qos="slicewise_vision", tres={"gres/gpu:7g.80gb": "1", "node": "1"})
     assert wanted(policy, [large]) == {}
     assert demand_of(
-        policy, holdings([large, waiting(qos="slicewise_vision")], MANAGED, COSTS)
+        policy, holdings([large, waiting(qos="slicewise_vision")], MANAGED, COSTS, {})
     ) == {"vision": 2000}
 
 
@@ -368,7 +368,7 @@ def test_a_completing_job_holds_nothing_of_a_limit() -> None:
     """
     ending = job(job_id=8, state=JobState.COMPLETING)
     doubtful = replace(ending, job_id=9, qos="slicewise_b", unread=frozenset({"tres"}))
-    used = qos_use(ROOM, holdings([job(), ending, doubtful], MANAGED, COSTS))
+    used = qos_use(ROOM, holdings([job(), ending, doubtful], MANAGED, COSTS, {}))
     assert used.held == {"slicewise_vision": 2000, "slicewise_b": 0}
 
 
@@ -385,7 +385,7 @@ def test_in_the_place_of_a_completing_job_the_own_qos_comes_first() -> None:
         job(job_id=9, state=JobState.COMPLETING, qos="slicewise_vision_borrowed"),
         waiting(job_id=10, tres=LARGE),
     ]
-    there = holdings(jobs, MANAGED, COSTS)
+    there = holdings(jobs, MANAGED, COSTS, {})
     assert qos_use(ROOM, there).waiting == {"slicewise_vision": 3500}
     assert list(within_guarantees(there, ROOM)) == list(late_jobs(there, ROOM, 10**9)) == []
     quota = replace(ROOM["vision"].quota, type_nominals={"3g.40gb": 2})
@@ -400,15 +400,15 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     """Running jobs hold two of three; a job of two is beyond, one of another type is not."""
     small, large = waiting(job_id=8, priority=9), waiting(job_id=9, tres=LARGE)
     jobs = [job(), small, large, waiting(job_id=10, reason="QOSGrpGRES")]
-    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS), BY_TYPE)) == [large]
-    assert list(late_jobs(holdings(jobs, MANAGED, COSTS), BY_TYPE, 10**9)) == [large]
+    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS, {}), BY_TYPE)) == [large]
+    assert list(late_jobs(holdings(jobs, MANAGED, COSTS, {}), BY_TYPE, 10**9)) == [large]
     assert wanted(BY_TYPE, jobs) == {"vision": 5500}
-    used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS))
+    used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS, {}))
     assert used.waiting == {"slicewise_vision": 3500}
     assert used.own_first == {"slicewise_vision"}
-    assert qos_use(ROOM, holdings(jobs, MANAGED, COSTS)).own_first == frozenset()
+    assert qos_use(ROOM, holdings(jobs, MANAGED, COSTS, {})).own_first == frozenset()
     one = waiting(tres={"gres/gpu:1g.10gb": "1"}, untouched=frozenset({4, 5}))
-    there = holdings([job(), one], MANAGED, COSTS)
+    there = holdings([job(), one], MANAGED, COSTS, {})
     assert list(within_guarantees(there, BY_TYPE)) == [one], "the first task"
 
 
@@ -418,7 +418,7 @@ def test_a_guarantee_of_a_type_pays_for_no_more_than_the_limit_on_its_model() ->
     policy = {"vision": replace(BY_TYPE["vision"], quota=quota)}
     jobs = [job(), waiting(tres={"gres/gpu:1g.10gb": "1"})]
     models = dict.fromkeys(COSTS, "A100-80GB")
-    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS), policy)) == jobs[1:]
+    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS, {}), policy)) == jobs[1:]
     there = holdings(jobs, MANAGED, COSTS, models)
     again = there.with_others(there.others), there.knowing(holdings(jobs, MANAGED, COSTS, models))
     moved = holdings([jobs[1], job(job_id=8)], MANAGED, COSTS, models).knowing(there)

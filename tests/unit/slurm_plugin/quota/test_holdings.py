@@ -20,7 +20,7 @@ def run(job_id: int, account: str = "a", qos: str = "slicewise_a", count: int = 
 
 
 def look(jobs: dict[int, JobView]) -> Holdings:
-    return holdings(jobs.values(), GPU, COSTS)
+    return holdings(jobs.values(), GPU, COSTS, {})
 
 
 def test_a_run_that_came_and_one_that_went_change_the_sums_of_their_places() -> None:

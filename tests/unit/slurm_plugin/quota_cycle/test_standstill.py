@@ -25,7 +25,7 @@ def still(
     now_s: float = 90.0,
 ) -> Mapping[int, float]:
     """By job id, but for arrays."""
-    given, there = {"partitions": PARTITIONS, "now_s": now_s}, holdings(jobs, PARTITIONS, COSTS)
+    given, there = {"partitions": PARTITIONS, "now_s": now_s}, holdings(jobs, PARTITIONS, COSTS, {})
     known = {Queued(job_id, 0): since_s for job_id, since_s in (before or {}).items()}
     found = standing_still(known, there, [node], {QOS: limit}, **given)
     return {queued.job_id: since_s for queued, since_s in found.items()}
@@ -93,7 +93,7 @@ def test_who_waits_behind_others_does_not() -> None:
 
 def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
     array = replace(WAITS, untouched=frozenset({1, 2, 3}))
-    known, there = {Queued(3, 4): 50.0}, holdings([array], PARTITIONS, COSTS)
+    known, there = {Queued(3, 4): 50.0}, holdings([array], PARTITIONS, COSTS, {})
     found = standing_still(known, there, [FREE], {QOS: 1000}, partitions=PARTITIONS, now_s=90.0)
     assert found == {Queued(3, 3): 90.0}
 
