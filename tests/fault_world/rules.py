@@ -1,7 +1,7 @@
 """What must hold in a world: always, once the faults are over, and at the end."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from memory_ledger import balance
@@ -96,11 +96,12 @@ def _unserved(world: "World", one: "AppliedService") -> Iterator[str]:
         yield f"service {one.array} has {len(running)} replicas, needs {least}"
 
 
-def is_due(world: "World", probe: "Submitted") -> bool:
+def is_due(world: "World", probe: "Submitted", lasting: Collection[int]) -> bool:
     """Whether a job of the tenant must start within the grace, if it comes now.
 
     So it is if the tenant holds and waits for no more than its quota with it, and if there is an
-    instance that is free or that another one has only borrowed.
+    instance that is free or that another one has only borrowed. ``lasting``: ids of jobs that run
+    on until the grace is over; others may end, and make room for jobs that came before.
     """
     ((kind, count),) = probe.gpus.items()
     model = world.site.model
@@ -112,21 +113,21 @@ def is_due(world: "World", probe: "Submitted") -> bool:
             held += run_cost(job.gpus, COSTS)
         if job.state in ALLOTTED and job.qos != borrowed_qos(job.account):
             taken.update(dict.fromkeys(job.nodes, job.gpus.get(kind, 0)))
-    if any(_comes_first(world, job, kind) for job in model.jobs):
+    if any(_comes_first(world, job, kind, lasting) for job in model.jobs):
         return False
     quota = world.plan.policy[probe.account].quota.nominal_millislices
     room = max(node.gpus.get(kind, 0) - taken[node.name] for node in model.nodes)
     return held + run_cost(probe.gpus, COSTS) <= quota and room >= count
 
 
-def _comes_first(world: "World", job: JobView, kind: str) -> bool:
-    """Whether a job waits for such an instance by right of its own tenant."""
+def _comes_first(world: "World", job: JobView, kind: str, lasting: Collection[int]) -> bool:
+    """Whether a job waits for such an instance by right of its own tenant, or will soon."""
     if job.state is not JobState.PENDING or job.held or kind not in job.gpus:
         return False
     held = sum(
         run_cost(one.gpus, COSTS)
         for one in world.site.model.jobs
-        if one.account == job.account and one.state in ALLOTTED
+        if one.account == job.account and one.state in ALLOTTED and one.job_id in lasting
     )
     quota = world.plan.policy[job.account].quota.nominal_millislices
     return held + run_cost(job.gpus, COSTS) <= quota

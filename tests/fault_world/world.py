@@ -400,7 +400,7 @@ class World:
         borrowers = self.jobs[before:]
         await asyncio.sleep(_FILLING_S)
         self.exercises.begin_probe()
-        if self.plan.probe is not None and rules.is_due(self, self.plan.probe):
+        if self.plan.probe is not None and rules.is_due(self, self.plan.probe, borrowers):
             await self._start(self.plan.probe)
         self.exercises.end_probe()
         for job_id in borrowers:
