@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
@@ -47,15 +47,14 @@ class SlotQuotas:
         """The room of the service's tenant in its own QOS, and with what it may borrow, if it
         ``borrows`` now.
 
-        None if it has no quota. Completing jobs hold nothing, as in Slurm's limits: a slot would be
-        released later than Slurm could start it. Where the guarantee has less of the replicas' type
-        left than of slices, the rest of the slices counts as held: these replicas could not start
-        on it.
+        None if it has no quota. Completing jobs count, though in none of Slurm's limits: a slot that
+        Slurm requeues waits again once it has ended, beside what was let go in its place. Where the
+        guarantee has less of the replicas' type left than of slices, the rest of the slices counts
+        as held: these replicas could not start on it.
         """
         tenant = service.tenant
         if tenant not in self.guaranteed:
             return None
-        jobs = [job for job in jobs if job.state is not JobState.COMPLETING]
         own = self.guaranteed[tenant]
         in_own = self._used(tenant, (job for job in jobs if job.qos == qos_name(tenant)))
         released = released_millislices(tenant, services, borrowed=False)

@@ -1,4 +1,4 @@
-"""Repartitioning under a service's load, by runs that are killed, and by a driver that fails."""
+"""Repartitioning under a load, by killed runs, with a failing driver, for who is owed a type."""
 
 import asyncio
 import json
@@ -73,10 +73,10 @@ class Cluster:
         shown = self.root("slicewise", "tenant", "list", "--json").stdout
         return {one["tenant"]: one["ceiling_millislices"] for one in json.loads(shown)}
 
-    def submit(self, gres: str, *options: str) -> str:
-        """A job of alice's that ends when it is cancelled."""
+    def submit(self, gres: str, *options: str, user: str = "alice") -> str:
+        """A job that ends when it is cancelled."""
         argv = ("sbatch", "--parsable", f"--gres=gpu:{gres}:1", "--mem=10", "--time=20", *options)
-        return self.sandbox.run("alice", (*argv, "--wrap=sleep 900")).stdout.strip()
+        return self.sandbox.run(user, (*argv, "--wrap=sleep 900")).stdout.strip()
 
     def running(self, node: str, *gres: str) -> list[str]:
         jobs = [self.submit(one, f"--nodelist={node}") for one in gres]
@@ -222,6 +222,31 @@ def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster
     until_is(lambda: cluster.state(job), "RUNNING")
     assert cluster.reservations() == "No reservations in the system"
     assert cluster.ledger.repartitions.unfinished() == ()
+
+
+def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster) -> None:
+    cluster.root("scancel", "--partition=gpu")
+    until_is(lambda: cluster.root("squeue", "--noheader").stdout, "")
+    asked = ("--lending-limit", "13", "--type-nominal", "3g.40gb=3", "--overcommit")
+    cluster.root("slicewise", "tenant-quota", "set", "vision", *asked)
+    cluster.root("slicewise", "tenant-quota", "set", "nlp", "--nominal=1", "--borrowing-limit=20")
+    cluster.running("gpu01", "3g.40gb")
+    cluster.running("gpu02", "3g.40gb")
+    own = cluster.submit("1g.10gb", "--nodelist=gpu02", user="bob")
+    until_is(lambda: cluster.state(own), "RUNNING")
+    lent = [cluster.submit("1g.10gb", "--nodelist=gpu01", user="bob") for _ in range(2)]
+    last = cluster.submit("1g.10gb", "--nodelist=gpu01", "--no-requeue", user="bob")
+    for job in (*lent, last):
+        until_is(lambda job=job: cluster.state(job), "RUNNING")
+    owed = cluster.waiting("3g.40gb")
+    (done,) = cluster.repartition("run")["recuts"]
+    ended = [f"job {job}" for job in (*lent, last)]
+    assert (done["state"], done["node"], sorted(done["ends"])) == ("done", "gpu01", sorted(ended))
+    until_is(lambda: cluster.state(owed), "RUNNING")
+    assert cluster.state(own) == "RUNNING"
+    assert {cluster.state(job) for job in lent} == {"PENDING"}, "requeued, as Slurm preempts"
+    argv = ("sacct", "-nX", f"--jobs={last}", "--format=state")
+    until(lambda: "CANCELLED" in cluster.root(*argv).stdout)
 
 
 def under_way(cluster: Cluster) -> RepartitionStep | None:

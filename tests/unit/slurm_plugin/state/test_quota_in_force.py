@@ -151,14 +151,14 @@ async def test_admission_knows_the_limit_on_a_model_in_what_is_guaranteed_of_a_t
     assert cluster_state.snapshot.guaranteed_types == {"vision": {"1g.10gb": 2}}
 
 
-def test_a_slot_is_released_in_the_place_of_a_job_that_is_completing() -> None:
-    """Slurm would start it. It was held until the job had ended."""
+def test_no_slot_is_released_in_the_place_of_a_job_that_is_completing() -> None:
+    """A slot that Slurm requeues would wait beside it: more than the tenant may ever hold."""
     found = QuotaInForce(settings())
     by_type = tenant("vision", 3000, type_nominals={"1g.10gb": 2})
     found.set_policy(policy_of(by_type), {}, None)
     ending = replace(runs(1, OWN), state=JobState.COMPLETING)
     room = found.room(SERVICE, [runs(0, OWN), ending], [], borrows=True)
-    assert room == TenantCapacity(own=3000, own_held=2000, most=3000, held=2000, lacks_type=True)
+    assert room == TenantCapacity(own=3000, own_held=3000, most=3000, held=3000, lacks_type=True)
 
 
 def test_released_slots_of_the_type_take_its_guarantee_too() -> None:
