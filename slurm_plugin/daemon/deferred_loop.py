@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
 from cluster.language.errors import OutsideError, Refusal, SlicewiseError
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobTag, JobView
 from cluster.language.service import directive_lines, head_lines
 from cluster.runtime.log import bound
 from cluster.settings.file import Settings
@@ -144,16 +144,22 @@ class DeferredLoop:
         """Release decided jobs that Slurm holds because of a refusal before, long after it was
         asked to: nobody else would.
 
-        A hold of an administrator within that minute looks the same, and does not last.
+        A hold of an administrator within that minute looks the same, and does not last. Slots of
+        services are held anyway until they are wanted.
         """
         late = {job: until_s for job, until_s in self._late_until_s.items() if looked_s < until_s}
         self._late_until_s = late
         for job in self._cluster_state.jobs if late else ():
             is_late = job.job_id in late and job.job_id not in waiting
-            if is_late and job.held and job.reason == "JobHeldAdmin":
+            if is_late and job.held and job.reason == "JobHeldAdmin" and not _is_slot(job):
                 await self._slurm.release(target_of(job))
                 report("late_hold_undone", job_id=job.job_id)
                 self._cluster_state.acted.set()
+
+
+def _is_slot(job: JobView) -> bool:
+    tag = JobTag.find(job.admin_comment)
+    return tag is not None and tag.service is not None
 
 
 async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:

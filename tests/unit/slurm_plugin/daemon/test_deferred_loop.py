@@ -233,11 +233,12 @@ class TestRefusals:
         assert loop.refusals == {}
 
     @pytest.mark.parametrize(
-        ("reason", "after_s", "released"),
+        ("reason", "after_s", "service", "released"),
         [
-            pytest.param("JobHeldAdmin", 1.0, [("release", 7)], id="the hold was late"),
-            pytest.param("JobHeldAdmin", 61.0, [], id="an administrator, much later"),
-            pytest.param("JobHeldUser", 1.0, [], id="its user"),
+            pytest.param("JobHeldAdmin", 1.0, None, [("release", 7)], id="the hold was late"),
+            pytest.param("JobHeldAdmin", 61.0, None, [], id="an administrator, much later"),
+            pytest.param("JobHeldUser", 1.0, None, [], id="its user"),
+            pytest.param("JobHeldAdmin", 1.0, "bert", [], id="a slot that nobody wants"),
         ],
     )
     async def test_a_hold_that_slurm_makes_after_the_job_was_admitted_is_undone(
@@ -245,6 +246,7 @@ class TestRefusals:
         monkeypatch: pytest.MonkeyPatch,
         reason: str,
         after_s: float,
+        service: str | None,
         released: list[tuple[str, int]],
     ) -> None:
         class Late(Changing):
@@ -260,7 +262,7 @@ class TestRefusals:
             await loop.turn()
         ahead_s = time.monotonic() + after_s
         monkeypatch.setattr(time, "monotonic", lambda: ahead_s)
-        slurm.shown = (job(JobTag("ab12", "vision"), reason=reason),)
+        slurm.shown = (job(JobTag("ab12", "vision", service), reason=reason),)
         await cluster_state.turn()
         await loop.turn()
         assert slurm.actions == released
