@@ -55,7 +55,8 @@ class SlotRecovery:
                 ends[job.array_job_id].add(job.ended)
         # Slurm has no record of a task that was cancelled before it ever started.
         gone = (array for array, words in ends.items() if not words or "CANCELLED" in words)
-        self._gone = back.union(gone)
+        # A service whose script can't be read is not among the services, and lives on.
+        self._gone = back.union(array for array in gone if "" not in ends[array])
 
     def unanswered(self, array_job_id: int, at_s: float) -> None:
         """Note that Slurm did not answer whether it requeues slots of the array.

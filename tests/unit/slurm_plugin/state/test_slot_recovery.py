@@ -11,6 +11,7 @@ from cluster.language.units import Millislices
 from cluster.rpc.order_messages import ServiceOrder
 from cluster.slurm.interface import JobChange, Target
 from slurm_plugin.state.controller import ClusterState
+from slurm_plugin.state.slot_recovery import SlotRecovery
 
 HELD, GONE = job(0), job(1, JobState.ENDED)
 
@@ -267,6 +268,19 @@ async def test_a_requeue_without_an_answer_cancels_nothing_that_lives_on(
     for at_s, shown in ((101.0, job(0, JobState.COMPLETING)), (102.0, job(0)), (103.0, job(0))):
         loop.slurm.shown = (shown,)
         assert await loop.turn(at_s) == [("requeue_hold", [0])]
+
+
+async def test_a_service_whose_script_can_not_be_read_was_not_cancelled() -> None:
+    """Though one of its tasks was: it is not among the services then, and lives on."""
+    slurm = ScriptedSlurm(job(0, JobState.RUNNING), cancelled(1))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    recovery = SlotRecovery()
+    recovery.unanswered(814, 100.0)
+    recovery.follow_unanswered((), slurm.shown, 101.0)
+    assert recovery.cancelled(cluster_state.view.services) == frozenset()
+    recovery.follow_unanswered((), (cancelled(0), cancelled(1)), 102.0)
+    assert recovery.cancelled(cluster_state.view.services) == {814}
 
 
 async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, ClusterState]:
