@@ -15,8 +15,8 @@ _RESTART_S = 90.0
 _POLL_S = 0.1
 _END_S = 20.0
 _NOT_THERE, _IN_USE = "Requested reservation is invalid", "Requested reservation is in use"
-_NO_REQUEUE = "Requested operation is presently disabled"
-"""What Slurm says of a job that is submitted with ``--no-requeue``."""
+_NO_REQUEUE = ("Requested operation is presently disabled", "Only batch jobs are accepted")
+"""What Slurm says of a job with ``--no-requeue``, and of one of srun or salloc."""
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 
 
@@ -50,7 +50,7 @@ async def release(name: str) -> None:
 async def requeue(job_id: int) -> None:
     """End a job as Slurm preempts it: it waits again, or is cancelled if it may not be requeued."""
     reply = await attempt(("scontrol", "requeue", str(job_id)))
-    if reply.status and _NO_REQUEUE in reply.complaint:
+    if reply.status and any(words in reply.complaint for words in _NO_REQUEUE):
         await run(("scancel", str(job_id)))
 
 
