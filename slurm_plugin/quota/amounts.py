@@ -210,5 +210,5 @@ def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms:
     raise InvalidInputError(
         "SW-TYPE-LIMIT",
         f"{option} {text!r} can't be read: {why}.",
-        f"Write {forms}, of 0 to {MAX_TYPE_LIMIT}; names: {', '.join(names)}.",
+        f"Write {forms}; COUNT: 0 to {MAX_TYPE_LIMIT}; names: {', '.join(names)}.",
     )

@@ -131,5 +131,5 @@ def test_a_type_that_is_named_twice_is_refused():
 
 
 def test_how_many_instances_a_limit_may_have_is_said():
-    with pytest.raises(InvalidInputError, match="of 0 to 1000000"):
+    with pytest.raises(InvalidInputError, match="COUNT: 0 to 1000000"):
         amounts.limits_from_texts((f"1g.10gb={10**26}",), QUOTA, TYPES, MODELS)
