@@ -89,6 +89,7 @@ class SiteRecuts:
         self._work: _Work | None = None
         self._runs: deque[RunRecord] = deque()
         self._ended_s: dict[str, float] = {}
+        self._in_vain = set[str]()
         self._found: list[Recut] = []
 
     @property
@@ -204,7 +205,9 @@ class SiteRecuts:
             Recut(work.began_s, now_s, planned.node, work.lost_millislice_s, is_done=is_done)
         )
         self._work = None
+        self._in_vain.discard(planned.gpu_uuid)
         if not is_done:
+            self._in_vain.add(planned.gpu_uuid)
             self._left = 0
         self._due_s = now_s + STARTS_S if self._left else self._after(now_s)
 
@@ -273,7 +276,11 @@ class SiteRecuts:
                 policy, jobs, runs, self._partitions, costs=settings.costs, models=settings.models
             ),
             shapes=frozenset(self._instance_types),
-            past=Past({}, {gpu: int(now_s - at_s) for gpu, at_s in self._ended_s.items()}),
+            past=Past(
+                {},
+                {gpu: int(now_s - at_s) for gpu, at_s in self._ended_s.items()},
+                frozenset(self._in_vain),
+            ),
             move_s=0,
             term_s=settings.lending.term_s,
             at_s=now_s,

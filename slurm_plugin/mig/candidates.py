@@ -56,8 +56,9 @@ class GpuState:
 
     Attributes:
         name: name that is unique in the cluster.
-        cut_ago_s: seconds since a plan last changed it; None if long ago.
+        cut_ago_s: seconds since a plan last changed it, or tried to; None if long ago.
         in_work: whether a plan is being applied to it: ``instances`` are then its future ones.
+        in_vain: whether the last plan only tried to change it.
     """
 
     name: str
@@ -65,6 +66,7 @@ class GpuState:
     instances: tuple[InstanceState, ...] = ()
     cut_ago_s: int | None = None
     in_work: bool = False
+    in_vain: bool = False
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cluster.slurm.node_states import RESERVED
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.checks import differences, unfit
-from slurm_plugin.mig.steps import Repartition
+from slurm_plugin.mig.steps import Repartition, RepartitionState
 from slurm_plugin.slurm_config.gres import Device
 from slurm_plugin.slurm_config.node_lines import Positions, room
 
@@ -61,10 +61,12 @@ class Past:
     Attributes:
         in_work: repartitions that are not finished.
         cut_ago_s: seconds since the last repartition ended, rolled back or not.
+        in_vain: GPUs of which the last one ended otherwise than done.
     """
 
     in_work: Mapping[str, Repartition] = field(default_factory=dict, hash=False)
     cut_ago_s: Mapping[str, int] = field(default_factory=dict, hash=False)
+    in_vain: frozenset[str] = frozenset()
 
 
 def past(
@@ -72,10 +74,14 @@ def past(
 ) -> Past:
     """Summarise the journal's repartitions by GPU."""
     ago_s: dict[str, int] = {}
+    in_vain: set[str] = set()
     for one in newest_first:
-        if one.ended_s is not None:
-            ago_s.setdefault(one.planned.gpu_uuid, max(0, int(now_s - one.ended_s)))
-    return Past({one.planned.gpu_uuid: one for one in unfinished}, ago_s)
+        gpu = one.planned.gpu_uuid
+        if one.ended_s is not None and gpu not in ago_s:
+            ago_s[gpu] = max(0, int(now_s - one.ended_s))
+            if one.state is not RepartitionState.DONE:
+                in_vain.add(gpu)
+    return Past({one.planned.gpu_uuid: one for one in unfinished}, ago_s, frozenset(in_vain))
 
 
 def lines_by_node(text: str) -> Mapping[str, str]:
@@ -135,8 +141,9 @@ def gpus(
         # A node may falsely claim to have a GPU that is being cut on another node.
         if gpu.mig and gpu.board is not None and gpu.uuid not in cut.in_work:
             instances = tuple(_instances(look, gpu, holders))
-            ago_s = cut.cut_ago_s.get(gpu.uuid)
-            yield gpu.board, GpuState(gpu.uuid, look.node.name, instances, ago_s)
+            ago_s, in_vain = cut.cut_ago_s.get(gpu.uuid), gpu.uuid in cut.in_vain
+            name = look.node.name
+            yield gpu.board, GpuState(gpu.uuid, name, instances, ago_s, in_vain=in_vain)
 
 
 def gpus_in_work(look: NodeLook, cut: Past) -> Iterator[tuple[Board, GpuState]]:

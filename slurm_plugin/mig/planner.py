@@ -359,12 +359,14 @@ class _Planner:
         """Profiles that may be cut out of a GPU.
 
         Out of a GPU that was just cut these are only the profiles that were asked for since, or
-        are owed.
+        are owed. Where that was in vain, what is owed is cut elsewhere: what was in its way may be
+        there again, and each try reserves the node.
         """
         cut_ago_s = gpu.cut_ago_s
         if cut_ago_s is None or cut_ago_s >= self._terms.horizon_s:
             return self._demand.profiles
-        return self._owed | {w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s}
+        since = {w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s}
+        return frozenset(since) if gpu.in_vain else self._owed | since
 
     def _step(self, option: _Option, targets: _Targets) -> GpuPlan:
         gpu, change = option.gpu, option.change

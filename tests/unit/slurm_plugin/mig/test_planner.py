@@ -254,6 +254,11 @@ def test_what_others_claim_goes_for_nobody_who_is_owed_a_type():
 def test_a_gpu_that_was_just_cut_is_cut_for_who_is_owed_a_type():
     gpu = GpuState("a", "n", ones(*range(7), holder=on_loan("1", 30)), cut_ago_s=100)
     assert plan(A100, [gpu], owed("3g.40gb", waited_s=200), TERMS)
+    # Where that was in vain, another one is: else the same would be tried for ever.
+    in_vain, other = replace(gpu, in_vain=True), replace(gpu, name="b", cut_ago_s=None)
+    assert only(plan(A100, [in_vain, other], owed("3g.40gb", waited_s=200), TERMS)).gpu == "b"
+    assert plan(A100, [in_vain], owed("3g.40gb", waited_s=200), TERMS) == ()
+    assert plan(A100, [in_vain], owed("3g.40gb", waited_s=50), TERMS)
     free = GpuState("a", "n", ones(*range(7)), cut_ago_s=100)
     assert plan(A100, [free], waiting("3g.40gb", waited_s=200), TERMS) == ()
 

@@ -345,9 +345,13 @@ async def test_a_gpu_that_is_in_work_elsewhere_is_not_planned(site: Site) -> Non
 async def test_a_gpu_that_was_just_cut_or_was_to_be_is_known_as_such(
     site: Site, state: RepartitionState
 ) -> None:
-    ended = (repartition(site.inventory.gpus[0].uuid, state, NOW_S - ago_s) for ago_s in (40, 400))
-    site.journal.ended = tuple(ended)
-    assert (await site.gpu()).cut_ago_s == 40
+    uuid, before = site.inventory.gpus[0].uuid, {RepartitionState.DONE: RepartitionState.CLOSED}
+    site.journal.ended = (
+        repartition(uuid, state, NOW_S - 40),
+        repartition(uuid, before.get(state, RepartitionState.DONE), NOW_S - 400),
+    )
+    gpu, was_undone = await site.gpu(), state is RepartitionState.ROLLED_BACK
+    assert (gpu.cut_ago_s, gpu.in_vain) == (40, was_undone)
 
 
 THREE_G: dict[str, Any] = {
