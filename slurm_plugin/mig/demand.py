@@ -15,7 +15,12 @@ from slurm_plugin.mig.guaranteed_shapes import Needs
 from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
 from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.attainable import highest_ceilings
-from slurm_plugin.quota.demand import is_managed, waits_for_others, within_guarantees
+from slurm_plugin.quota.demand import (
+    is_managed,
+    waits_for_nodes,
+    waits_for_others,
+    within_guarantees,
+)
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_types
 from slurm_plugin.quota.types import Policy
@@ -137,7 +142,8 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
     """How many tasks of each waiting job are owed their instances, by job id.
 
     They fit into what is left of their tenants' guaranteed quota, which also names all types that
-    they ask for.
+    they ask for. Those that need a node which is down or drained are owed none: one on another node
+    would not help them.
     """
     types = guaranteed_types(policy)
     if not types:
@@ -145,7 +151,7 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
     return Counter(
         job.job_id
         for job in within_guarantees(there, policy)
-        if job.gpus.keys() <= types.get(job.account, {}).keys()
+        if job.gpus.keys() <= types.get(job.account, {}).keys() and not waits_for_nodes(job)
     )
 
 

@@ -420,6 +420,12 @@ async def test_who_is_within_the_guarantee_of_a_named_type_is_owed_it(site: Site
     assert len(waiting) == 5
 
 
+async def test_who_waits_for_a_node_that_is_down_is_owed_nothing(site: Site) -> None:
+    site.journal.types = {"3g.40gb": 2}
+    site.slurm.shown = (waits(1, reason="ReqNodeNotAvail, UnavailableNodes:gpu07"), waits(2))
+    assert [one.is_owed for one in (await site.a100()).demand.waiting] == [True]
+
+
 async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
     site: Site,
 ) -> None:
