@@ -269,7 +269,7 @@ class _Planner:
         nodes = {gpu.node for gpu in self._gpus if gpu.in_work}
         nodes |= {option.gpu.node for option in self._chosen.values()}
         is_full = len(nodes) >= self._terms.nodes_at_once
-        found, most = None, (0.0, 0)
+        found, most = None, 0.0
         for alike in self._classes:
             gpus = [
                 gpu
@@ -279,8 +279,7 @@ class _Planner:
             for change in alike.changes if gpus else ():
                 drained = change.drained_millislice_s
                 net = self._net_of(change, whom)
-                # ``net`` counts what is lost only up to a bound: beyond it the least still goes.
-                score = (net / drained if by_cost else net, -change.lost_millislice_s)
+                score = net / drained if by_cost else net
                 if net > 0 and score > most and (gpu := self._first(gpus, nodes, change)):
                     found, most = _Option(gpu, change, net, whom), score
         return found
