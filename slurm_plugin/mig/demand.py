@@ -141,9 +141,10 @@ def waiting_for_instances(
 def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
     """How many tasks of each waiting job are owed their instances, by job id.
 
-    They fit into what is left of their tenants' guaranteed quota, which also names all types that
-    they ask for. Those that need a node which is down or drained are owed none: one on another node
-    would not help them.
+    They fit into what is left of their tenants' guaranteed quota, which also names the type that
+    they ask for. Two sorts of jobs are owed none, as a cut need not help them: those that ask for
+    several instances, which could come to be on several nodes, and those that need a node which is
+    down or drained.
     """
     types = guaranteed_types(policy)
     if not types:
@@ -151,7 +152,9 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
     return Counter(
         job.job_id
         for job in within_guarantees(there, policy)
-        if job.gpus.keys() <= types.get(job.account, {}).keys() and not waits_for_nodes(job)
+        if sum(job.gpus.values()) == 1
+        and job.gpus.keys() <= types.get(job.account, {}).keys()
+        and not waits_for_nodes(job)
     )
 
 

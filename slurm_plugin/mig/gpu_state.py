@@ -255,8 +255,13 @@ def holder_name(job: JobView) -> str:
 
 
 def _on_loan_s(job: JobView, now_s: float, term_s: float) -> int | None:
-    """Seconds for which a job has run on loan; None if it may not be ended, as Slurm has it."""
+    """Seconds for which a job has run on loan; None if it may not be ended.
+
+    A job of several instances stays: all of them would be lost for a cut that needs one.
+    """
     if not is_borrowed(job.qos) or job.state is not JobState.RUNNING or job.start_s is None:
+        return None
+    if sum(job.gpus.values()) != 1:
         return None
     ran_s = int(now_s - job.start_s)
     return ran_s if ran_s >= term_s else None

@@ -75,11 +75,12 @@ class ClusterSite:
             await self._daemon.ask(EvictRequest(job_ids=tuple(sorted(job_ids)), why=why))
 
     async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
-        """Requeue those of these jobs."""
+        """Requeue those of these jobs; what Slurm refuses is tried again with the next call."""
         for job in await self._slurm.jobs():
             is_meant = job.job_id in job_ids and holder_name(job) in names
             if is_meant and job.state is JobState.RUNNING and is_borrowed(job.qos):
-                await maintenance.requeue(job.job_id)
+                with suppress(SlicewiseError):
+                    await maintenance.requeue(job.job_id)
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """The node's GPUs, by its driver."""

@@ -234,8 +234,8 @@ def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster
     cluster.running("gpu02", "3g.40gb")
     own = cluster.submit("1g.10gb", "--nodelist=gpu02", user="bob")
     until_is(lambda: cluster.state(own), "RUNNING")
-    lent = [cluster.submit("1g.10gb", "--nodelist=gpu01", user="bob") for _ in range(2)]
-    last = cluster.submit("1g.10gb", "--nodelist=gpu01", "--no-requeue", user="bob")
+    *lent, last = (cluster.submit("1g.10gb", "--nodelist=gpu01", user="bob") for _ in range(3))
+    cluster.root("scontrol", "update", f"jobid={last}", "requeue=0")
     for job in (*lent, last):
         until_is(lambda job=job: cluster.state(job), "RUNNING")
     owed = cluster.waiting("3g.40gb")

@@ -426,6 +426,14 @@ async def test_who_waits_for_a_node_that_is_down_is_owed_nothing(site: Site) -> 
     assert [one.is_owed for one in (await site.a100()).demand.waiting] == [True]
 
 
+async def test_who_asks_for_several_instances_is_owed_none(site: Site) -> None:
+    """They could come to be on several nodes, and jobs on loan would have ended in vain."""
+    site.journal.types = {"3g.40gb": 3}
+    site.slurm.shown = (waits(1, tres={"gres/gpu:3g.40gb": "2"}), waits(2))
+    waiting = (await site.a100()).demand.waiting
+    assert Counter(one.is_owed for one in waiting) == {False: 2, True: 1}
+
+
 async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
     site: Site,
 ) -> None:
@@ -438,6 +446,14 @@ async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_
     assert await holder_of(site, ONES[0]) == JobHolder("job 900", on_loan_s=90)
     assert await holder_of(site, ONES[1]) == JobHolder("job 901")
     site.term_s = 91
+    assert await holder_of(site, ONES[0]) == JobHolder("job 900")
+
+
+async def test_a_job_on_loan_that_would_lose_several_instances_stays(site: Site) -> None:
+    site.journal.types = {"3g.40gb": 1}
+    lent = {**PLAIN, "qos": "slicewise_lab_borrowed", "start_s": int(NOW_S) - 90}
+    holds(site, (runs(0, **lent, tres={"gres/gpu:1g.10gb": "2"}), {0, 1}))
+    site.slurm.shown += (waits(1),)
     assert await holder_of(site, ONES[0]) == JobHolder("job 900")
 
 
