@@ -47,10 +47,10 @@ class SlotQuotas:
         """The room of the service's tenant in its own QOS, and with what it may borrow, if it
         ``borrows`` now.
 
-        None if it has no quota. Completing jobs count, though in none of Slurm's limits: a slot that
-        Slurm requeues waits again once it has ended, beside what was let go in its place. Where the
-        guarantee has less of the replicas' type left than of slices, the rest of the slices counts
-        as held: these replicas could not start on it.
+        None if it has no quota. Completing jobs count, though in none of Slurm's limits: a slot
+        that Slurm requeues waits again once it has ended, beside what was let go in its place.
+        Where the guarantee has less of the replicas' type left than of slices, the rest of the
+        slices counts as held: these replicas could not start on it.
         """
         tenant = service.tenant
         if tenant not in self.guaranteed:
