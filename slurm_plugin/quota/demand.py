@@ -530,10 +530,11 @@ def within_guarantees(
     own = guaranteed_quota(policy)
     left = Counter({name: own.get(name, 0) - there.own(name) for name in _accounts(waiting)})
     types = types_left(policy, there)
+    tenants = {qos_name(name): name for name in left}
     for run in there.ending if as_limited else ():
-        if run.job.qos == qos_name(run.job.account):
-            left[run.job.account] += run.cost_millislices
-            give_types(types.get(run.job.account), run.job.gpus)
+        if tenant := tenants.get(run.job.qos):
+            left[tenant] += run.cost_millislices
+            give_types(types.get(tenant), run.job.gpus)
     for job in by_priority(waiting):
         cost = run_cost(job.gpus, there.costs)
         for _ in range(max(1, len(job.untouched))):
@@ -553,9 +554,10 @@ def types_left(policy: Policy, there: Holdings) -> Mapping[str, dict[str, int]]:
     """Count what runs in tenants' own QOS leave of the types that are guaranteed, by tenant."""
     own = own_type_limits(policy, there.costs, there.models)
     types = {name: dict(of) for name, of in own.items()}
+    tenants = {qos_name(name): name for name in types}
     for job in there.runs if types else ():
-        if job.qos == qos_name(job.account):
-            take_types(types.get(job.account), job.gpus)
+        if tenant := tenants.get(job.qos):
+            take_types(types[tenant], job.gpus)
     return types
 
 

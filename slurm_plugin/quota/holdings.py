@@ -12,7 +12,7 @@ from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 
-_OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_account"})
+_OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_account", "_in_qos"})
 """What is computed once and follows from the runs alone."""
 
 
@@ -124,9 +124,19 @@ class Holdings:
         """Jobs with unreadable records: what they hold is not known."""
         return tuple(job for job in (*self.runs, *self.others) if job.is_doubtful)
 
-    def own(self, account: str) -> int:
-        """Millislices that the account's runs hold in its own QOS."""
-        return self.by_qos.get((account, qos_name(account)), 0)
+    def own(self, tenant: str) -> int:
+        """Millislices that runs hold in the tenant's own QOS.
+
+        As in Slurm's limit, accounts without a quota below the tenant count, which have its QOS.
+        """
+        return self._in_qos.get(qos_name(tenant), 0)
+
+    @cached_property
+    def _in_qos(self) -> Mapping[str, int]:
+        found = defaultdict[str, int](int)
+        for (_, qos), cost in self.by_qos.items():
+            found[qos] += cost
+        return found
 
 
 def _sum(runs: Iterable[PricedRun]) -> int:

@@ -426,6 +426,24 @@ def test_a_guarantee_of_a_type_pays_for_no_more_than_the_limit_on_its_model() ->
         assert list(within_guarantees(known, policy)) == []
 
 
+def test_a_tenants_guarantee_pays_for_accounts_without_a_quota_too() -> None:
+    """Slurm counts them in the tenant's QOS, so what waits behind them is not late."""
+    behind = waiting()
+    of_one_more = replace(job(job_id=8), account="below")
+    policy = {"vision": Tenant("vision", "", Quota(Millislices(4000)))}
+    there = holdings([of_one_more, behind], MANAGED, COSTS, {})
+    assert list(within_guarantees(there, policy)) == [behind]
+    there = holdings([job(), of_one_more, behind], MANAGED, COSTS, {})
+    assert list(within_guarantees(there, policy)) == list(late_jobs(there, policy, 10**9)) == []
+    named = Quota(Millislices(9000), type_nominals={"1g.10gb": 4})
+    assert list(within_guarantees(there, {"vision": Tenant("vision", "", named)})) == []
+    three = replace(named, type_nominals={"1g.10gb": 6})
+    assert list(within_guarantees(there, {"vision": Tenant("vision", "", three)})) == [behind]
+    ending = replace(of_one_more, state=JobState.COMPLETING)
+    there = holdings([job(), ending, behind], MANAGED, COSTS, {})
+    assert qos_use(policy, there).waiting == {"slicewise_vision": 2000}
+
+
 def test_a_job_in_the_own_qos_that_waits_for_its_type_may_move_and_calls_nothing_back() -> None:
     own = waiting(reason="QOSGrpGRES")
     assert waits_for_quota(own)
