@@ -93,8 +93,9 @@ class Slow(ScriptedSlurm):
 
 
 def running(account: str, count: int) -> tuple[JobView, ...]:
-    """Plain jobs of one slice each."""
-    view = job(0, JobState.RUNNING, account=account, array_job_id=None, admin_comment="")
+    """Plain jobs of one slice each, on loan."""
+    on_loan = {"account": account, "qos": f"slicewise_{account}_borrowed"}
+    view = job(0, JobState.RUNNING, **on_loan, array_job_id=None, admin_comment="")
     first = 10 * (1 + ord(account[0]))
     return tuple(replace(view, job_id=first + number) for number in range(count))
 
