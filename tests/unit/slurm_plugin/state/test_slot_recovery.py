@@ -223,6 +223,16 @@ class Unanswered(ScriptedSlurm):
         raise UnreachableError("SW-SLURM-DOWN", "timed out")
 
 
+async def after_a_requeue_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    loop = Loop(monkeypatch)
+    loop.slurm = Unanswered(job(0, JobState.RUNNING))
+    loop.cluster_state = sync_of(loop.slurm)
+    await loop.turn(100.0)
+    with pytest.raises(UnreachableError, match="timed out"):
+        await loop.cluster_state.set_desired_slots(814, frozenset())
+    return loop
+
+
 @pytest.mark.parametrize(
     ("ended", "back_s", "is_cancelled"),
     [
@@ -238,12 +248,7 @@ async def test_a_requeue_that_slurm_makes_long_after_brings_no_cancelled_service
     back_s: float,
     is_cancelled: bool,
 ) -> None:
-    loop = Loop(monkeypatch)
-    loop.slurm = Unanswered(job(0, JobState.RUNNING))
-    loop.cluster_state = sync_of(loop.slurm)
-    await loop.turn(100.0)
-    with pytest.raises(UnreachableError, match="timed out"):
-        await loop.cluster_state.set_desired_slots(814, frozenset())
+    loop = await after_a_requeue_without_an_answer(monkeypatch)
     asked = [("requeue_hold", [0])]
     loop.slurm.shown = ended
     assert await loop.turn(102.0) == asked
@@ -259,12 +264,7 @@ async def test_a_requeue_that_slurm_makes_long_after_brings_no_cancelled_service
 async def test_a_requeue_without_an_answer_cancels_nothing_that_lives_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = Loop(monkeypatch)
-    loop.slurm = Unanswered(job(0, JobState.RUNNING))
-    loop.cluster_state = sync_of(loop.slurm)
-    await loop.turn(100.0)
-    with pytest.raises(UnreachableError, match="timed out"):
-        await loop.cluster_state.set_desired_slots(814, frozenset())
+    loop = await after_a_requeue_without_an_answer(monkeypatch)
     for at_s, shown in ((101.0, job(0, JobState.COMPLETING)), (102.0, job(0)), (103.0, job(0))):
         loop.slurm.shown = (shown,)
         assert await loop.turn(at_s) == [("requeue_hold", [0])]
