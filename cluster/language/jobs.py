@@ -438,8 +438,13 @@ class JobTag:
 
 def is_resting(job: JobView) -> bool:
     """Whether the job is a held slot of a service, which is not needed now."""
+    return job.state in WAITING and job.held and is_of_service(job)
+
+
+def is_of_service(job: JobView) -> bool:
+    """Whether the job is one of a service's slots, by its tag."""
     tag = JobTag.find(job.admin_comment)
-    return job.state in WAITING and job.held and tag is not None and tag.service is not None
+    return tag is not None and tag.service is not None
 
 
 def retagged(admin_comment: str, tag: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, NodeView, RunRecord
+from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunRecord, is_of_service
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster
 from simulation.site.node_cuts import NodeCuts
@@ -307,10 +307,7 @@ class SiteRecuts:
 
 def _that_stays(job: JobView) -> JobView:
     """The job as one that can't move: nothing here tells a replica to, or ends it."""
-    tag = JobTag.find(job.admin_comment)
-    if tag is None or tag.service is None:
-        return job
-    return replace(job, admin_comment="", qos="")
+    return replace(job, admin_comment="", qos="") if is_of_service(job) else job
 
 
 def _running(jobs: Iterable[JobView]) -> Iterator[RunRecord]:

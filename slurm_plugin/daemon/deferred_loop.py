@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
 from cluster.language.errors import OutsideError, Refusal, SlicewiseError
-from cluster.language.jobs import JobTag, JobView
+from cluster.language.jobs import JobView, is_of_service
 from cluster.language.service import directive_lines, head_lines
 from cluster.runtime.log import bound
 from cluster.settings.file import Settings
@@ -151,15 +151,10 @@ class DeferredLoop:
         self._late_until_s = late
         for job in self._cluster_state.jobs if late else ():
             is_late = job.job_id in late and job.job_id not in waiting
-            if is_late and job.held and job.reason == "JobHeldAdmin" and not _is_slot(job):
+            if is_late and job.held and job.reason == "JobHeldAdmin" and not is_of_service(job):
                 await self._slurm.release(target_of(job))
                 report("late_hold_undone", job_id=job.job_id)
                 self._cluster_state.acted.set()
-
-
-def _is_slot(job: JobView) -> bool:
-    tag = JobTag.find(job.admin_comment)
-    return tag is not None and tag.service is not None
 
 
 async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.jobs import JobState, JobTag, JobView, is_of_service
 from cluster.language.service import whole_number
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import ServiceView
@@ -266,8 +266,9 @@ def _never_start(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     models = plan.allowed.models
     was, then = (_rules(inputs, side.policy, models) for side in (plan.before, plan.after))
     for job in inputs.seen.jobs:
-        is_slot = (tag := JobTag.find(job.admin_comment)) is not None and tag.service is not None
-        if job.state not in _WAITS or is_slot or not is_managed(job, inputs.rules.partitions):
+        if job.state not in _WAITS or is_of_service(job):
+            continue
+        if not is_managed(job, inputs.rules.partitions):
             continue
         found = _obstacle(job, then, inputs)
         if found and job.account in was.own and not _obstacle(job, was, inputs):

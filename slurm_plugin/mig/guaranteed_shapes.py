@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, RunRecord
+from cluster.language.jobs import ALLOTTED, JobState, JobView, RunRecord, is_of_service
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
@@ -108,8 +108,7 @@ def _slots(jobs: Iterable[JobView]) -> _Used:
     """Instances that each tenant's services would hold with all of their slots."""
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
-        tag = JobTag.find(job.admin_comment)
-        if tag is not None and tag.service is not None and job.state is not JobState.ENDED:
+        if job.state is not JobState.ENDED and is_of_service(job):
             found[job.account].update(_instances(job))
     return found
 
