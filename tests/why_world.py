@@ -16,7 +16,6 @@ from slurm_plugin.explain.headroom import Situation
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.quota.ceilings import ceilings, less_elsewhere
 from slurm_plugin.quota.demand import held
-from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.types import Loan, Tenant
 
 NOW_S = 10_000
@@ -70,7 +69,7 @@ def sight(
     """A sight of one node with ten instances of 1g.10gb; ``allotted`` of these are allotted."""
     policy = policy_of(*tenants)
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
-    holds = held(jobs, GPU, tenants_of_qos(policy))
+    holds = held(jobs, GPU)
     node = NodeView("node1", "node1", frozenset({"IDLE"}), {SMALL: 10}, {SMALL: allotted}, GPU)
     return WhyInput(
         now_s=NOW_S,

@@ -49,7 +49,7 @@ class SiteAdmission:
         self._seen, self._shares = seen, shares
 
     def decided(self, request: ModelRequest, own_jobs: Iterable[JobView]) -> ModelRequest | Refused:
-        """What is submitted; ``own_jobs`` are those of the account that is charged, as of now.
+        """What is submitted; ``own_jobs`` are those of the tenant that is charged, as of now.
 
         A job that passes, such as one without GPUs, keeps what it asked for.
         """

@@ -22,7 +22,7 @@ from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.admission.decayed_use import Holding, recorded
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
@@ -125,7 +125,7 @@ class SlicewiseOnModel:
 
     def admit(self, request: ModelRequest) -> ModelRequest | Refused:
         """What admission makes of a submission."""
-        return self._admission.decided(request, self._own_jobs(request.account))
+        return self._admission.decided(request, self._jobs_of(request.account))
 
     def budgets_let(self, jobs: Iterable[Replay]) -> bool:
         """Whether budgets let all of these jobs start for sure, by the limits of any moment.
@@ -140,16 +140,17 @@ class SlicewiseOnModel:
         """Note the id of a job that was submitted as admission had it."""
         self._priorities.note(job_id, request.site_factor)
 
-    def _own_jobs(self, account: str) -> list[JobView]:
-        """The account's jobs as they are now."""
-        return [job for job in self._model.jobs if job.account == account]
+    def _jobs_of(self, tenant: str) -> list[JobView]:
+        """The tenant's jobs as they are now."""
+        return [job for job in self._model.jobs if holder_of(job) == tenant]
 
     def ended(self, run: EndedRun) -> None:
         """Note a run that has ended since the last round: its account has used that much."""
         self._ended_runs.append(run)
         if run.start_s is not None and run.partition in self._partitions:
             cost = run_cost(run.gpus, self._costs)
-            self._ended.append(Holding(run.account, cost, run.start_s, run.end_s))
+            tenant = holder(run.account, run.qos)
+            self._ended.append(Holding(tenant, cost, run.start_s, run.end_s))
 
     def _holdings(self) -> Holdings:
         """What jobs hold now; most of them have not changed since the last time."""
@@ -163,15 +164,16 @@ class SlicewiseOnModel:
         """Count what tenants have used since the last round."""
         since_s, others = self._priorities.since_s, self._ended
         # Most runs go on: few are to be taken away from what all hold.
-        held = Counter(there.by_account)
+        held = Counter(there.by_tenant)
         for job, cost, _ in [
             one
             for one in there.priced
             if one.job.state is not JobState.RUNNING or (one.job.start_s or 0) > since_s
         ]:
-            held[job.account] -= cost
+            tenant = holder_of(job)
+            held[tenant] -= cost
             if job.state is JobState.RUNNING:
-                others.append(Holding(job.account, cost, job.start_s or 0, None))
+                others.append(Holding(tenant, cost, job.start_s or 0, None))
         self._priorities.follow(policy, +held, others, now_s)
         self._ended = []
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from simulation.slurm_model.limits import CALC_PERIOD_S
+from slurm_plugin.common.qos_names import holder
 from slurm_plugin.limits.budget_parts import Runs, bindings, drawn_on
-from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.types import Policy
 
 
@@ -29,11 +29,10 @@ class SpareBudgets:
         self._late = (capacity or 0) * int(CALC_PERIOD_S) // 60
         self._spare = Counter(run_minutes)
         self._claimed: Counter[str] = Counter()
-        of_qos = tenants_of_qos(policy)
         for (account, qos), minutes in runs.may_take.items():
-            self._take(of_qos.get(qos, account), minutes)
+            self._take(holder(account, qos), minutes)
         for one in runs.waiting:
-            self._take(of_qos.get(one.qos, ""), one.minutes)
+            self._take(holder("", one.qos), one.minutes)
 
     def _take(self, tenant: str, minutes: int) -> None:
         for budget in self._above.get(tenant, ()):

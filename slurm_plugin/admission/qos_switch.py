@@ -12,7 +12,7 @@ from itertools import islice
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name
+from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.demand import is_waiting, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.room import QuotaRoom
@@ -27,6 +27,7 @@ class _Waiting:
     """One record of Slurm's, which may stand for many tasks of an array.
 
     Attributes:
+        tenant: in whose QOS it waits.
         tasks: number of tasks that may take room; 0 if the record waits for something else than
             quota, since room taken for it would keep other jobs waiting.
         cost: millislices of one task.
@@ -34,6 +35,7 @@ class _Waiting:
     """
 
     record: JobView
+    tenant: str
     tasks: int
     cost: int
     is_flexible: bool
@@ -114,14 +116,14 @@ def _placed(one: _Waiting, room: QuotaRoom) -> str | None:
     first = qos = _fitting(one, room)
     left = one.tasks
     while qos is not None and left:
-        room.take(one.record.account, qos, one.cost, one.record.gpus)
+        room.take(one.tenant, qos, one.cost, one.record.gpus)
         left -= 1
         qos = _fitting(one, room) if left else None
     return first
 
 
 def _fitting(one: _Waiting, room: QuotaRoom) -> str | None:
-    tenant, now = one.record.account, one.record.qos
+    tenant, now = one.tenant, one.record.qos
     choice = (qos_name(tenant), borrowed_qos(tenant)) if one.is_flexible else (now,)
     return next((qos for qos in choice if room.has(tenant, qos, one.cost, one.record.gpus)), None)
 
@@ -164,15 +166,14 @@ def _order(one: _Waiting) -> tuple[int, int, int]:
 
 def _waiting(policy: Policy, there: Holdings) -> Iterator[_Waiting]:
     for job in there.others:
-        if not is_waiting(job) or job.account not in policy or job.is_doubtful:
+        tenant = tenant_of(job.qos)
+        if not is_waiting(job) or tenant not in policy or tenant is None or job.is_doubtful:
             continue
-        cost = run_cost(job.gpus, there.costs)
-        if not cost or job.qos not in {borrowed_qos(job.account), qos_name(job.account)}:
-            continue
-        tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0
-        yield _Waiting(job, tasks, cost, _is_flexible(job))
+        if cost := run_cost(job.gpus, there.costs):
+            tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0
+            yield _Waiting(job, tenant, tasks, cost, _is_flexible(job, tenant))
 
 
-def _is_flexible(job: JobView) -> bool:
+def _is_flexible(job: JobView, tenant: str) -> bool:
     tag = JobTag.find(job.admin_comment)
-    return tag is not None and tag.is_flexible and tag.tenant == job.account
+    return tag is not None and tag.is_flexible and tag.tenant == job.account == tenant

@@ -5,6 +5,7 @@ from itertools import islice
 from cluster.language.jobs import JobView
 from cluster.rpc.overview_messages import QueueAnswer, QueuedNow, QueueRequest
 from slurm_plugin.api.access import Principal
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.explain.headroom import Cause
 from slurm_plugin.explain.reasons import Reason, translate
 from slurm_plugin.explain.start import StartEstimate, no_estimate, start_by_budget, start_by_slurm
@@ -55,16 +56,16 @@ def _start(job: JobView, reason: Reason, facts: OverviewFacts) -> StartEstimate:
     match reason.cause:
         case Cause.NONE_FREE | None:
             return start_by_slurm(job, facts.now_s) or no_estimate(reason)
-        case Cause.BUDGET if payer := _binding_budget(job.account, facts):
+        case Cause.BUDGET if payer := _binding_budget(holder_of(job), facts):
             return start_by_budget(payer, facts.resets_s.get(payer))
         case _:
             return no_estimate(reason)
 
 
-def _binding_budget(account: str, facts: OverviewFacts) -> str:
-    """Return the tenant with the budget that leaves the account's jobs the least; "" without."""
+def _binding_budget(tenant: str, facts: OverviewFacts) -> str:
+    """Return the tenant with the budget that leaves the tenant's jobs the least; "" without."""
     policy, left = facts.policy, facts.left_millislice_s
-    if account not in policy:
+    if tenant not in policy:
         return ""
-    above = (account, *ancestors(policy, account))
+    above = (tenant, *ancestors(policy, tenant))
     return min((name for name in above if name in left), key=lambda name: left[name], default="")

@@ -1,11 +1,16 @@
 """Names of the QOS that Slicewise makes."""
 
 from collections.abc import Iterable
+from functools import lru_cache
+
+from cluster.language.jobs import JobView
 
 QOS_PREFIX = "slicewise_"
 """Slicewise changes only QOS with this prefix, and the former shared one."""
 _BORROWED = "_borrowed"
 _UNINSTALLED = QOS_PREFIX + "uninstalled_"
+_NAMES = 1 << 14
+"""So many QOS are remembered with their tenants. A round asks for each of its jobs."""
 
 GATE_QOS = "slicewise_gate"
 """The QOS of the managed partitions: it lets only jobs in Slicewise's QOS through."""
@@ -38,6 +43,26 @@ def tenant_of(qos: str) -> str | None:
     own = own_of(qos) or qos
     is_a_tenants = own.startswith(QOS_PREFIX) and own != GATE_QOS and not says_uninstalled(own)
     return own.removeprefix(QOS_PREFIX) if is_a_tenants else None
+
+
+@lru_cache(maxsize=_NAMES)
+def holder(account: str, qos: str) -> str:
+    """The tenant, maybe gone, for which jobs of an account in a QOS count.
+
+    That is the tenant whose QOS it is, as in Slurm's limits: an account without a quota inherits
+    the QOS of the tenant above it. In any other QOS jobs count for their account.
+    """
+    return tenant_of(qos) or account
+
+
+def holder_of(job: JobView) -> str:
+    """The tenant, maybe gone, for which a job counts (``holder``)."""
+    return holder(job.account, job.qos)
+
+
+def is_own(qos: str) -> bool:
+    """Whether this is the own QOS of a tenant, maybe gone."""
+    return not is_borrowed(qos) and tenant_of(qos) is not None
 
 
 def uninstalled_qos(cluster: str) -> str:

@@ -18,6 +18,7 @@ from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.daemon.metric_catalogue import METRICS
 from slurm_plugin.quota.demand import has_gpus, holdings, late_before_s, late_jobs, node_capacity
 from slurm_plugin.state.controller import ClusterState
@@ -141,7 +142,7 @@ class _State(Collector):
         before_s = late_before_s(time.time(), self._settings.lending.grace_s)
         there = holdings(state.jobs, self._partitions, costs, self._settings.models)
         late = late_jobs(there, policy, before_s)
-        counts = Count(job.account for job in late)
+        counts = Count(holder_of(job) for job in late)
         yield _by_tenant("late_jobs", {name: counts[name] for name in policy})
 
     def _of_tenants(self) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from cluster.settings.file import Settings
 from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.log import report_failure
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
@@ -68,4 +69,4 @@ class TenantUse:
         for job in self._cluster_state.jobs:
             if job.state in ALLOTTED and job.partition in self._partitions and job.start_s:
                 cost = run_cost(job.gpus, self._costs)
-                yield Holding(job.account, cost, job.start_s, None)
+                yield Holding(holder_of(job), cost, job.start_s, None)

@@ -13,7 +13,6 @@ from slurm_plugin.quota.tenants import (
     ancestors,
     effective_nominal,
     subtree,
-    tenants_of_qos,
 )
 from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
@@ -145,7 +144,7 @@ class Situation:
 def situation(inputs: QuotaInputs) -> Situation:
     """Collect the facts about all tenants."""
     rules, ledger_view, jobs = inputs.rules, inputs.ledger_view, inputs.seen.jobs
-    holds = held(jobs, rules.partitions, tenants_of_qos(inputs.policy))
+    holds = held(jobs, rules.partitions)
     elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
     return Situation(
         policy=inputs.policy,

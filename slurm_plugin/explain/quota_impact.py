@@ -13,7 +13,7 @@ from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import is_borrowed, qos_name
+from slurm_plugin.common.qos_names import holder_of, is_borrowed, is_own
 from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.explain.type_impact import beyond_type_limits
@@ -23,7 +23,6 @@ from slurm_plugin.quota.tenants import (
     guaranteed_quota,
     newly_overcommitted_types,
     overcommitted_millislices,
-    tenants_of_qos,
 )
 from slurm_plugin.quota.type_limits import binding_type_limits, own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy
@@ -154,8 +153,7 @@ def _above_guaranteed_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Im
 
 
 def _holds(inputs: QuotaInputs) -> Mapping[str, Held]:
-    of_qos = tenants_of_qos(inputs.policy)
-    return held(inputs.seen.jobs, inputs.rules.partitions, of_qos)
+    return held(inputs.seen.jobs, inputs.rules.partitions)
 
 
 def _own_types(
@@ -199,7 +197,7 @@ def _when(inputs: QuotaInputs) -> str:
 
 
 def _borrowed(inputs: QuotaInputs) -> Mapping[str, int]:
-    """Millislices that each account's jobs hold in the borrowed QOS."""
+    """Millislices that each tenant's jobs hold on borrowed quota."""
     jobs = [job for job in inputs.seen.jobs if is_borrowed(job.qos)]
     return used_by_tenant(jobs, inputs.rules.partitions, inputs.rules.costs)
 
@@ -271,10 +269,10 @@ def _never_start(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
         if not is_managed(job, inputs.rules.partitions):
             continue
         found = _obstacle(job, then, inputs)
-        if found and job.account in was.own and not _obstacle(job, was, inputs):
+        if found and holder_of(job) in was.own and not _obstacle(job, was, inputs):
             amount, words = found
             about = f"job {job.task} of {job.user}"
-            yield Impact(ImpactKind.NEVER_STARTS, job.account, about, amount, words)
+            yield Impact(ImpactKind.NEVER_STARTS, holder_of(job), about, amount, words)
 
 
 def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, str] | None:
@@ -282,10 +280,10 @@ def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, st
 
     The millislices are 0 for limits on types and budgets. None if it can start some day.
     """
-    tenant, gpus = job.account, job.gpus
+    tenant, gpus = holder_of(job), job.gpus
     cost = run_cost(gpus, inputs.rules.costs)
     tag = JobTag.find(job.admin_comment)
-    stays = job.qos == qos_name(tenant) and not (tag is not None and tag.is_flexible)
+    stays = is_own(job.qos) and not (tag is not None and tag.is_flexible)
     most = (rules.own if stays else rules.most).get(tenant, 0)
     if cost > most:
         kind = "in its own QOS" if stays else "with all that it may borrow"

@@ -9,10 +9,10 @@ from cluster.language.units import Millislices, slices_text
 from cluster.rpc.messages import ServiceReport
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, idle, is_usable
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import holder_of, qos_name
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.quota.demand import wanted_on_nodes
-from slurm_plugin.quota.tenants import ancestors, subtree, tenants_of_qos
+from slurm_plugin.quota.tenants import ancestors, subtree
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy, Recall
 
@@ -101,7 +101,7 @@ def shortage(job: JobView, cause: Cause, sight: WhyInput) -> Shortage | None:
     """What the job lacks by that cause; None where that is not known in numbers."""
     if cause is Cause.NONE_FREE:
         return _worst(_free(job, sight))
-    if job.account not in sight.situation.policy:
+    if holder_of(job) not in sight.situation.policy:
         return None
     match cause:
         case Cause.GUARANTEE:
@@ -147,14 +147,14 @@ def _worst(found: Iterable[Shortage]) -> Shortage | None:
 
 
 def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
-    tenant, own = job.account, qos_name(job.account)
+    tenant, own = holder_of(job), job.qos
     limit = sight.situation.ceilings[tenant].own_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
 
 
 def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
-    tenant, own, needs = job.account, qos_name(job.account), job.gpus
+    tenant, own, needs = holder_of(job), job.qos, job.gpus
     now = sight.situation
     most = own_type_limits(now.policy, now.costs, now.models).get(tenant, {})
     its_own = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
@@ -170,9 +170,9 @@ def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
 
 def _borrowed_limit(job: JobView, sight: WhyInput) -> Shortage:
     """The borrowed limit; what jobs hold in QOS in which they ran before counts there, too."""
-    tenant, own = job.account, qos_name(job.account)
+    tenant = holder_of(job)
     limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
-    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != own]
+    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != qos_name(tenant)]
     return _slices(f"The borrowed jobs of {tenant}", limit, holders, sight.cost(job))
 
 
@@ -188,18 +188,13 @@ def _slices(whose: str, limit: int, holders: Iterable[tuple[JobView, int]], need
 
 def _holders(sight: WhyInput, accounts: Collection[str]) -> Iterator[tuple[JobView, int]]:
     """Jobs that take of these tenants' limits, with those of accounts without a quota below."""
-    of_qos = tenants_of_qos(sight.situation.policy)
-    return (
-        (job, sight.cost(job))
-        for job in sight.allotted()
-        if of_qos.get(job.qos, job.account) in accounts
-    )
+    return ((job, sight.cost(job)) for job in sight.allotted() if holder_of(job) in accounts)
 
 
 def _type_limits(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
     now = sight.situation
-    needs = job.gpus
-    for name in (job.account, *ancestors(now.policy, job.account)):
+    needs, tenant = job.gpus, holder_of(job)
+    for name in (tenant, *ancestors(now.policy, tenant)):
         below = subtree(now.policy, name)
         bounds = type_limits(now.policy[name].quota, now.costs, now.models)
         for kind in needs.keys() & bounds.keys():
@@ -289,9 +284,10 @@ class BudgetShortage:
 def budget_shortage(job: JobView, sight: WhyInput) -> BudgetShortage | None:
     """The budget that leaves the least for the job; None if no budget pays for it."""
     now = sight.situation
-    if job.account not in now.policy:
+    tenant = holder_of(job)
+    if tenant not in now.policy:
         return None
-    payer, startable = startable_on_budgets(job.account, now)
+    payer, startable = startable_on_budgets(tenant, now)
     if startable is None:
         return None
     cost = sight.cost(job)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from cluster.language.jobs import JobView
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.explain.headroom import Cause
 from slurm_plugin.explain.reasons import Reason
 from slurm_plugin.explain.shortage import (
@@ -101,7 +102,7 @@ def _by_recalls(
     if reason.cause not in QUOTA or short is None:
         return None
     missing = short.missing
-    for one in sorted(recalls_of(job.account, sight), key=lambda one: one.called_s):
+    for one in sorted(recalls_of(holder_of(job), sight), key=lambda one: one.called_s):
         missing -= one.amount_millislices
         if missing <= 0:
             at_s = max(sight.now_s, one.called_s + sight.grace_s)

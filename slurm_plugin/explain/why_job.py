@@ -8,7 +8,7 @@ from dataclasses import replace
 from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyTable
-from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, holder_of, is_borrowed, is_own
 from slurm_plugin.explain.headroom import BUDGET_RUN_S, Cause
 from slurm_plugin.explain.reasons import Reason, translate
 from slurm_plugin.explain.shortage import (
@@ -197,7 +197,7 @@ def _asks(job: JobView, sight: WhyInput) -> str:
 
 
 def _quota(job: JobView) -> str:
-    kind = "guaranteed" if job.qos == qos_name(job.account) else "priority not set by Slicewise"
+    kind = "guaranteed" if is_own(job.qos) else "priority not set by Slicewise"
     return f"{'on borrowed quota' if is_borrowed(job.qos) else kind} (QOS {job.qos})"
 
 
@@ -216,13 +216,14 @@ def _numbers(short: Shortage | None, budget: BudgetShortage | None) -> Iterable[
 
 def _ceiling_parts(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
     """What the ceiling of the job's tenant is made of, if the job waits for the ceiling."""
-    tenant = sight.situation.policy.get(job.account)
+    name = holder_of(job)
+    tenant = sight.situation.policy.get(name)
     if reason.cause is Cause.CEILING and tenant is not None:
-        ceiling = sight.situation.ceilings[job.account]
+        ceiling = sight.situation.ceilings[name]
         limit = tenant.quota.borrowing_limit_millislices
         most = "" if limit >= MAX_NOMINAL_MILLISLICES else f" of at most {slices_text(limit)}"
         yield (
-            f"Of its quota {job.account} lends {slices_text(ceiling.lent_millislices)} now;"
+            f"Of its quota {name} lends {slices_text(ceiling.lent_millislices)} now;"
             f" it borrows {slices_text(ceiling.borrowed_millislices)}{most}."
         )
 
@@ -240,19 +241,20 @@ def _ahead(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
         and one.priority > job.priority
         and one.job_id != job.job_id
         and one.partition == job.partition
-        and (everybody or one.account == job.account)
+        and (everybody or holder_of(one) == holder_of(job))
     )
     if count:
-        whose = "" if everybody else f" of {job.account}"
+        whose = "" if everybody else f" of {holder_of(job)}"
         has = "has" if count == 1 else "have"
         yield f"{counted(count, 'waiting job')}{whose} {has} a higher priority."
 
 
 def _filled(hint: str, job: JobView, sight: WhyInput) -> str:
-    """Put the job and its account into a hint; an account that is no tenant has no QOS to name."""
-    if _ACCOUNT in hint and job.account not in sight.situation.policy:
-        return f"{job.account} has no quota, so it may not use these GPUs. Ask the operator."
-    return hint.replace("JOB", job.task).replace(_ACCOUNT, job.account)
+    """Put the job and its tenant into a hint; an account that is no tenant has no QOS to name."""
+    tenant = holder_of(job)
+    if _ACCOUNT in hint and tenant not in sight.situation.policy:
+        return f"{tenant} has no quota, so it may not use these GPUs. Ask the operator."
+    return hint.replace("JOB", job.task).replace(_ACCOUNT, tenant)
 
 
 def _hints(
@@ -267,28 +269,27 @@ def _hints(
         yield _filled(reason.hint, job, sight)
     if whole_millislices(job):
         yield "Nothing is lent for whole nodes; without --exclusive only the GPUs it names count."
-    elif reason.cause is Cause.GUARANTEE and not recalls_of(job.account, sight):
+    elif reason.cause is Cause.GUARANTEE and not recalls_of(holder_of(job), sight):
         yield from _borrowing(job, sight)
     if budget is not None and (limit := budget.longest_s // 60):
         yield (
             f"With a time limit of {span_text(limit * 60)} it could start:"
             f" scontrol update JobId={name} TimeLimit={limit}"
         )
-    if reason.cause is not None and (rooms := rooms_text(job.account, sight)):
-        yield f"{job.account} could start now: {rooms}."
+    if reason.cause is not None and (rooms := rooms_text(holder_of(job), sight)):
+        yield f"{holder_of(job)} could start now: {rooms}."
 
 
 def _borrowing(job: JobView, sight: WhyInput) -> Iterable[str]:
-    tenant = sight.situation.policy.get(job.account)
+    name = holder_of(job)
+    tenant = sight.situation.policy.get(name)
     tag = JobTag.find(job.admin_comment)
     if tenant is None or not tenant.quota.borrowing_limit_millislices:
-        yield (
-            f"{job.account} may not borrow quota that others leave idle; the operator can allow it."
-        )
+        yield f"{name} may not borrow quota that others leave idle; the operator can allow it."
     elif tag is not None and tag.is_flexible:
         yield "It moves to borrowed quota by itself when others leave some idle."
     else:
-        qos = borrowed_qos(job.account)
+        qos = borrowed_qos(name)
         yield f"On borrowed quota it may start sooner: submit it with --qos={qos}"
 
 
@@ -349,7 +350,7 @@ def _holds(job: JobView, sight: WhyInput) -> str:
 def _taken(job: JobView) -> str:
     if is_borrowed(job.qos):
         return ": it may be requeued when a lender's own job needs the GPU"
-    return ": no other tenant's job takes it away" if job.qos == qos_name(job.account) else ""
+    return ": no other tenant's job takes it away" if is_own(job.qos) else ""
 
 
 def _until(job: JobView, sight: WhyInput) -> str:

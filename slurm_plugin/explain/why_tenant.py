@@ -134,9 +134,11 @@ def _holding(tenant: str, found: Explanation, sight: WhyInput) -> tuple[WhyRow, 
     own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == tenant]
     below = found.in_use_millislices - sum(cost for _, cost in own)
     rows = own_rows(own)
-    if len(subtree(sight.situation.policy, tenant)) > 1 and below:
-        return (*rows, WhyRow(what=f"tenants below {tenant}", amount_millislices=below))
-    return rows
+    if not below:
+        return rows
+    has_tenants = len(subtree(sight.situation.policy, tenant)) > 1
+    what = f"{'tenants' if has_tenants else 'accounts'} below {tenant}"
+    return (*rows, WhyRow(what=what, amount_millislices=below))
 
 
 def _room(room: TypeRoom) -> WhyRow:

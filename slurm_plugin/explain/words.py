@@ -8,7 +8,7 @@ from operator import itemgetter
 from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
 from cluster.language.units import slices_words
 from cluster.rpc.read_messages import WhyRow
-from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.explain.headroom import explain
 from slurm_plugin.explain.reasons import Reason, translate
 from slurm_plugin.explain.shortage import QUOTA, Shortage, WhyInput, ends_s, recalls_of
@@ -64,20 +64,20 @@ def with_recalls(job: JobView, reason: Reason, sight: WhyInput) -> Reason:
 
     Slurm itself knows only the lowered limit.
     """
-    if reason.cause not in QUOTA or not recalls_of(job.account, sight):
+    if reason.cause not in QUOTA or not recalls_of(holder_of(job), sight):
         return reason
     return replace(reason, words="what its tenant has lent is not back yet")
 
 
 def recall_words(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
     """Which borrowers give quota back to the job's tenant, and by when."""
-    recalls = recalls_of(job.account, sight) if reason.cause in QUOTA else ()
+    recalls = recalls_of(holder_of(job), sight) if reason.cause in QUOTA else ()
     if recalls:
         slices = slices_words(sum(one.amount_millislices for one in recalls))
         borrowers = ", ".join(sorted({one.borrower for one in recalls}))
         left_s = max(one.called_s for one in recalls) + sight.grace_s - sight.now_s
         at_latest = f"in {span_text(max(0, left_s))} at the latest"
-        yield f"{job.account} gets {slices} back from {borrowers}, {at_latest}."
+        yield f"{holder_of(job)} gets {slices} back from {borrowers}, {at_latest}."
 
 
 # -- Rows
@@ -88,8 +88,8 @@ _RUNS, _WAITS, _RESTS, _ENDED = range(4)
 
 
 def holder_rows(job: JobView, short: Shortage) -> tuple[WhyRow, ...]:
-    """Rows of holders: those of the job's own tenant one by one, the next to end first; other
-    tenants' as a sum.
+    """Rows of holders: those of the job's own account one by one, the next to end first; others',
+    which its users may not see, as a sum.
     """
     own = [pair for pair in short.holders if pair[0].account == job.account]
     others = [pair for pair in short.holders if pair[0].account != job.account]

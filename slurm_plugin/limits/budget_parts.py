@@ -14,7 +14,14 @@ from heapq import heapify, heappop, heappush
 
 from cluster.language.jobs import JobView
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
+from slurm_plugin.common.qos_names import (
+    borrowed_qos,
+    holder,
+    holder_of,
+    is_borrowed,
+    is_ours,
+    qos_name,
+)
 from slurm_plugin.quota.demand import (
     FIRST_TASKS,
     QOS_BUDGET,
@@ -26,7 +33,7 @@ from slurm_plugin.quota.demand import (
 )
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.room import QuotaRoom
-from slurm_plugin.quota.tenants import tenants_of_qos, upward
+from slurm_plugin.quota.tenants import upward
 from slurm_plugin.quota.types import Policy
 
 
@@ -178,12 +185,10 @@ def as_budgets_let(
     if not run_minutes:
         return {}
     budgets = bindings(policy, run_minutes)
-    # ``parts`` counts the same way: accounts without a quota may use the QOS of a tenant above.
-    of_qos = tenants_of_qos(policy)
     waiting = {
         job.job_id: name
         for job in there.others
-        if budgets.get(name := of_qos.get(job.qos, job.account))
+        if budgets.get(name := holder_of(job))
         and is_waiting(job)
         and is_ours(job.qos)
         and (job.reason == QOS_BUDGET or waits_for_quota(job))
@@ -192,7 +197,7 @@ def as_budgets_let(
         return {}
     left, room, costs = Counter(run_minutes), QuotaRoom(policy, there), there.costs
     for (account, qos), minutes in may_still_take(there, now_s).items():
-        for one in budgets.get(of_qos.get(qos, account), ()):
+        for one in budgets.get(holder(account, qos), ()):
             left[one] -= minutes
     found: dict[int, JobView] = {}
     in_order = by_priority(job for job in there.others if job.job_id in waiting)

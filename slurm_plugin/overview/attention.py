@@ -8,6 +8,7 @@ from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import slices_words
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.overview_messages import AttentionItem, NodeCondition, ServiceNow, TenantNow
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import failed_starts
 from slurm_plugin.overview.slices import condition_of, held_by_tenant, managed_nodes
@@ -202,7 +203,7 @@ def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]
     there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
     for job in late_jobs(there, facts.policy, before_s):
         if reader.may_see(job):
-            late[job.account].append(job)
+            late[holder_of(job)].append(job)
     for tenant, jobs in sorted(late.items()):
         longest = min(jobs, key=lambda job: (waits_since_s(job) or 0, job.job_id))
         waited_s = facts.now_s - (waits_since_s(longest) or 0)

@@ -14,7 +14,6 @@ from cluster.rpc.messages import ServiceReport, ServiceView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import by_priority, gpus_on_nodes, is_managed, is_waiting
-from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.types import Policy
 
 
@@ -126,17 +125,6 @@ class OverviewFacts:
             and is_managed(job, self.partitions)
             and self.cost(job)
         )
-
-    @cached_property
-    def _of_qos(self) -> Mapping[str, str]:
-        return tenants_of_qos(self.policy)
-
-    def tenant_of(self, job: JobView) -> str:
-        """The tenant of whose limits the job takes; its account if it is in no tenant's QOS.
-
-        An account without a quota below a tenant inherits that tenant's QOS.
-        """
-        return self._of_qos.get(job.qos, job.account)
 
     def cost(self, job: JobView) -> int:
         """Millislices of a job, or of all tasks that share its record."""

@@ -12,6 +12,7 @@ from slurm_plugin.common.history import (
     ServiceFigures,
     TenantFigures,
 )
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.services import seen_services, service_now
 from slurm_plugin.overview.slices import slices_by_state, tenants_now
@@ -30,7 +31,7 @@ def history_sample(
     before_s = late_before_s(facts.now_s, facts.grace_s)
     there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
     for job in late_tasks(there, facts.policy, before_s):
-        late[job.account] += run_cost(job.gpus, facts.costs)
+        late[holder_of(job)] += run_cost(job.gpus, facts.costs)
     late_below = with_those_below(facts.policy, late)
     return HistorySample(
         at_s=at_s,

@@ -14,7 +14,7 @@ from cluster.rpc.overview_messages import (
 from cluster.slurm.node_states import INVALID, OUT_OF_USE, RESERVED, is_drained
 from slurm_plugin.accounting.overview import in_tree_order, with_those_below
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.overview.facts import OverviewFacts, Reader, service_of, tasks_of
 from slurm_plugin.quota.demand import (
     gpus_on_nodes,
@@ -22,6 +22,7 @@ from slurm_plugin.quota.demand import (
     node_capacity,
 )
 from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota, payers
+from slurm_plugin.services.state import used_by_tenant
 
 MOST_WAITING = 200
 """Waiting jobs that are listed one by one."""
@@ -130,18 +131,14 @@ def held_by_tenant(facts: OverviewFacts) -> Counter[str]:
     """Millislices that each tenant's own jobs hold, and those of accounts without a quota in its
     QOS.
     """
-    found = Counter[str]()
-    for job in facts.jobs:
-        if job.state in ALLOTTED and job.partition in facts.partitions:
-            found[facts.tenant_of(job)] += run_cost(job.gpus, facts.costs)
-    return found
+    return Counter(used_by_tenant(facts.jobs, facts.partitions, facts.costs))
 
 
 def _waiting(facts: OverviewFacts) -> tuple[Counter[str], Counter[str]]:
     """Millislices, and number, of the jobs and tasks that wait, by tenant."""
     amounts, jobs = Counter[str](), Counter[str]()
     for job in facts.waiting:
-        tenant = facts.tenant_of(job)
+        tenant = holder_of(job)
         amounts[tenant] += facts.cost(job)
         jobs[tenant] += tasks_of(job)
     return amounts, jobs

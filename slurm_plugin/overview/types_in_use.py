@@ -6,7 +6,6 @@ from cluster.language.jobs import JobView, NodeView
 from cluster.rpc.tenant_messages import TypeOfQuota
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.quota.demand import held, instances_of
-from slurm_plugin.quota.tenants import tenants_of_qos
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy
 
@@ -29,7 +28,7 @@ def types_in_use(
     kinds = sorted({kind for of in (*limits.values(), *guaranteed.values()) for kind in of})
     if not kinds:
         return {}
-    running = held(jobs, partitions, tenants_of_qos(policy))
+    running = held(jobs, partitions)
     found: dict[str, list[TypeOfQuota]] = {}
     for kind in kinds:
         in_use, in_own, due = (

@@ -10,7 +10,15 @@ from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances, is_usable
-from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
+from slurm_plugin.common.qos_names import (
+    borrowed_qos,
+    holder,
+    holder_of,
+    is_borrowed,
+    is_ours,
+    is_own,
+    qos_name,
+)
 from slurm_plugin.quota.ceilings import QosUse
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
@@ -91,8 +99,6 @@ _NODES = 1 << 14
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
 
-_OF_ACCOUNTS: Mapping[str, str] = {}
-
 FIRST_TASKS = 64
 """The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
 
@@ -124,7 +130,7 @@ def holdings(
 
 @dataclass(frozen=True)
 class Held:
-    """GPU instances by type that an account's own jobs hold.
+    """GPU instances by type that a tenant's own jobs hold.
 
     Attributes:
         instances: held in any QOS.
@@ -157,26 +163,26 @@ class PendingDemand:
 
 
 def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
-    """Sum up the millislices that each account's own jobs hold or wait for.
+    """Sum up the millislices that each tenant's own jobs hold or wait for.
 
-    A held task, such as a service's slot at rest, waits for nothing. The same goes for a job that
-    may not start yet, or that waits for something other than slices. In a tenant's own QOS only
-    what fits into its guaranteed quota counts, as no loan would let more of these jobs start. They
-    also count while they wait for a budget.
+    Each job counts for its ``holder``. A held task, such as a service's slot at rest, waits for
+    nothing. The same goes for a job that may not start yet, or that waits for something other than
+    slices. In a tenant's own QOS only what fits into its guaranteed quota counts, as no loan would
+    let more of these jobs start. They also count while they wait for a budget.
 
-    What a job with an unreadable record holds is not known. Its account then counts as wanting all
+    What a job with an unreadable record holds is not known. Its tenant then counts as wanting all
     of its guaranteed quota, so that none of it is lent.
     """
     costs = there.costs
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
     for (account, qos), cost in there.by_qos.items():
-        (guaranteed if qos == qos_name(account) else others)[account] += cost
+        (guaranteed if is_own(qos) else others)[holder(account, qos)] += cost
     for job in there.others:
-        if job.qos != qos_name(job.account) and waits_for_quota(job):
-            others[job.account] += _cost(job, costs)
+        if not is_own(job.qos) and waits_for_quota(job):
+            others[holder_of(job)] += _cost(job, costs)
     for job in within_guarantees(there, policy, or_by_budget=True):
-        guaranteed[job.account] += run_cost(job.gpus, costs)
-    doubtful = {job.account for job in there.doubtful}
+        guaranteed[holder_of(job)] += run_cost(job.gpus, costs)
+    doubtful = {holder_of(job) for job in there.doubtful}
     return others + Counter(
         {
             name: own.get(name, 0)
@@ -190,17 +196,17 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
 def waiting_for_own(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, Sequence[PendingDemand]]:
-    """Return the jobs that wait for their tenant's own quota, by account."""
+    """Return the jobs that wait for their tenant's own quota, by tenant."""
     waiting: dict[str, list[PendingDemand]] = defaultdict(list)
     for job in jobs:
-        if not waits_for_quota(job) or job.qos != qos_name(job.account):
+        if not waits_for_quota(job) or not is_own(job.qos):
             continue
         since_s = waits_since_s(job)
         # What a loan gives back helps no job whose type the guarantee covers no further.
         if job.reason == QOS_TYPES or since_s is None or not is_managed(job, partitions):
             continue
         if cost := run_cost(job.gpus, costs):
-            waiting[job.account].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
+            waiting[holder_of(job)].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
     return waiting
 
 
@@ -252,7 +258,7 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
 def guaranteed_use(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:
-    """Sum up the millislices that each account's jobs in its own QOS hold or wait for.
+    """Sum up the millislices that jobs in each tenant's own QOS hold or wait for.
 
     Completing jobs count: a job that is submitted in the place of one may go to the borrowed QOS,
     which gets the slices for it that the own QOS leaves unused (``ceilings.by_use``). Jobs that
@@ -261,18 +267,18 @@ def guaranteed_use(
     """
     used: Counter[str] = Counter()
     for job in _in_own(jobs, partitions):
-        used[job.account] += _cost(job, costs)
+        used[holder_of(job)] += _cost(job, costs)
     return used
 
 
 def guaranteed_instances(
     jobs: Iterable[JobView], partitions: frozenset[str]
 ) -> Mapping[str, Mapping[str, int]]:
-    """Count the GPU instances by type for which ``guaranteed_use`` sums up the cost, by account."""
+    """Count the GPU instances by type for which ``guaranteed_use`` sums up the cost, by tenant."""
     used: dict[str, Counter[str]] = defaultdict(Counter)
     for job in _in_own(jobs, partitions):
         tasks = max(1, len(job.untouched))
-        used[job.account].update({kind: count * tasks for kind, count in job.gpus.items()})
+        used[holder_of(job)].update({kind: count * tasks for kind, count in job.gpus.items()})
     return used
 
 
@@ -280,7 +286,7 @@ def _in_own(jobs: Iterable[JobView], partitions: frozenset[str]) -> Iterator[Job
     """Yield the jobs that hold guaranteed quota or wait for it, or for a budget."""
     for job in jobs:
         counts = job.state in ALLOTTED or waits_for_quota(job) or waits_for_budget(job)
-        if job.qos == qos_name(job.account) and counts and is_managed(job, partitions):
+        if is_own(job.qos) and counts and is_managed(job, partitions):
             yield job
 
 
@@ -352,15 +358,9 @@ def _boards_cost(
     return boards * each + run_cost(others, costs)
 
 
-def held(
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    of_qos: Mapping[str, str] = _OF_ACCOUNTS,
-) -> Mapping[str, Held]:
-    """Return what each account's own jobs hold; accounts that hold nothing are left out.
+def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
+    """Return what each tenant's own jobs hold; tenants that hold nothing are left out.
 
-    With the tenants ``of_qos`` (``tenants_of_qos``) jobs count for the tenant in whose QOS they
-    are, as in Slurm's limits: an account without a quota below a tenant inherits its QOS.
     Completing jobs count, though in no limit: they keep their GPUs from others for some seconds
     more, in which what is said of a tenant would else show room that nothing can start in.
     """
@@ -370,12 +370,12 @@ def held(
     for job in jobs:
         if job.state in ALLOTTED and is_managed(job, partitions):
             gpus = job.gpus
-            holder = of_qos.get(job.qos, job.account)
-            instances.setdefault(holder, Counter()).update(gpus)
-            if job.qos == qos_name(holder):
-                guaranteed.setdefault(holder, Counter()).update(gpus)
-            elif job.qos != borrowed_qos(holder):
-                elsewhere.setdefault(holder, Counter()).update(gpus)
+            tenant = holder_of(job)
+            instances.setdefault(tenant, Counter()).update(gpus)
+            if job.qos == qos_name(tenant):
+                guaranteed.setdefault(tenant, Counter()).update(gpus)
+            elif job.qos != borrowed_qos(tenant):
+                elsewhere.setdefault(tenant, Counter()).update(gpus)
     return {
         name: Held(gpus, guaranteed.get(name, {}), elsewhere.get(name, {}))
         for name, gpus in instances.items()
@@ -509,7 +509,7 @@ def waits_for_nodes(job: JobView) -> bool:
 def within_guarantees(
     there: Holdings, policy: Policy, *, or_by_budget: bool = False, as_limited: bool = False
 ) -> Iterator[JobView]:
-    """Yield the jobs waiting in their tenants' own QOS for which guaranteed quotas suffice.
+    """Yield the jobs waiting in tenants' own QOS for which guaranteed quotas suffice.
 
     Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
@@ -522,42 +522,36 @@ def within_guarantees(
     waiting = [
         job
         for job in there.others
-        if (waits_for_quota(job) or (or_by_budget and waits_for_budget(job)))
-        and job.qos == qos_name(job.account)
+        if (waits_for_quota(job) or (or_by_budget and waits_for_budget(job))) and is_own(job.qos)
     ]
     if not waiting:
         return
     own = guaranteed_quota(policy)
-    left = Counter({name: own.get(name, 0) - there.own(name) for name in _accounts(waiting)})
+    left = Counter({name: own.get(name, 0) - there.own(name) for name in map(holder_of, waiting)})
     types = types_left(policy, there)
-    tenants = {qos_name(name): name for name in left}
     for run in there.ending if as_limited else ():
-        if tenant := tenants.get(run.job.qos):
+        tenant = holder(*run.place)
+        if is_own(run.job.qos) and tenant in left:
             left[tenant] += run.cost_millislices
             give_types(types.get(tenant), run.job.gpus)
     for job in by_priority(waiting):
-        cost = run_cost(job.gpus, there.costs)
+        cost, tenant = run_cost(job.gpus, there.costs), holder_of(job)
+        of_types = types.get(tenant)
         for _ in range(max(1, len(job.untouched))):
-            of_types = types.get(job.account)
-            if not 0 < cost <= left[job.account] or not has_types(of_types, job.gpus):
+            if not 0 < cost <= left[tenant] or not has_types(of_types, job.gpus):
                 break
-            left[job.account] -= cost
+            left[tenant] -= cost
             take_types(of_types, job.gpus)
             yield job
-
-
-def _accounts(jobs: Iterable[JobView]) -> frozenset[str]:
-    return frozenset(job.account for job in jobs)
 
 
 def types_left(policy: Policy, there: Holdings) -> Mapping[str, dict[str, int]]:
     """Count what runs in tenants' own QOS leave of the types that are guaranteed, by tenant."""
     own = own_type_limits(policy, there.costs, there.models)
     types = {name: dict(of) for name, of in own.items()}
-    tenants = {qos_name(name): name for name in types}
     for job in there.runs if types else ():
-        if tenant := tenants.get(job.qos):
-            take_types(types[tenant], job.gpus)
+        if is_own(job.qos):
+            take_types(types.get(holder_of(job)), job.gpus)
     return types
 
 

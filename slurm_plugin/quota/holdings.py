@@ -10,9 +10,9 @@ from typing import NamedTuple
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import holder, qos_name
 
-_OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_account", "_in_qos"})
+_OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_tenant", "_in_qos"})
 """What is computed once and follows from the runs alone."""
 
 
@@ -112,11 +112,11 @@ class Holdings:
         return {place: _sum(runs) for place, runs in self.places.items()}
 
     @cached_property
-    def by_account(self) -> Mapping[str, int]:
-        """Millislices that each account's runs hold."""
+    def by_tenant(self) -> Mapping[str, int]:
+        """Millislices that each tenant's runs hold, or each account's without a tenant's QOS."""
         found = defaultdict[str, int](int)
-        for (account, _), cost in self.by_qos.items():
-            found[account] += cost
+        for place, cost in self.by_qos.items():
+            found[holder(*place)] += cost
         return dict(found)
 
     @cached_property

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import holder, qos_name
 from slurm_plugin.quota.demand import has_types, take_types, types_left
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import (
@@ -33,7 +33,8 @@ class QuotaRoom:
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
         }
-        for (tenant, qos), cost in there.by_qos.items():
+        for (account, qos), cost in there.by_qos.items():
+            tenant = holder(account, qos)
             if tenant in policy:
                 self.take(tenant, qos, cost, {})
 

@@ -10,7 +10,7 @@ from operator import eq, is_
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, slices_text
-from slurm_plugin.common.qos_names import borrowed_qos, can_have_qos, qos_name
+from slurm_plugin.common.qos_names import can_have_qos, qos_name
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
@@ -129,10 +129,6 @@ class _Shape:
         return {name: (name, *ancestors(self._policy, name)) for name in self._policy}
 
     @cached_property
-    def of_qos(self) -> Mapping[str, str]:
-        return {qos: name for name in self._policy for qos in (qos_name(name), borrowed_qos(name))}
-
-    @cached_property
     def nominal(self) -> Mapping[str, int]:
         policy = self._policy
         sums: dict[str, int] = dict.fromkeys(policy, 0)
@@ -228,11 +224,6 @@ def ancestors(policy: Policy, name: str) -> tuple[str, ...]:
 def upward(policy: Policy) -> Mapping[str, tuple[str, ...]]:
     """Each tenant with all tenants above it, nearest first."""
     return _shape(policy).upward
-
-
-def tenants_of_qos(policy: Policy) -> Mapping[str, str]:
-    """The tenant of each of the tenants' own and borrowed QOS."""
-    return _shape(policy).of_qos
 
 
 def subtree(policy: Policy, name: str) -> tuple[str, ...]:

@@ -128,8 +128,8 @@ class QuotaInputs:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Millislices that each account's jobs hold."""
-        return self.holdings.by_account
+        """Millislices that each tenant's jobs hold."""
+        return self.holdings.by_tenant
 
     @cached_property
     def use(self) -> QosUse:

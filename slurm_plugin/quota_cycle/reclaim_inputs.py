@@ -8,7 +8,7 @@ from cluster.language.jobs import ALLOTTED, JobState, JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.quota.demand import (
     free_by_node,
     gpus_on_nodes,
@@ -65,7 +65,7 @@ def giving_back(
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
     jobs = _managed(inputs)
     lenders = {recall.lender for recall in recalls}
-    theirs = [job for job in jobs if job.account in lenders]
+    theirs = [job for job in jobs if holder_of(job) in lenders]
     held = used_by_tenant(theirs, partitions, costs)
     of_lenders = holdings(theirs, partitions, costs, inputs.rules.models)
     needs = own_needs_now(policy, of_lenders, partitions)
@@ -119,7 +119,7 @@ def _wants(job: JobView, costs: Mapping[str, Millislices]) -> Wanting:
     instances, nodes = wanted_on_nodes(job)
     return Wanting(
         job_id=job.job_id,
-        tenant=job.account,
+        tenant=holder_of(job),
         priority=job.priority,
         cost_millislices=_cost(job, costs),
         instances=instances,
@@ -140,12 +140,13 @@ def _running(
     """Runs on borrowed quota, runs in any QOS of tenants beyond a cap, and completing runs."""
     may_be_asked = replicas(services)
     for job in jobs:
-        may_go = is_borrowed(job.qos) or job.account in excess
+        tenant = holder_of(job)
+        may_go = is_borrowed(job.qos) or tenant in excess
         is_one = may_go or job.state is JobState.COMPLETING
         if job.state in ALLOTTED and is_one and not job.is_doubtful:
             yield Running(
                 job_id=job.job_id,
-                tenant=job.account,
+                tenant=tenant,
                 cost_millislices=_cost(job, costs),
                 start_s=int(now_s) if job.start_s is None else job.start_s,
                 is_replica=job.job_id in may_be_asked,

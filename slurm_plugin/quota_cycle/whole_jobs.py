@@ -35,7 +35,7 @@ from typing import NamedTuple
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import (
     by_priority,
     demand_of,
@@ -135,7 +135,7 @@ def waits(
         for job in first:
             left.place(_need(job))
         free = dict.fromkeys(free, _NOTHING) | left.by_node()
-    guaranteed = frozenset(job.account for job in first)
+    guaranteed = frozenset(holder_of(job) for job in first)
     queues = waiting_for_loans(there.others, partitions, costs, inputs.seen.stuck)
     return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped)
 
@@ -146,7 +146,7 @@ def waiting_for_loans(
     costs: Mapping[str, Millislices],
     stuck: frozenset[int] = frozenset(),
 ) -> Mapping[str, Sequence[WaitingJob]]:
-    """The jobs of each account that wait outside its tenant's own QOS.
+    """The jobs of each tenant that wait outside its own QOS.
 
     They come in the order in which Slurm would start them. ``stuck`` are the ids of jobs that had
     quota and GPUs and did not start.
@@ -154,7 +154,7 @@ def waiting_for_loans(
     queues: dict[str, list[WaitingJob]] = {}
     waiting = (job for job in jobs if waits_for_quota(job) and is_managed(job, partitions))
     for job in by_priority(waiting):
-        if job.qos == qos_name(job.account):
+        if is_own(job.qos):
             continue
         if cost := run_cost(job.gpus, costs):
             one = WaitingJob(
@@ -164,7 +164,7 @@ def waiting_for_loans(
                 max(1, len(job.untouched)),
                 would_start=job.job_id not in stuck and not waits_for_nodes(job),
             )
-            queues.setdefault(job.account, []).append(one)
+            queues.setdefault(holder_of(job), []).append(one)
     return queues
 
 
@@ -210,7 +210,7 @@ def own_needs_now(policy: Policy, there: Holdings, partitions: frozenset[str]) -
         policy,
         demand_of(policy, there),
         waiting_for_loans(there.others, partitions, there.costs),
-        {job.account for job in within_guarantees(there, policy)},
+        {holder_of(job) for job in within_guarantees(there, policy)},
     )
 
 

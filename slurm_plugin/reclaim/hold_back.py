@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import is_own
 from slurm_plugin.quota.demand import waiting_for_own
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy, Recall
@@ -46,7 +46,7 @@ def about_to_start(
 ) -> frozenset[str]:
     """Tenants with a job that waits for their own quota and fits into what is left of that."""
     own = guaranteed_quota(policy)
-    guaranteed = (job for job in jobs if job.qos == qos_name(job.account))
+    guaranteed = (job for job in jobs if is_own(job.qos))
     held = used_by_tenant(guaranteed, partitions, costs)
     return frozenset(
         name

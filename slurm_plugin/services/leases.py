@@ -22,6 +22,7 @@ from cluster.language.service import DEFAULT_LEASE_S, gives_back_s, whole_number
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
 from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.limits.budget_parts import binding, bindings, minutes_left
 from slurm_plugin.quota.types import Policy
 
@@ -198,9 +199,10 @@ def spare_minutes(
     """Compute what running jobs leave of ``run_minutes``, as budgets were when limits were set."""
     held: Counter[str] = Counter()
     for job in jobs:
-        if job.state is JobState.RUNNING and job.account in policy:
+        tenant = holder_of(job)
+        if job.state is JobState.RUNNING and tenant in policy:
             minutes = minutes_left(job, run_cost(job.gpus, costs), now_s)
-            for name in binding(policy, run_minutes, job.account):
+            for name in binding(policy, run_minutes, tenant):
                 held[name] += minutes
     return Spare(
         {name: limit - held[name] for name, limit in run_minutes.items()},

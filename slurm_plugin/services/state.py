@@ -30,7 +30,7 @@ from cluster.slurm.node_states import is_drained
 from slurm_plugin.admission.snapshot import GpuType, Living
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
-from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.common.qos_names import holder_of, is_borrowed
 
 
 @dataclass(frozen=True)
@@ -302,11 +302,11 @@ def _time_left_s(job: JobView, now_s: float) -> int | None:
 def used_by_tenant(
     jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
 ) -> Mapping[str, int]:
-    """Millislices that the jobs of each account hold now in these partitions."""
+    """Millislices that each tenant's jobs hold now in these partitions (``holder``)."""
     used: dict[str, int] = defaultdict(int)
     for job in jobs:
         if job.state in ALLOTTED and job.partition in partitions:
-            used[job.account] += run_cost(job.gpus, costs)
+            used[holder_of(job)] += run_cost(job.gpus, costs)
     return dict(used)
 
 

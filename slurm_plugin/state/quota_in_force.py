@@ -108,7 +108,7 @@ class QuotaInForce:
         }
 
     def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
-        """Millislices that each account's jobs hold."""
+        """Millislices that each tenant's jobs hold."""
         return used_by_tenant(jobs, self._partitions, self._settings.costs)
 
     def views(self, used: Mapping[str, int], at_s: float) -> tuple[TenantView, ...]:

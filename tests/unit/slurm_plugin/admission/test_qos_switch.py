@@ -74,6 +74,14 @@ def test_room_is_for_the_highest_priority_first() -> None:
     }
 
 
+def test_jobs_of_accounts_without_a_quota_take_of_the_tenant_in_whose_qos_they_are() -> None:
+    """Slurm counts them there; else more jobs wait in the own QOS than could start in it."""
+    runs = running(1, account="students")
+    assert moved(runs, job(2), job(3)) == {3: BORROWED}
+    waits = job(4, priority=11, account="students")
+    assert moved(runs, waits, job(2), job(3)) == {2: BORROWED, 3: BORROWED}
+
+
 def test_among_equals_for_who_came_first() -> None:
     assert moved(running(1), job(3), job(2, BORROWED)) == {2: OWN, 3: BORROWED}
 

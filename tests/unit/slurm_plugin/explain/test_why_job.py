@@ -72,6 +72,19 @@ def test_waiting_for_the_guarantee_it_says_who_holds_it_and_until_when():
     assert "at the latest" in answer.start
 
 
+def test_of_an_account_without_a_quota_it_says_what_the_tenant_of_its_qos_has_left():
+    now = sight(
+        running(1, NOW_S + 600),
+        running(2, NOW_S + 60),
+        job(9, "QOSGrpBilling", account="students", qos="slicewise_vision"),
+        tenants=(VISION,),
+    )
+    answer = asked("9", now)
+    assert answer.sentences[1].startswith("The jobs of vision in QOS slicewise_vision hold 2 of 2")
+    assert answer.start_s == NOW_S + 60
+    assert rows(answer) == [("other tenants (2 jobs)", 2000, None)], "it may not see whose"
+
+
 def test_it_waits_until_enough_has_come_back():
     now = sight(
         running(1, NOW_S + 600),

@@ -252,9 +252,10 @@ def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
         job("b", qos="slicewise_b_borrowed"),
         waiting("c"),
         job("d", partition="cpu"),
+        job("below", qos="slicewise_a"),
     ]
     assert held(jobs, MANAGED) == {
-        "a": Held({"1g.10gb": 2, "3g.40gb": 1}, {"1g.10gb": 2}, {"3g.40gb": 1}),
+        "a": Held({"1g.10gb": 4, "3g.40gb": 1}, {"1g.10gb": 4}, {"3g.40gb": 1}),
         "b": Held({"1g.10gb": 4}, {}, {"1g.10gb": 2}),
     }
 
@@ -303,6 +304,18 @@ def test_the_guarantee_is_used_by_what_holds_it_and_what_waits_for_it() -> None:
         job("a", JobState.ENDED),
     ]
     assert guaranteed_use(jobs, MANAGED, COSTS) == {"vision": 8000}
+
+
+def test_accounts_without_a_quota_count_for_the_tenant_in_whose_qos_they_are() -> None:
+    """Slurm's limits count them there, too: what they hold is not idle, and is not lent."""
+    runs, waits = job("below", qos="slicewise_vision"), waiting("below", qos="slicewise_vision")
+    assert wanted(ROOM, [runs]) == {"vision": 2000}
+    assert wanted(ROOM, [runs, waits]) == {"vision": 4000}
+    assert guaranteed_use([runs, waits], MANAGED, COSTS) == {"vision": 4000}
+    assert guaranteed_instances([runs], MANAGED) == {"vision": {"1g.10gb": 2}}
+    assert waiting_for_own([waits], MANAGED, COSTS).keys() == {"vision"}
+    on_loan = job("below", qos="slicewise_vision_borrowed")
+    assert wanted(ROOM, [on_loan]) == {"vision": 2000}
 
 
 def test_what_whole_nodes_cost() -> None:

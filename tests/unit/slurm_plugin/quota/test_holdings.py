@@ -30,16 +30,16 @@ def test_a_run_that_came_and_one_that_went_change_the_sums_of_their_places() -> 
     fourth = run(4, "b", "slicewise_a", 5)
     after = look({1: first[1], 4: fourth}).knowing(before)
     assert after.by_qos == {("a", "slicewise_a"): 1000, ("b", "slicewise_a"): 5000}
-    assert after.by_account == {"a": 1000, "b": 5000}
+    assert after.by_tenant == {"a": 6000}
     assert [one.job for one in after.priced] == [first[1], fourth]
 
 
 def test_the_same_runs_are_summed_up_once() -> None:
     first = {1: run(1), 2: replace(run(2), state=JobState.PENDING)}
     before = look(first)
-    assert before.by_account == {"a": 1000}
+    assert before.by_tenant == {"a": 1000}
     after = look({1: first[1], 3: first[2]}).knowing(before)
-    assert (after.by_account is before.by_account, after.others) == (True, (first[2],))
+    assert (after.by_tenant is before.by_tenant, after.others) == (True, (first[2],))
 
 
 def test_whatever_changes_a_look_that_knows_the_last_one_finds_the_same() -> None:
@@ -54,7 +54,7 @@ def test_whatever_changes_a_look_that_knows_the_last_one_finds_the_same() -> Non
             else:
                 jobs[number] = run(number, *place, draw.randrange(4))
         known, fresh = look(jobs).knowing(known), look(jobs)
-        assert (known.by_qos, known.by_account) == (fresh.by_qos, fresh.by_account)
+        assert (known.by_qos, known.by_tenant) == (fresh.by_qos, fresh.by_tenant)
         assert list(known.priced) == list(fresh.priced)
         assert {place: {*runs} for place, runs in known.places.items()} == {
             place: {*runs} for place, runs in fresh.places.items()

@@ -123,13 +123,16 @@ def test_what_a_budget_spares_is_what_running_jobs_leave_of_it() -> None:
     runs = tuple(replace(RUN, job_id=n, end_s=NOW_S + 600) for n in (1, 2))
     others = (
         replace(RUN, end_s=NOW_S - 30),
-        replace(RUN, account="unknown", end_s=NOW_S + 600),
+        replace(RUN, account="unknown", qos="normal", end_s=NOW_S + 600),
         replace(RUN, state=JobState.PENDING, end_s=NOW_S + 600),
     )
     limits = {"site": 90_000, "vision": 25_000}
     spare = spare_minutes(policy, limits, runs + others, NOW_S, COSTS)
     assert spare.left == {"site": 70_000, "vision": 5_000}
     assert spare.limits == {"site": ("site",), "vision": ("vision", "site"), "nlp": ()}
+    below = replace(RUN, job_id=3, account="students", end_s=NOW_S + 600)
+    spare = spare_minutes(policy, limits, (*runs, below), NOW_S, COSTS)
+    assert spare.left == {"site": 60_000, "vision": -5_000}, "no quota: in its tenant's QOS"
     of_site = spare_minutes(policy, {"site": 20_000}, runs, NOW_S, COSTS)
     assert (of_site.left, of_site.limits["vision"]) == ({"site": 0}, ("site",))
     assert spare_minutes(policy, {}, runs, NOW_S, COSTS).left == {}

@@ -226,9 +226,15 @@ def test_used_counts_what_is_allotted_on_managed_partitions() -> None:
         task(2, JobState.PENDING),
         task(3, JobState.ENDED),
         replace(running(4), partition="cpu"),
-        replace(running(5), account="nlp", tres={"gres/gpu:3g.40gb": "2"}),
+        replace(running(5), account="nlp", qos="slicewise_nlp", tres={"gres/gpu:3g.40gb": "2"}),
+        replace(running(6), account="students", qos="slicewise_nlp_borrowed"),
+        replace(running(7), account="guests", qos="normal"),
     )
-    assert used_by_tenant(jobs, frozenset({"gpu"}), COSTS) == {"vision": 2000, "nlp": 7000}
+    assert used_by_tenant(jobs, frozenset({"gpu"}), COSTS) == {
+        "vision": 2000,
+        "nlp": 8000,
+        "guests": 1000,
+    }
 
 
 def test_tenants_are_those_with_a_quota() -> None:

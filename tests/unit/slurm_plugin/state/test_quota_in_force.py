@@ -64,6 +64,14 @@ def test_what_they_hold_in_other_qos_is_never_more_than_the_own_part() -> None:
     assert room == TenantCapacity(own=3000, own_held=3000, most=7000, held=5000)
 
 
+def test_jobs_of_accounts_without_a_quota_take_of_the_tenant_in_whose_qos_they_are() -> None:
+    """Slurm's limits count them there: slots were released that did not start."""
+    jobs = [runs(0, OWN), replace(runs(1, OWN), account="students")]
+    jobs.append(replace(runs(2, BORROWED), account="students"))
+    room = quotas().room(SERVICE, jobs, [], borrows=True)
+    assert room == TenantCapacity(own=3000, own_held=2000, most=7000, held=3000)
+
+
 async def test_slots_for_which_jobs_of_before_leave_nothing_go_to_the_borrowed_qos() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2), runs(7, BEFORE))
     cluster_state = sync_of(slurm)
