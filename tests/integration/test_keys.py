@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import psycopg
 import pytest
+from api_keys import forget_keys
 from quotas import until_in_force
 from waiting import until, until_is
 
@@ -65,16 +65,6 @@ class Site:
         except HTTPError as error:
             return error.code
 
-    def forget_keys(self) -> None:
-        """No other test can do that: they send to these tenants without a key."""
-        url = self.sandbox.layout.database_url(self.sandbox.state.users["slurm"].name)
-        with psycopg.connect(url) as connection:
-            connection.execute("SET session_replication_role = replica")
-            connection.execute("DELETE FROM slicewise.api_key_revocations")
-            connection.execute("DELETE FROM slicewise.api_key_uses")
-            connection.execute("DELETE FROM slicewise.api_keys")
-            connection.execute("DELETE FROM slicewise.api_key_openings")
-
     def create(self, user: str, tenant: str) -> Mapping[str, str]:
         answer = self.slicewise(user, "key", "create", tenant, "--name", "ci", "--yes", "--json")
         return dict(json.loads(answer))
@@ -87,8 +77,7 @@ def site(sandbox: Sandbox) -> Iterator[Site]:
     for user, tenant in (("bob", "nlp"), ("alice", "vision")):
         found.slicewise(user, "service", "delete", f"{tenant}/{NAME}", "--now")
     until(lambda: NAME not in sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
-    found.forget_keys()
-    until_is(lambda: found.status("nlp"), 404)
+    forget_keys(sandbox, "nlp", "vision")
 
 
 def test_the_first_key_closes_a_tenants_services_and_opens_them_to_who_has_it(site: Site) -> None:

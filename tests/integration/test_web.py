@@ -16,6 +16,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
+from api_keys import forget_keys
 from browser import NARROW, Browser, Viewer
 from browser import Page as Window
 from jobs_as_users import Modes
@@ -140,6 +141,7 @@ def tenants(sandbox: Sandbox, site: Site) -> Iterator[Mapping[str, Planted]]:
     yield found
     for tenant in TENANTS:
         sandbox.run("slurm", ("scancel", "-A", tenant))
+    forget_keys(sandbox, *TENANTS)
 
 
 def are_known(site: Site, tenants: Mapping[str, Planted]) -> bool:
