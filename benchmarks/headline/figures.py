@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
+from benchmarks.headline.changes import Change, changes_of
 from benchmarks.headline.loads import Load
 from benchmarks.headline.systems import GPU_MILLISLICES, SETTINGS
 from simulation.runs.figures import Figures
@@ -139,31 +139,9 @@ def work(
     return kept_s, lost_s, preempted
 
 
-class _Change(NamedTuple):
-    """A tenant's GPUs that are held or waited for become more or fewer."""
-
-    at_s: float
-    tenant: str
-    held: int
-    waiting: int
-
-
-def _changes(jobs: Iterable[ReplayedJob]) -> Iterator[_Change]:
+def _changes(jobs: Iterable[ReplayedJob]) -> Iterator[Change]:
     for job in jobs:
-        tenant, gpus = job.tenant, job.cost_millislices // GPU_MILLISLICES
-        wait_s: float | None = job.submit_s
-        for run in job.runs:
-            if wait_s is not None:
-                yield _Change(wait_s, tenant, 0, gpus)
-                yield _Change(run.start_s, tenant, 0, -gpus)
-            yield _Change(run.start_s, tenant, gpus, 0)
-            wait_s = run.end_s
-            if run.end_s is not None:
-                yield _Change(run.end_s, tenant, -gpus, 0)
-        if wait_s is not None and (not job.runs or job.waits_again):
-            yield _Change(wait_s, tenant, 0, gpus)
-            if job.given_up_s is not None:
-                yield _Change(job.given_up_s, tenant, 0, -gpus)
+        yield from changes_of(job, job.tenant, job.cost_millislices // GPU_MILLISLICES)
 
 
 def idle(jobs: Iterable[ReplayedJob], load: Load, *, is_pool: bool) -> Idle:
@@ -174,7 +152,7 @@ def idle(jobs: Iterable[ReplayedJob], load: Load, *, is_pool: bool) -> Idle:
     at_s = load.begin_s
     changes = sorted(_changes(jobs), key=lambda one: one.at_s)
     for when_s, together in groupby(
-        (*changes, _Change(load.end_s, "", 0, 0)), key=lambda one: one.at_s
+        (*changes, Change(load.end_s, "", 0, 0)), key=lambda one: one.at_s
     ):
         seconds = min(when_s, load.end_s) - at_s
         if seconds > 0:
@@ -184,8 +162,8 @@ def idle(jobs: Iterable[ReplayedJob], load: Load, *, is_pool: bool) -> Idle:
             wanted += asked * seconds
             at_s = min(when_s, load.end_s)
         for one in together:
-            held[one.tenant] += one.held
-            waiting[one.tenant] += one.waiting
+            held[one.name] += one.held
+            waiting[one.name] += one.waiting
     return Idle(total / _HOUR_S, any_wanted / _HOUR_S, wanted / _HOUR_S)
 
 
@@ -233,9 +211,9 @@ def replay_error(record: SiteRecord, load: Load) -> ReplayError | None:
     if not load.recorded:
         return None
     minutes = int((load.end_s - load.begin_s) // 60)
-    by_tenant: defaultdict[str, list[_Change]] = defaultdict(list)
+    by_tenant: defaultdict[str, list[Change]] = defaultdict(list)
     for change in _changes(record.jobs):
-        by_tenant[change.tenant].append(change)
+        by_tenant[change.name].append(change)
     sums: Counter[str] = Counter()
     for name, recorded in load.recorded.items():
         replayed = _sampled(by_tenant[name], minutes, load.begin_s)
@@ -257,7 +235,7 @@ def replay_error(record: SiteRecord, load: Load) -> ReplayError | None:
     )
 
 
-def _sampled(changes: Sequence[_Change], minutes: int, begin_s: float) -> Iterator[tuple[int, int]]:
+def _sampled(changes: Sequence[Change], minutes: int, begin_s: float) -> Iterator[tuple[int, int]]:
     """GPUs held and waited for at the end of each minute."""
     ordered = sorted(changes, key=lambda one: one.at_s)
     times = [one.at_s for one in ordered]

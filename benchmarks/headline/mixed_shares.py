@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
-from typing import NamedTuple
 
+from benchmarks.headline.changes import Change, changes_of
 from benchmarks.headline.mixed_load import COSTS, MixedLoad
 from benchmarks.headline.mixed_systems import MixedRecord
 from simulation.services.figures import ServiceRecord
@@ -34,15 +34,6 @@ class Idle:
     unwanted_s: float
 
 
-class _Change(NamedTuple):
-    """Instances of a type that are held or waited for become more or fewer."""
-
-    at_s: float
-    kind: str
-    held: int
-    waiting: int
-
-
 def idle(record: MixedRecord, load: MixedLoad) -> Idle:
     """Sum up what was idle while figures count, event by event."""
     there = record.instances or load.instances
@@ -50,15 +41,15 @@ def idle(record: MixedRecord, load: MixedLoad) -> Idle:
     held, waiting = Counter[str](), Counter[str]()
     sums, at_s = [0.0, 0.0, 0.0], load.warm_s
     changes = (*_of_jobs(record.site.jobs), *_of_services(record.services))
-    ordered = sorted((*changes, _Change(load.end_s, "", 0, 0)), key=lambda one: one.at_s)
+    ordered = sorted((*changes, Change(load.end_s, "", 0, 0)), key=lambda one: one.at_s)
     for when_s, together in groupby(ordered, key=lambda one: one.at_s):
         if (until_s := min(when_s, load.end_s)) > at_s:
             for nth, slices in enumerate(find(there, held, waiting)):
                 sums[nth] += slices * (until_s - at_s)
             at_s = until_s
         for one in together:
-            held[one.kind] += one.held
-            waiting[one.kind] += one.waiting
+            held[one.name] += one.held
+            waiting[one.name] += one.waiting
     return Idle(*sums)
 
 
@@ -91,29 +82,19 @@ def _slices(instances: Mapping[str, int]) -> float:
     return sum(COSTS[kind] * count for kind, count in instances.items() if kind) / 1000
 
 
-def _of_jobs(jobs: Iterable[ReplayedJob]) -> Iterator[_Change]:
+def _of_jobs(jobs: Iterable[ReplayedJob]) -> Iterator[Change]:
     for job in jobs:
         for kind, count in job.gpus.items():
-            wait_s: float | None = job.submit_s
-            for run in job.runs:
-                if wait_s is not None:
-                    yield _Change(wait_s, kind, 0, count)
-                    yield _Change(run.start_s, kind, 0, -count)
-                yield _Change(run.start_s, kind, count, 0)
-                wait_s = run.end_s
-                if run.end_s is not None:
-                    yield _Change(run.end_s, kind, -count, 0)
-            if wait_s is not None and (not job.runs or job.waits_again):
-                yield _Change(wait_s, kind, 0, count)
+            yield from changes_of(job, kind, count)
 
 
-def _of_services(services: Iterable[ServiceRecord]) -> Iterator[_Change]:
+def _of_services(services: Iterable[ServiceRecord]) -> Iterator[Change]:
     for one in services:
         kind = one.service.spec.profile or ""
         for begin_s, end_s in one.runs:
-            yield _Change(begin_s, kind, 1, 0)
+            yield Change(begin_s, kind, 1, 0)
             if end_s < inf:
-                yield _Change(end_s, kind, -1, 0)
+                yield Change(end_s, kind, -1, 0)
 
 
 def loading_s(services: Iterable[ServiceRecord], load: MixedLoad) -> float:
