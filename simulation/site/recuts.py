@@ -24,7 +24,13 @@ from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.mig.demand import in_use, owed_tasks, room_of, waiting_for_instances
+from slurm_plugin.mig.demand import (
+    in_use,
+    owed_tasks,
+    preempting,
+    room_of,
+    waiting_for_instances,
+)
 from slurm_plugin.mig.due import MOST_IN_A_RUN, STARTS_S, cuts_due
 from slurm_plugin.mig.gpu_state import NodeLook, Past, holder_name
 from slurm_plugin.mig.guaranteed_shapes import needs
@@ -283,6 +289,7 @@ class SiteRecuts:
             ),
             move_s=0,
             term_s=settings.lending.term_s,
+            preempting=preempting(policy, there),
             at_s=now_s,
         )
 

@@ -31,10 +31,13 @@ class ReplicaHolder:
 
     Attributes:
         move_s: seconds for which both hold an instance.
+        preempts: whether the successor is within its tenant's guarantee, too, so that Slurm
+            preempts jobs on loan for it.
     """
 
     name: str
     move_s: int
+    preempts: bool = False
 
 
 @dataclass(frozen=True)

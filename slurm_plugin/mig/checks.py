@@ -26,7 +26,7 @@ def planned(step: GpuPlan, instances: Collection[Placement]) -> PlannedRepartiti
         gpu_uuid=step.gpu,
         before=tuple(sorted(instances, key=_by_start)),
         after=tuple(sorted((*kept, *step.create), key=_by_start)),
-        moves=tuple(move.replica for move in step.moves),
+        moves=step.moves,
         ends=step.ends,
         reason=step.reason,
         gain_millislice_s=step.gain_millislice_s,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from cluster.language.jobs import JobView, NodeView, RunRecord
+from cluster.language.jobs import JobView, NodeView, RunRecord, is_of_service
 from cluster.language.mig_profiles import Board
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
@@ -16,19 +16,24 @@ from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
 from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.attainable import highest_ceilings
 from slurm_plugin.quota.demand import (
+    has_types,
     is_managed,
+    take_types,
+    types_left,
     waits_for_nodes,
     waits_for_others,
     within_guarantees,
 )
 from slurm_plugin.quota.holdings import Holdings
-from slurm_plugin.quota.tenants import guaranteed_types
+from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.slurm_config.gres import ProfileKind
 
 _PARTS = (RepartitionStep.CUT, RepartitionStep.TELL, RepartitionStep.VERIFY, RepartitionStep.RESUME)
 """Steps during which drained instances are not available."""
 _NEWEST, _ENOUGH = 20, 3
+MOVE_S = 60
+"""Seconds that a move is assumed to take until some were measured."""
 
 
 class Awaited(NamedTuple):
@@ -155,6 +160,29 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
         if sum(job.gpus.values()) == 1
         and job.gpus.keys() <= types.get(job.account, {}).keys()
         and not waits_for_nodes(job)
+    )
+
+
+def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
+    """Ids of the replicas for whose successors Slurm preempts jobs on loan.
+
+    They run within their tenants' guarantees, which have room for one more replica beside all that
+    runs and waits within them. Where no quota names a type, nobody is owed one, and none counts.
+    """
+    if not guaranteed_types(policy):
+        return frozenset()
+    own, types = guaranteed_quota(policy), types_left(policy, there)
+    left = Counter({name: most - there.own(name) for name, most in own.items()})
+    for job in within_guarantees(there, policy):
+        left[job.account] -= run_cost(job.gpus, there.costs)
+        take_types(types.get(job.account), job.gpus)
+    return frozenset(
+        job.job_id
+        for job in there.runs
+        if is_of_service(job)
+        and job.qos == qos_name(job.account)
+        and 0 < run_cost(job.gpus, there.costs) <= left[job.account]
+        and has_types(types.get(job.account), job.gpus)
     )
 
 

@@ -165,10 +165,12 @@ def holders(
     *,
     move_s: int,
     term_s: float,
+    preempting: Collection[int],
 ) -> Mapping[int, Holder]:
     """The holder of each of the node's devices that is held, by Slurm's index.
 
-    Jobs on loan may be ended once they have run for ``term_s``.
+    Jobs on loan may be ended once they have run for ``term_s``. For the successors of the replicas
+    in ``preempting``, by job id, Slurm preempts such jobs.
 
     Users can write lines into their jobs' names that look like Slurm's, and so claim devices or
     hide their own. So the holder of a device that no job, or more than one, seems to hold counts as
@@ -177,6 +179,8 @@ def holders(
     named = defaultdict[int, list[Holder]](list)
     for job in jobs:
         holder = _holding(job, now_s, move_s, term_s)
+        if isinstance(holder, ReplicaHolder) and job.job_id in preempting:
+            holder = replace(holder, preempts=True)
         for index in indices.get(job.job_id, {}).get(node.name, ()):
             named[index].append(holder)
     return {

@@ -73,7 +73,8 @@ class Worth:
 
     def _at(self, name: str, free: int) -> float:
         served = self.served_millislice_s.get(name, (0.0,))
-        return served[min(free, len(served) - 1)]
+        # A replica that moves onto a loan may leave fewer than none.
+        return served[max(0, min(free, len(served) - 1))]
 
 
 def worth(

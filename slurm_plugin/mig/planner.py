@@ -11,7 +11,8 @@ tenant's guarantee.
 
 A job that is *owed* its type, which its tenant's quota names, comes before all others if no
 instance of the type is free or on loan. For it jobs on loan are ended, those that lose least, as
-Slurm would preempt them if they held its type.
+Slurm would preempt them if they held its type. Replicas move to free instances; for such a job also
+to those on loan, where their own guarantees let Slurm preempt for their successors.
 
 No plan undoes the last one. While nothing new is asked for, each plan raises what the cluster
 serves, and a GPU that was just cut is left alone until a job asks that did not wait then.
@@ -36,15 +37,13 @@ from slurm_plugin.mig.candidates import (
 )
 from slurm_plugin.mig.instance_value import InstanceDemand, worth
 from slurm_plugin.mig.leftover import PossibleUses, full
+from slurm_plugin.mig.move_places import places
 
 GpuChange = tuple[GpuState, LayoutChange]
 """A change of one GPU."""
 
 CanBe = Callable[[Sequence[GpuChange]], bool]
 """Says whether these changes, all of GPUs of one node, can be made together."""
-
-_Targets = dict[str, list[tuple[str, Placement]]]
-"""By profile, the places to which replicas may move: GPU and placement, the best last."""
 
 _PLACE = attrgetter("placement.profile", "placement.start", "placement.size")
 """Sort key of instances, by placement."""
@@ -71,20 +70,11 @@ class RepartitionTerms:
 
 
 @dataclass(frozen=True)
-class Move:
-    """A replica that moves to another instance before its own is destroyed."""
-
-    replica: str
-    source: Placement
-    gpu: str
-    target: Placement
-
-
-@dataclass(frozen=True)
 class GpuPlan:
     """Actions on one GPU: first moves, then destroy, then create, each in the given order.
 
     Attributes:
+        moves: names of replicas that move to other nodes.
         gain_millislice_s: what is served more over the horizon; waiting requests count by weight.
         drained_millislice_s: what is not available meanwhile.
         reason: why the GPU is cut, in one line.
@@ -95,7 +85,7 @@ class GpuPlan:
 
     gpu: str
     node: str
-    moves: tuple[Move, ...]
+    moves: tuple[str, ...]
     destroy: tuple[Placement, ...]
     create: tuple[Placement, ...]
     gain_millislice_s: int
@@ -148,7 +138,7 @@ class _Option:
 class _Planner:
     """Chooses changes, and tracks which instances are free with the chosen ones.
 
-    ``_spare`` are existing free instances that stay: replicas can move only to these.
+    ``_spare`` are existing free instances that stay: replicas can move to these.
     """
 
     def __init__(
@@ -169,7 +159,10 @@ class _Planner:
         self._reach = _counted(
             one for one in instances if _is_free(one, terms) or one.on_loan_s is not None
         )
-        self._spare = _counted(instance for _, instance in _spare(gpus))
+        self._places = places(gpus)
+        self._spare = _counted(
+            one for gpu in gpus if not gpu.in_work for one in gpu.instances if one.holder is None
+        )
         # Instances that chosen changes create do not count here: they may not come to exist.
         self._unclaimed = _counted(instances) - Counter(demand.claimed)
         self._beyond = self._unclaimed & (_counted(instances) - Counter(demand.guaranteed))
@@ -191,13 +184,12 @@ class _Planner:
         """
         found = [self._filled(by_cost=by_cost) for by_cost in (False, True)]
         best = max(found, key=self._total)
-        targets = _targets(self._gpus, best)
         left, chosen, steps = list(best), [], []
         while left:
             option = max(left, key=lambda one: (one.whom is _For.OWED, self._net_now(one)))
             left.remove(option)
             chosen.append(option)
-            steps.append(self._step(option, targets))
+            steps.append(self._step(option))
             self._take(option)
             self._there.update(option.change.more_in_reach)
         for option, step in zip(chosen, steps, strict=True):
@@ -280,12 +272,16 @@ class _Planner:
                 drained = change.drained_millislice_s
                 net = self._net_of(change, whom)
                 score = net / drained if by_cost else net
-                if net > 0 and score > most and (gpu := self._first(gpus, nodes, change)):
+                if net > 0 and score > most and (gpu := self._first(gpus, nodes, change, whom)):
                     found, most = _Option(gpu, change, net, whom), score
         return found
 
     def _first(
-        self, gpus: Sequence[GpuState], nodes: Collection[str], change: LayoutChange
+        self,
+        gpus: Sequence[GpuState],
+        nodes: Collection[str],
+        change: LayoutChange,
+        whom: _For,
     ) -> GpuState | None:
         """The first of these GPUs that can be changed so, those on ``nodes`` before others."""
         for gpu in sorted(gpus, key=lambda one: one.node not in nodes):
@@ -294,17 +290,28 @@ class _Planner:
                 for option in self._chosen.values()
                 if option.gpu.node == gpu.node
             ]
-            if self._can_be((*beside, (gpu, change))):
+            if self._can_move(gpu, change, whom) and self._can_be((*beside, (gpu, change))):
                 return gpu
         return None
+
+    def _can_move(self, gpu: GpuState, change: LayoutChange, whom: _For) -> bool:
+        """Whether replicas find places, with this change beside the chosen ones."""
+        options = (*self._chosen.values(), _Option(gpu, change, 0, whom))
+        return self._places.suffice(
+            (option.gpu.node, one, option.whom is _For.OWED)
+            for option in options
+            for one in option.change.destroyed
+        )
 
     def _net_of(self, change: LayoutChange, whom: _For) -> int:
         """Net gain of a change beside the chosen ones; 0 if the change is not possible.
 
-        It is possible if replicas that move find free instances, and what guarantees need stays.
+        It is possible if replicas that move find instances, and what guarantees need stays.
         """
         drained = change.drained_millislice_s
-        if any(self._spare[profile] < count for profile, count in change.spent.items()):
+        if whom is not _For.OWED and any(
+            self._spare[profile] < count for profile, count in change.spent.items()
+        ):
             return 0
         if whom is _For.OWED and _within(self._unclaimed, change.fewer):
             gain = self._worth_if_owed.gain(self._reach, change.more_in_reach)
@@ -367,16 +374,15 @@ class _Planner:
         since = {w.profile for w in self._demand.waiting if w.waited_s < cut_ago_s}
         return frozenset(since) if gpu.in_vain else self._owed | since
 
-    def _step(self, option: _Option, targets: _Targets) -> GpuPlan:
+    def _step(self, option: _Option) -> GpuPlan:
         gpu, change = option.gpu, option.change
         gone = {one.placement for one in change.destroyed}
         asked = tuple(sorted(change.created))
         held = [one for one in gpu.instances if one.placement in gone and one.holder]
-        movers = [one for one in held if isinstance(one.holder, ReplicaHolder)]
         return GpuPlan(
             gpu=gpu.name,
             node=gpu.node,
-            moves=tuple(_move(one, targets) for one in movers),
+            moves=tuple(one.holder.name for one in held if isinstance(one.holder, ReplicaHolder)),
             destroy=tuple(sorted(gone)),
             create=asked,
             gain_millislice_s=round(self._worth.gain(self._free, change.more)),
@@ -435,12 +441,6 @@ def _counted(instances: Iterable[InstanceState]) -> Counter[str]:
     return Counter(one.placement.profile for one in instances)
 
 
-def _spare(gpus: Iterable[GpuState]) -> Iterator[tuple[GpuState, InstanceState]]:
-    for gpu in gpus:
-        if not gpu.in_work:
-            yield from ((gpu, one) for one in gpu.instances if one.holder is None)
-
-
 def _nameless(gpu: GpuState) -> GpuState:
     return GpuState("", "", tuple(sorted(map(_anybody, gpu.instances), key=_PLACE)))
 
@@ -449,26 +449,7 @@ def _anybody(instance: InstanceState) -> InstanceState:
     match instance.holder:
         case JobHolder(on_loan_s=on_loan_s):
             return InstanceState(instance.placement, JobHolder("", on_loan_s=on_loan_s))
-        case ReplicaHolder(move_s=move_s):
-            return InstanceState(instance.placement, ReplicaHolder("", move_s))
+        case ReplicaHolder() as replica:
+            return InstanceState(instance.placement, replace(replica, name=""))
         case None:
             return instance
-
-
-def _targets(gpus: Sequence[GpuState], chosen: Sequence[_Option]) -> _Targets:
-    """Free instances that stay; those on GPUs that the plan leaves alone are used first."""
-    gone = {
-        (option.gpu.name, one.placement) for option in chosen for one in option.change.destroyed
-    }
-    touched = {name for name, _ in gone}
-    targets: _Targets = defaultdict(list)
-    for gpu, one in sorted(_spare(gpus), key=lambda pair: pair[0].name in touched, reverse=True):
-        if (gpu.name, one.placement) not in gone:
-            targets[one.placement.profile].append((gpu.name, one.placement))
-    return targets
-
-
-def _move(instance: InstanceState, targets: _Targets) -> Move:
-    assert isinstance(instance.holder, ReplicaHolder)  # noqa: S101  # jobs stay where they are
-    gpu, target = targets[instance.placement.profile].pop()
-    return Move(instance.holder.name, instance.placement, gpu, target)

@@ -40,6 +40,7 @@ class SiteObservation:
         shapes: types that jobs may ask for although no GPU is cut into them.
         move_s: seconds for which a replica and its successor both hold an instance.
         term_s: seconds for which a job on loan is left alone after its start.
+        preempting: replicas, by job id, for whose successors Slurm preempts jobs on loan.
         at_s: Unix seconds of the look.
     """
 
@@ -53,6 +54,7 @@ class SiteObservation:
     past: Past
     move_s: int
     term_s: float
+    preempting: frozenset[int]
     at_s: float
 
 
@@ -158,13 +160,20 @@ def _gpus(seen: SiteObservation, out: Collection[str]) -> Iterator[tuple[Board, 
         for node in job.nodes:
             jobs[node].append(job)
     # Where nothing is owed, no job ends for another one: GPUs are alike then, whose jobs they hold.
-    term_s = seen.term_s if any(one.is_owed for one in seen.waiting) else inf
+    is_owed = any(one.is_owed for one in seen.waiting)
+    term_s, preempting = (seen.term_s, seen.preempting) if is_owed else (inf, frozenset[int]())
     for look in seen.looks:
         name = look.node.name
         if name in out:
             yield from gpus_in_work(look, seen.past)
         else:
             held = holders(
-                look.node, jobs[name], seen.indices, seen.at_s, move_s=seen.move_s, term_s=term_s
+                look.node,
+                jobs[name],
+                seen.indices,
+                seen.at_s,
+                move_s=seen.move_s,
+                term_s=term_s,
+                preempting=preempting,
             )
             yield from gpus(look, held, seen.past)

@@ -12,9 +12,11 @@ from cluster.language.jobs import ALLOTTED
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.mig.demand import (
+    MOVE_S,
     in_use,
     move_s,
     owed_tasks,
+    preempting,
     repartition_s,
     room_of,
     waiting_for_instances,
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 _HISTORY = 500
 """Newest repartitions that are read from the journal; no more than that fall within a horizon."""
-_MOVE_S = 60
-"""Seconds that a move is assumed to take until some were measured."""
 _LATELY_S = 86_400
 """Seconds of past use that a tenant's guarantee may claim again: at night what it has by day."""
 
@@ -91,8 +91,9 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
         ),
         shapes=frozenset(kind for node in nodes if node.is_shapes for kind in node.gpus),
         past=on_disk.past,
-        move_s=move_s(on_disk.step_seconds, _MOVE_S),
+        move_s=move_s(on_disk.step_seconds, MOVE_S),
         term_s=settings.lending.term_s,
+        preempting=preempting(on_disk.policy, there),
         at_s=now_s,
     )
     took_s = repartition_s(on_disk.step_seconds, settings.repartition.repartition_s)

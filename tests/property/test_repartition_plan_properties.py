@@ -68,13 +68,24 @@ def demands(on: Board) -> st.SearchStrategy[InstanceDemand]:
 
 def applied(on: Board, gpus: Iterable[GpuState], steps: Iterable[GpuPlan]) -> tuple[GpuState, ...]:
     """Move by move and instance by instance; each must be possible when its turn comes."""
+    steps = tuple(steps)
     there = {gpu.name: {one.placement: one for one in gpu.instances} for gpu in gpus}
+    nodes = {gpu.name: gpu.node for gpu in gpus}
+    gone = {(step.gpu, one) for step in steps for one in step.destroy}
     for step in steps:
         here = there[step.gpu]
-        for move in step.moves:
-            assert there[move.gpu][move.target].holder is None
-            there[move.gpu][move.target] = InstanceState(move.target, here[move.source].holder)
-            here[move.source] = InstanceState(move.source)
+        moving = [one for one in step.destroy if isinstance(here[one].holder, ReplicaHolder)]
+        assert len(step.moves) == len(moving)
+        for one in moving:
+            gpu, target = next(
+                (gpu, target)
+                for gpu, those in there.items()
+                for target, instance in those.items()
+                if target.profile == one.profile and instance.holder is None
+                if nodes[gpu] != step.node and (gpu, target) not in gone
+            )
+            there[gpu][target] = InstanceState(target, here[one].holder)
+            here[one] = InstanceState(one)
         for one in step.destroy:
             assert here.pop(one).holder is None
         for one in step.create:
@@ -215,6 +226,7 @@ def brute_force(on: Board, gpus: Sequence[GpuState], demand: InstanceDemand) -> 
     best = 0.0
     for targets in product(*(targets_of(on, gpu) for gpu in gpus)):
         more, gone, drained, nodes = Counter[str](), Counter[str](), 0, set[str]()
+        movers, stay = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
         for gpu, target in zip(gpus, targets, strict=True):
             there = {one.placement: one for one in gpu.instances}
             destroyed, created = there.keys() - target, target - there.keys()
@@ -223,6 +235,10 @@ def brute_force(on: Board, gpus: Sequence[GpuState], demand: InstanceDemand) -> 
             more.update(one.profile for one in created)
             more.subtract(one.profile for one in destroyed)
             gone.update(one.profile for one in destroyed)
+            for one, instance in there.items():
+                moves = isinstance(instance.holder, ReplicaHolder) and one in destroyed
+                movers[gpu.node, one.profile] += moves
+                stay[gpu.node, one.profile] += instance.holder is None and one in target
             drained += TERMS.repartition_s * max(
                 sum(costs[one.profile] for one in made) for made in (destroyed, created)
             )
@@ -231,7 +247,11 @@ def brute_force(on: Board, gpus: Sequence[GpuState], demand: InstanceDemand) -> 
                 for one in destroyed
                 if isinstance(there[one].holder, ReplicaHolder)
             )
-        if len(nodes) <= TERMS.nodes_at_once and gone <= spare:
+        can_move = all(
+            count <= sum(n for (node, kind), n in stay.items() if kind == profile and node != own)
+            for (own, profile), count in movers.items()
+        )
+        if len(nodes) <= TERMS.nodes_at_once and gone <= spare and can_move:
             best = max(best, served.gain(free, more) - TERMS.margin * drained)
     return best
 

@@ -8,7 +8,7 @@ from repartition_world import AFTER, BEFORE, GPU, NODE, inventory_of
 from cluster.language.jobs import NodeView
 from cluster.mig.layouts import Placement
 from slurm_plugin.mig import checks as looks
-from slurm_plugin.mig.planner import GpuPlan, Move
+from slurm_plugin.mig.planner import GpuPlan
 from slurm_plugin.slurm_config.gres import Device
 
 A, B, C = (Device("1g.10gb", (f"/dev/{name}",)) for name in "abc")
@@ -16,8 +16,7 @@ NODE_VIEW = NodeView(NODE, "", frozenset({"IDLE"}), {"1g.10gb": 2, "pad2": 5}, {
 
 
 def test_a_step_of_the_plan_names_the_whole_layout_before_and_after() -> None:
-    move = Move("vision/bert", BEFORE[4], "GPU-b", BEFORE[0])
-    step = GpuPlan(GPU, NODE, (move,), BEFORE[4:], AFTER[4:], 9, 4, "3g more", ())
+    step = GpuPlan(GPU, NODE, ("vision/bert",), BEFORE[4:], AFTER[4:], 9, 4, "3g more", ())
     planned = looks.planned(step, BEFORE[::-1])
     assert (planned.before, planned.after) == (BEFORE, AFTER)
     assert (planned.moves, planned.gpu_uuid) == (("vision/bert",), GPU)

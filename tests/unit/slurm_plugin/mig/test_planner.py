@@ -7,7 +7,7 @@ from cluster.language.mig_profiles import board
 from cluster.mig.layouts import Placement
 from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
-from slurm_plugin.mig.planner import GpuPlan, Move, RepartitionTerms, plan
+from slurm_plugin.mig.planner import GpuPlan, RepartitionTerms, plan
 
 A100 = board("A100-80GB")
 TERMS = RepartitionTerms(repartition_s=60, horizon_s=3_600, nodes_at_once=2)
@@ -50,8 +50,14 @@ def test_a_replica_moves_to_a_free_instance_of_its_profile_on_a_gpu_that_stays()
     here = GpuState("a", "n", ones(0, holder=ReplicaHolder("r", 20)) + ones(1))
     there = GpuState("b", "m", ones(3) + ones(0, 4, holder=JobHolder("7")))
     step = only(plan(A100, [here, there], waiting("7g.80gb"), TERMS))
-    assert step.moves == (Move("r", placed("1g.10gb", 0), "b", placed("1g.10gb", 3)),)
+    assert step.moves == ("r",)
     assert step.create == (placed("7g.80gb", 0),)
+
+
+def test_a_replica_moves_to_no_gpu_of_its_own_node_which_is_reserved_meanwhile():
+    here = GpuState("a", "n", ones(0, holder=ReplicaHolder("r", 20)) + ones(1))
+    beside = GpuState("b", "n", ones(3) + ones(0, 4, holder=JobHolder("7")))
+    assert plan(A100, [here, beside], waiting("7g.80gb"), TERMS) == ()
 
 
 def test_a_replica_that_finds_no_place_stays():
@@ -234,6 +240,31 @@ def test_what_is_free_or_on_loan_of_the_type_is_enough_for_who_is_owed_it():
         assert all(not step.ends for step in steps)
         two = plan(A100, [small, large], owed("3g.40gb", "3g.40gb", "3g.40gb"), TERMS)
         assert any(step.ends for step in two)
+
+
+def test_for_who_is_owed_a_type_a_replica_moves_onto_a_loan_that_slurm_preempts():
+    own = ones(0, 1, 2, 3, holder=JobHolder("7"))
+    small = ones(0, 4, holder=JobHolder("8")) + ones(1, holder=on_loan("1", 30))
+    for preempts, node, asked, can in (
+        (True, "m", owed("3g.40gb"), True),
+        (False, "m", owed("3g.40gb"), False),
+        (True, "n", owed("3g.40gb"), False),
+        (True, "m", waiting("3g.40gb"), False),
+    ):
+        here = GpuState("a", "n", own + ones(4, holder=ReplicaHolder("r", 20, preempts)))
+        steps = plan(A100, [here, GpuState("b", node, small)], asked, TERMS)
+        assert [(step.gpu, step.moves, step.ends) for step in steps] == [("a", ("r",), ())] * can
+
+
+def test_two_replicas_share_no_place():
+    own = ones(0, 1, 2, 3, holder=JobHolder("7"))
+    here = GpuState("a", "n", own + ones(4, 5, holder=ReplicaHolder("r", 20, preempts=True)))
+    held = ones(0, 4, holder=JobHolder("8"))
+    for more in (ones(1, 2, holder=on_loan("1", 30)), ones(1, holder=on_loan("1", 30)) + ones(2)):
+        steps = plan(A100, [here, GpuState("b", "m", held + more)], owed("3g.40gb"), TERMS)
+        assert only(steps).moves == ("r", "r")
+        less = GpuState("b", "m", held + more[:1])
+        assert plan(A100, [here, less], owed("3g.40gb"), TERMS) == ()
 
 
 def test_what_others_claim_goes_for_nobody_who_is_owed_a_type():

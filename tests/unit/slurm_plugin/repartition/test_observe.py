@@ -434,6 +434,31 @@ async def test_who_asks_for_several_instances_is_owed_none(site: Site) -> None:
     assert Counter(one.is_owed for one in waiting) == {False: 2, True: 1}
 
 
+@pytest.mark.parametrize(
+    ("types", "nominal", "changes", "preempts"),
+    [
+        ({"1g.10gb": 3, "3g.40gb": 1}, 20_000, {}, True),
+        # A type that the quota does not name has no bound but the slices.
+        ({"3g.40gb": 1}, 20_000, {}, True),
+        ({"1g.10gb": 2, "3g.40gb": 1}, 20_000, {}, False),
+        # Both jobs hold 1,000, and one waits for 3,500.
+        ({"3g.40gb": 1}, 6500, {}, True),
+        ({"3g.40gb": 1}, 6499, {}, False),
+        ({"3g.40gb": 1}, 20_000, {"qos": "slicewise_vision_borrowed"}, False),
+    ],
+)
+async def test_slurm_preempts_for_a_successor_that_is_within_the_guarantee_too(
+    site: Site, types: dict[str, int], nominal: int, changes: dict[str, Any], preempts: bool
+) -> None:
+    site.journal.types, site.journal.nominal = types, nominal
+    replica = runs(0, **{"qos": "slicewise_vision"} | changes)
+    holds(site, (replica, {0}), (runs(5, **PLAIN), {2}))
+    site.slurm.shown += (waits(1),)
+    assert await holder_of(site, ONES[0]) == ReplicaHolder(
+        "vision/bert (job 814_0)", 60, preempts=preempts
+    )
+
+
 async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
     site: Site,
 ) -> None:
