@@ -7,7 +7,7 @@ from math import inf
 
 from cluster.language.jobs import JobView
 from cluster.language.service import limit_min
-from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
+from cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import JobChange, Target, Tasks
 from launcher.gateway.types import ServerMode
@@ -130,6 +130,13 @@ class ServicesOnModel:
             if one.due_s <= until_s:
                 self._turn(one, until_s)
 
+    def leave(self, job_ids: frozenset[int], why: str) -> None:
+        """Tell those of these jobs that are replicas to move, as the daemon is asked to."""
+        self.evictions.take(EvictRequest(job_ids=tuple(sorted(job_ids)), why=why), self.views)
+        for one in self._running:
+            if any(slot.job_id in job_ids for slot in one.view.slots):
+                one.calm_s = 0.0
+
     def outcomes(self, since_s: float, until_s: float) -> tuple[ServiceOutcome, ...]:
         """Return what became of each service between two moments, of which none is to come."""
         return tuple(
@@ -183,6 +190,7 @@ class ServicesOnModel:
         if now_s >= one.calm_s or one.launcher.rests is not None or one.gateway.requests.queue:
             return False
         told = self.evictions.ending or self.evictions.has_waiting
+        told = told or any(slot.leaves_s is not None for slot in one.view.slots)
         moves = one.gateway.is_ending or any(
             run.mode is not ServerMode.READY and run.loaded_s <= now_s
             for run in one.gateway.runs.values()

@@ -251,7 +251,8 @@ class Site:
             return None
         if all(node.boards is None for node in cluster.nodes):
             return None
-        return SiteRecuts(cluster, plan.settings, self._model, slicewise.policy_at)
+        leave = slicewise.services.leave
+        return SiteRecuts(cluster, plan.settings, self._model, slicewise.policy_at, leave)
 
     def _change_nodes(self) -> None:
         """Let nodes fail and come back, and GPUs be cut again."""

@@ -2,20 +2,21 @@
 
 A timer runs ``slicewise rebalance`` every half a minute. A run plans by the code of the product
 (``mig.due.cuts_due``), and carries out one repartition after the other: the node is reserved, jobs
-on loan end that are in the way of one that is owed its type, the run waits until no job holds what
-is destroyed, the GPU is cut beside the jobs that stay, and the node takes jobs again. Before each
-further one it plans anew. A run ends once there is nothing more to plan, after ``MOST_IN_A_RUN``,
-or with the first repartition that is in vain.
+on loan end that are in the way of one that is owed its type, replicas in the way are told to move,
+the run waits until no job holds what is destroyed, the GPU is cut beside the jobs that stay, and
+the node takes jobs again. Before each further one it plans anew. A run ends once there is nothing
+more to plan, after ``MOST_IN_A_RUN``, or with the first repartition that is in vain.
 
-Replicas of services stay where they are: no GPU is cut whose instances they hold.
+Replicas are told as the daemon is asked to tell them: a successor starts on another node, then the
+one in the way drains and ends. A plan reckons with the seconds that earlier moves took.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
-from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunRecord, is_of_service
+from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunRecord
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster
 from simulation.site.node_cuts import NodeCuts
@@ -25,7 +26,9 @@ from simulation.slurm_model.records import EndedRun
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.mig.demand import (
+    MOVE_S,
     in_use,
+    move_s,
     owed_tasks,
     preempting,
     room_of,
@@ -36,7 +39,7 @@ from slurm_plugin.mig.gpu_state import NodeLook, Past, holder_name
 from slurm_plugin.mig.guaranteed_shapes import needs
 from slurm_plugin.mig.planner import RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, inputs
-from slurm_plugin.mig.steps import PlannedRepartition
+from slurm_plugin.mig.steps import PlannedRepartition, RepartitionStep
 from slurm_plugin.quota.demand import (
     holdings,
     node_capacity,
@@ -44,6 +47,7 @@ from slurm_plugin.quota.demand import (
     waits_for_quota,
 )
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.repartition.actions import POLL_S
 from slurm_plugin.services.state import used_by_tenant
 from slurm_plugin.slurm_config.gres import types_by_kind
 
@@ -53,12 +57,17 @@ _LATELY_S = 86_400.0
 """Seconds of past use that a tenant's guarantee may claim again, as in the product."""
 _NOT_CUT = "its boards are not known"
 
+Leave = Callable[[frozenset[int], str], None]
+"""Tells replicas, by job id, to move, and why; must be repeated every few seconds."""
+
 
 @dataclass
 class _Work:
     """A repartition at work.
 
     Attributes:
+        tell_s: when replicas in the way are told again to move.
+        left_s: when no job was in the way any more.
         cut_until_s: when the GPU is cut and Slurm knows it; None while jobs are in the way.
         free_millislices: what nothing holds on the node since ``seen_s``.
     """
@@ -67,7 +76,9 @@ class _Work:
     began_s: float
     seen_s: float
     free_millislices: int
+    tell_s: float
     lost_millislice_s: float = 0.0
+    left_s: float = inf
     cut_until_s: float | None = None
 
 
@@ -80,11 +91,13 @@ class SiteRecuts:
         settings: Settings,
         model: SlurmModel,
         policy_at: Callable[[float], Policy],
+        leave: Leave,
         *,
         every_s: float = EVERY_S,
     ) -> None:
         """``policy_at``: the quotas in force at a moment, in Unix seconds."""
         self._settings, self._model, self._policy_at = settings, model, policy_at
+        self._leave = leave
         self._partitions = frozenset(settings.cluster.partitions)
         self._types = types_by_kind(settings.boards_by_type, settings.whole_types)
         with_boards = (node for node in cluster.nodes if node.boards is not None)
@@ -96,6 +109,7 @@ class SiteRecuts:
         self._runs: deque[RunRecord] = deque()
         self._ended_s: dict[str, float] = {}
         self._in_vain = set[str]()
+        self._moves_s: list[float] = []
         self._found: list[Recut] = []
 
     @property
@@ -112,7 +126,7 @@ class SiteRecuts:
             return self._due_s
         due_s = work.cut_until_s
         if due_s is None:
-            due_s = work.began_s + self._settings.repartition.move_s
+            due_s = min(work.began_s + self._settings.repartition.move_s, work.tell_s)
         # What the node has free changes when something happens in Slurm.
         own_s = self._model.next_s()
         return due_s if own_s is None else min(due_s, own_s)
@@ -150,12 +164,13 @@ class SiteRecuts:
     def _begin(self, planned: PlannedRepartition) -> None:
         self._model.reserve_node(planned.node)
         now_s, cuts = self._model.now_s, self._cuts[planned.node]
-        self._work = _Work(planned, now_s, now_s, self._free(planned.node))
-        for job_id in self._ending(planned):
-            self._model.requeue(job_id)
+        self._work = _Work(planned, now_s, now_s, self._free(planned.node), now_s)
         # As the product checks before anything is done: a plan may have no order of devices.
         if not cuts.can_be(planned, self._held(planned.node) - cuts.going(planned)):
             self._end(self._work, is_done=False)
+            return
+        for job_id in self._ending(planned):
+            self._model.requeue(job_id)
 
     def _go_on(self, work: _Work) -> bool:
         """Take the repartition a step on, if that is possible now."""
@@ -164,27 +179,32 @@ class SiteRecuts:
             self._end(work, is_done=False)
             return True
         if work.cut_until_s is None:
-            if not self._is_in_the_way(planned):
+            in_the_way = self._in_the_way(planned)
+            if not in_the_way:
+                work.left_s = now_s
                 work.cut_until_s = now_s + self._settings.repartition.repartition_s
                 return True
             if now_s >= work.began_s + self._settings.repartition.move_s:
                 self._end(work, is_done=False)
                 return True
+            if now_s >= work.tell_s:
+                self._leave(in_the_way, f"a GPU of {planned.node} is being repartitioned")
+                work.tell_s = now_s + POLL_S
             return False
         if now_s < work.cut_until_s:
             return False
         self._end(work, is_done=self._cut(planned))
         return True
 
-    def _is_in_the_way(self, planned: PlannedRepartition) -> bool:
+    def _in_the_way(self, planned: PlannedRepartition) -> frozenset[int]:
+        """The jobs that hold what is destroyed; also those that complete."""
         going = self._cuts[planned.node].going(planned)
-        return bool(going & self._held(planned.node))
+        there = self._model.devices(planned.node).items()
+        return frozenset(job_id for job_id, indices in there if indices & going)
 
     def _ending(self, planned: PlannedRepartition) -> Sequence[int]:
         """The jobs on loan that the repartition ends, of those that hold what is destroyed."""
-        going = self._cuts[planned.node].going(planned)
-        there = self._model.devices(planned.node).items() if planned.ends else ()
-        holding = {job_id for job_id, indices in there if indices & going}
+        holding = self._in_the_way(planned) if planned.ends else frozenset()
         return [
             job.job_id
             for job in self._model.jobs
@@ -212,7 +232,9 @@ class SiteRecuts:
         )
         self._work = None
         self._in_vain.discard(planned.gpu_uuid)
-        if not is_done:
+        if is_done:
+            self._moves_s.insert(0, work.left_s - work.began_s)
+        else:
             self._in_vain.add(planned.gpu_uuid)
             self._left = 0
         self._due_s = now_s + STARTS_S if self._left else self._after(now_s)
@@ -270,7 +292,7 @@ class SiteRecuts:
         owed = owed_tasks(policy, there)
         return SiteObservation(
             looks=tuple(self._looks()),
-            jobs=tuple(map(_that_stays, (job for job in jobs if job.state in ALLOTTED))),
+            jobs=tuple(job for job in jobs if job.state in ALLOTTED),
             indices=self._indices(),
             waiting=tuple(
                 waiting_for_instances(
@@ -287,7 +309,7 @@ class SiteRecuts:
                 {gpu: int(now_s - at_s) for gpu, at_s in self._ended_s.items()},
                 frozenset(self._in_vain),
             ),
-            move_s=0,
+            move_s=move_s({RepartitionStep.MOVE: self._moves_s}, MOVE_S),
             term_s=settings.lending.term_s,
             preempting=preempting(policy, there),
             at_s=now_s,
@@ -310,11 +332,6 @@ class SiteRecuts:
             for job_id, indices in self._model.devices(name).items():
                 found.setdefault(job_id, {})[name] = indices
         return found
-
-
-def _that_stays(job: JobView) -> JobView:
-    """The job as one that can't move: nothing here tells a replica to, or ends it."""
-    return replace(job, admin_comment="", qos="") if is_of_service(job) else job
 
 
 def _running(jobs: Iterable[JobView]) -> Iterator[RunRecord]:

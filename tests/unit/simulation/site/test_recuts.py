@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from scripted import policy_of, tenant
+from simulated_services import a_service
 from site_world import BEGIN_S, MUCH, past, slicewise, tenants
 
 from cluster.settings.file import Settings
@@ -12,6 +13,8 @@ from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.fitting import fitted
 from simulation.history.jobs import HistoryJob
 from simulation.runs.node_figures import joined_recuts, recut_figures
+from simulation.services.figures import outcome
+from simulation.services.service import SimulatedService
 from simulation.site.capacity import capacity_millislices
 from simulation.site.failures import Outage
 from simulation.site.loop import Site, SiteTimes
@@ -52,11 +55,12 @@ def ran(
     hours: float = 6,
     down: tuple[Outage, ...] | None = None,
     policy: Policy | None = None,
+    services: tuple[SimulatedService, ...] = (),
 ) -> SiteRecord:
     end_s = BEGIN_S + hours * HOUR_S
     times, can = SiteTimes(BEGIN_S, end_s, end_s), Replayable(on, COSTS)
     found = replays(enumerate(jobs), can, begin_s=BEGIN_S, end_s=end_s)
-    plan = slicewise(policy or tenants(a=4, b=4), settings=settings)
+    plan = replace(slicewise(policy or tenants(a=4, b=4), settings=settings), services=services)
     return Site(on, plan, COSTS, found, times, down=down).run()
 
 
@@ -122,6 +126,29 @@ def test_who_is_owed_a_type_gets_it_from_jobs_on_loan_within_the_grace():
             # A quota in slices alone promises no type.
             assert started_s >= 3 * HOUR_S
             assert not again
+
+
+def test_a_replica_in_the_way_moves_to_another_node_and_loses_no_request():
+    """Jobs on n0 end, where a replica on n1 finds a place. Its half of a board is cut then."""
+    runs_s = [300.0 if nth in {0, 1, 5, 6} else 9000.0 for nth in range(11)]
+    jobs = [past("a", {SMALL: 1}, 0, run_s, time_limit_s=9060) for run_s in runs_s]
+    spec = {"tenant": "b", "profile": SMALL, "min_replicas": 1, "max_replicas": 3}
+    chat = a_service(range(30, 3000, 2), spec=spec, applied_s=BEGIN_S + 20)
+    large = past("b", {LARGE: 1}, 310, 500.0)
+    limits = {"borrowing_limit_millislices": MUCH, "lending_limit_millislices": MUCH}
+    policy = policy_of(tenant("a", 8000, **limits), tenant("b", 6000, **limits))
+    on = site({SMALL: 7}, nodes=2)
+    record = ran(on, *jobs, large, policy=policy, services=(chat,), hours=0.8)
+    (recut,) = record.recuts or ()
+    assert (recut.node, recut.is_done) == ("n1", True)
+    assert recut.begin_s >= BEGIN_S + 300
+    assert all(len(job.runs) == 1 for job in record.jobs)
+    (served,) = record.services
+    found = outcome(served, since_s=BEGIN_S + 60, until_s=BEGIN_S + 2800)
+    assert (found.requests, found.lost) == (1370, 0)
+    # The successor has begun before the one in the way has ended.
+    first, second = sorted(served.runs)
+    assert recut.begin_s <= second[0] < first[1] <= recut.end_s - 60
 
 
 def test_a_gpu_is_chosen_for_which_slurm_has_an_order_of_devices():
