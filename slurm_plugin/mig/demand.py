@@ -22,6 +22,7 @@ from slurm_plugin.quota.demand import (
     types_left,
     waits_for_nodes,
     waits_for_others,
+    waits_for_quota,
     within_guarantees,
 )
 from slurm_plugin.quota.holdings import Holdings
@@ -167,15 +168,19 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
     """Ids of the replicas for whose successors Slurm preempts jobs on loan.
 
     They run within their tenants' guarantees, which have room for one more replica beside all that
-    runs and waits within them. Where no quota names a type, nobody is owed one, and none counts.
+    their tenants' jobs hold and wait for, also on loan: what waits there takes such room first.
+    Where no quota names a type, nobody is owed one, and none counts.
     """
     if not guaranteed_types(policy):
         return frozenset()
     own, types = guaranteed_quota(policy), types_left(policy, there)
-    left = Counter({name: most - there.own(name) for name, most in own.items()})
-    for job in within_guarantees(there, policy):
-        left[job.account] -= run_cost(job.gpus, there.costs)
-        take_types(types.get(job.account), job.gpus)
+    left = Counter(own)
+    for name in own:
+        left[name] -= max(there.own(name), there.by_account.get(name, 0))
+    for job in filter(waits_for_quota, there.others):
+        tasks = max(1, len(job.untouched))
+        left[job.account] -= run_cost(job.gpus, there.costs) * tasks
+        take_types(types.get(job.account), {kind: n * tasks for kind, n in job.gpus.items()})
     return frozenset(
         job.job_id
         for job in there.runs

@@ -459,6 +459,18 @@ async def test_slurm_preempts_for_a_successor_that_is_within_the_guarantee_too(
     )
 
 
+async def test_what_waits_on_borrowed_quota_takes_the_room_of_a_successor(site: Site) -> None:
+    """Of 20,000 millislices the replica holds 1,000, and jobs wait for 3,500 or 17,500."""
+    site.journal.types = {"3g.40gb": 1}
+    holds(site, (runs(0, qos="slicewise_vision"), {0}), (runs(5, **PLAIN), {2}))
+    shown, lent = site.slurm.shown, {"qos": "slicewise_vision_borrowed", "reason": "QOSGrpBilling"}
+    for tasks in (1, 5):
+        more = waits(2, untouched=frozenset(range(tasks)), **lent)
+        site.slurm.shown = (*shown, waits(1), more)
+        holder = ReplicaHolder("vision/bert (job 814_0)", 60, preempts=tasks == 1)
+        assert await holder_of(site, ONES[0]) == holder
+
+
 async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
     site: Site,
 ) -> None:
