@@ -24,7 +24,7 @@ from simulation.site.records import Recut
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import is_own
 from slurm_plugin.mig.demand import (
     MOVE_S,
     in_use,
@@ -268,7 +268,7 @@ class SiteRecuts:
         kinds = self._instance_types
         since_s = self._model.now_s - self._settings.repartition.horizon_s
         return any(ended_s > since_s for ended_s in self._ended_s.values()) or any(
-            (waits_for_others(job) or (job.qos == qos_name(job.account) and waits_for_quota(job)))
+            (waits_for_others(job) or (is_own(job.qos) and waits_for_quota(job)))
             and any(kind in kinds for kind in job.gpus)
             for job in self._model.jobs
         )

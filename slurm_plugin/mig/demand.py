@@ -9,7 +9,7 @@ from cluster.language.jobs import JobView, NodeView, RunRecord, is_of_service
 from cluster.language.mig_profiles import Board
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.mig.checks import unfit
 from slurm_plugin.mig.guaranteed_shapes import Needs
 from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
@@ -132,15 +132,16 @@ def waiting_for_instances(
     )
     for job in sorted(those, key=lambda job: -job.priority):
         cost, count = run_cost(job.gpus, costs), max(1, len(job.untouched))
-        if cost and job.account in left:
-            count = min(count, max(0, left[job.account]) // cost)
-            left[job.account] -= count * cost
+        if cost and (tenant := holder_of(job)) in left:
+            count = min(count, max(0, left[tenant]) // cost)
+            left[tenant] -= count * cost
         since_s = job.eligible_s or job.submit_s or now_s
         waited_s = max(0, int(now_s - since_s))
-        is_own = job.qos == qos_name(job.account)
         for kind, each in job.gpus.items():
             for task in range(count):
-                one = Awaited(kind, waited_s, is_own, is_owed=task < owed.get(job.job_id, 0))
+                one = Awaited(
+                    kind, waited_s, is_own(job.qos), is_owed=task < owed.get(job.job_id, 0)
+                )
                 yield from [one] * each
 
 
@@ -159,7 +160,7 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
         job.job_id
         for job in within_guarantees(there, policy)
         if sum(job.gpus.values()) == 1
-        and job.gpus.keys() <= types.get(job.account, {}).keys()
+        and job.gpus.keys() <= types.get(holder_of(job), {}).keys()
         and not waits_for_nodes(job)
     )
 
@@ -176,18 +177,19 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
     own, types = guaranteed_quota(policy), types_left(policy, there)
     left = Counter(own)
     for name in own:
-        left[name] -= max(there.own(name), there.by_account.get(name, 0))
+        left[name] -= there.by_tenant.get(name, 0)
     for job in filter(waits_for_quota, there.others):
         tasks = max(1, len(job.untouched))
-        left[job.account] -= run_cost(job.gpus, there.costs) * tasks
-        take_types(types.get(job.account), {kind: n * tasks for kind, n in job.gpus.items()})
+        tenant = holder_of(job)
+        left[tenant] -= run_cost(job.gpus, there.costs) * tasks
+        take_types(types.get(tenant), {kind: n * tasks for kind, n in job.gpus.items()})
     return frozenset(
         job.job_id
         for job in there.runs
         if is_of_service(job)
-        and job.qos == qos_name(job.account)
-        and 0 < run_cost(job.gpus, there.costs) <= left[job.account]
-        and has_types(types.get(job.account), job.gpus)
+        and is_own(job.qos)
+        and 0 < run_cost(job.gpus, there.costs) <= left[holder_of(job)]
+        and has_types(types.get(holder_of(job)), job.gpus)
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from cluster.language.jobs import ALLOTTED, JobState, JobView, RunRecord, is_of_service
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import qos_name
+from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import is_managed, is_waiting
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types, lesser
 from slurm_plugin.quota.type_limits import binding_type_limits
@@ -99,8 +99,8 @@ def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         counts = job.state in ALLOTTED or (waiting and is_waiting(job))
-        if counts and job.qos == qos_name(job.account):
-            found[job.account].update(_instances(job))
+        if counts and is_own(job.qos):
+            found[holder_of(job)].update(_instances(job))
     return found
 
 

@@ -393,7 +393,7 @@ async def test_what_is_beyond_a_tenants_quota_is_no_demand(site: Site) -> None:
     site.journal.nominal = 7000
     tasks = waits(1, untouched=frozenset(range(90)), priority=5)
     first = waits(2, tres={"gres/gpu:1g.10gb": "1"}, priority=9)
-    others = waits(3, account="root")
+    others = waits(3, account="root", qos="normal")
     site.slurm.shown = (runs(0), tasks, first, others)
     waiting = (await site.a100()).demand.waiting
     assert Counter(one.profile for one in waiting) == {"1g.10gb": 1, "3g.40gb": 3 + 1}
