@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import SHAPES_NODE, NodeView
@@ -13,8 +12,8 @@ from slurm_plugin.mig.checks import indices_of, only, with_layout
 from slurm_plugin.mig.gpu_state import NodeLook
 from slurm_plugin.mig.steps import PlannedRepartition
 from slurm_plugin.slurm_config.gres import Device, ProfileKind, devices_of
-from slurm_plugin.slurm_config.node_lines import Positions, positions
-from slurm_plugin.slurm_config.pads import PAD, is_pad
+from slurm_plugin.slurm_config.node_lines import Positions, counts_by_run, positions
+from slurm_plugin.slurm_config.pads import is_pad
 
 _DEVICES = "/dev"
 _UNREAD = Health(None, None, None, None, None)
@@ -32,13 +31,7 @@ class NodeCuts:
     @property
     def gpus(self) -> Mapping[str, int]:
         """GPUs by type in the order of Slurm's indices; each run of pads is a type of its own."""
-        found: dict[str, int] = {}
-        index = 0
-        for kind, those in groupby(one.gres_type if one else "" for one in self._positions):
-            count = sum(1 for _ in those)
-            found[kind or f"{PAD}{index}"] = count
-            index += count
-        return found
+        return counts_by_run(self._positions)
 
     def look(self, view: NodeView) -> NodeLook:
         """The node as the planner of repartitions sees it."""

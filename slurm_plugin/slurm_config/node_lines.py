@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import groupby
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_gpu_requests
@@ -73,6 +74,8 @@ def positions(
 ) -> Positions:
     """Arrange devices: those that running jobs hold keep their indices, the others fill the rest.
 
+    Pads lie between the types as far as held devices allow, so that each type can become more.
+
     ``held`` are indices of ``before``. Raises InvalidInputError: SW-RECUT-PADS if there are more
     devices than before, SW-RECUT-HELD if a held device does not exist any more, SW-RECUT-ORDER if
     Slurm has no order in which held devices stay.
@@ -86,13 +89,14 @@ def positions(
     there = dict(enumerate(before))
     fixed = {index: _kept(there.get(index), after) for index in held}
     kinds = _kinds(before, Counter(one.gres_type for one in after), fixed)
+    arranged = _apart(kinds, fixed)
     rest = defaultdict[str, list[Device]](list)
     for one in after:
         if one not in fixed.values():
             rest[one.gres_type].append(one)
     return tuple(
         fixed.get(index) or (None if kind is None else rest[kind].pop(0))
-        for index, kind in enumerate(kinds)
+        for index, kind in enumerate(arranged)
     )
 
 
@@ -107,6 +111,8 @@ def _kept(device: Device | None, after: Collection[Device]) -> Device:
     return device
 
 
+_MOST_MOVES = 50
+"""Most times that each run is moved between its neighbours; a handful is enough for most."""
 _MOST_TRIED = 50_000
 """Most beginnings of an order that are tried. Nine types of 56 devices have no more. A node that
 invents a type for each device would otherwise keep slurmctld's host trying without end."""
@@ -149,6 +155,44 @@ def _kinds(
             f"No order of devices keeps the held ones in place ({held}).",
             "Wait until some of their jobs have ended.",
         )
+    return found
+
+
+def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str | None]:
+    """The same runs in the same order, each in the middle of the pads beside it.
+
+    A run whose first and last devices are held can grow only into pads. Held devices stay within
+    their runs.
+    """
+    named = dict.fromkeys(kind for kind in kinds if kind is not None)
+    firsts = {kind: kinds.index(kind) for kind in named}
+    runs = [range(first, first + kinds.count(kind)) for kind, first in firsts.items()]
+    for _ in range(_MOST_MOVES):
+        before = list(runs)
+        for nth, run in enumerate(runs):
+            lowest = runs[nth - 1].stop if nth else 0
+            end = runs[nth + 1].start if nth + 1 < len(runs) else len(kinds)
+            held = [index for index in run if index in fixed]
+            first = max(lowest, max(held, default=0) + 1 - len(run))
+            last = min(end - len(run), min(held, default=end))
+            start = min(max((lowest + end - len(run)) // 2, first), last)
+            runs[nth] = range(start, start + len(run))
+        if runs == before:
+            break
+    arranged: list[str | None] = [None] * len(kinds)
+    for kind, run in zip(named, runs, strict=True):
+        arranged[run.start : run.stop] = [kind] * len(run)
+    return arranged
+
+
+def counts_by_run(arranged: Sequence[Device | None]) -> Mapping[str, int]:
+    """Devices by type, in the order of Slurm's indices; each run of pads is a type of its own."""
+    found: dict[str, int] = {}
+    index = 0
+    for kind, those in groupby(one.gres_type if one else "" for one in arranged):
+        count = sum(1 for _ in those)
+        found[kind or f"{PAD}{index}"] = count
+        index += count
     return found
 
 

@@ -29,16 +29,39 @@ def kinds(found: Sequence[Device | None]) -> list[str]:
     return ["-" if one is None else one.gres_type[:2] for one in found]
 
 
-def test_on_an_empty_node_types_follow_each_other_and_pads_are_last() -> None:
+def test_on_an_empty_node_the_types_have_pads_between_them() -> None:
     found = positions([None] * 7, (ONES[0], THREE, ONES[1]), ())
-    assert kinds(found) == ["1g", "1g", "3g", "-", "-", "-", "-"]
-    assert found[:2] == ONES[:2]
+    assert kinds(found) == ["-", "1g", "1g", "-", "3g", "-", "-"]
+    assert found[1:3] == ONES[:2]
+    assert positions([None] * 7, ONES, ()) == ONES
+    assert kinds(positions([None] * 7, (), ())) == ["-"] * 7
+
+
+def test_a_type_moves_as_far_as_its_held_devices_allow() -> None:
+    there = (*ONES[:4], THREE, TWO, *[None] * 8)
+    as_it_was = positions(there, (*ONES[:4], THREE, TWO), {0, 3, 4, 5})
+    assert as_it_was == there
+    some = positions(there, (*ONES[:4], THREE, TWO), {0, 4})
+    assert kinds(some) == ["1g"] * 4 + ["3g"] + ["-"] * 4 + ["2g"] + ["-"] * 4
+    assert (some[0], some[4]) == (ONES[0], THREE)
+    last = positions([*[None] * 5, *ONES[:2]], ONES[:2], {6})
+    assert last == (*[None] * 5, *ONES[:2])
+
+
+def test_with_pads_between_a_type_becomes_more_beside_jobs_of_all_types() -> None:
+    more = Device("3g.40gb", ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap92"))
+    apart = positions([None] * 7, (*ONES[:2], THREE, TWO), ())
+    held = [index for index, one in enumerate(apart) if one is not None]
+    assert set(positions(apart, (*ONES[:2], THREE, TWO, more), held)) > {THREE, more}
+    close = (*ONES[:2], THREE, TWO, *[None] * 3)
+    with pytest.raises(InvalidInputError, match="SW-RECUT-ORDER"):
+        positions(close, (*ONES[:2], THREE, TWO, more), {0, 1, 2, 3})
 
 
 def test_what_a_job_holds_keeps_its_index() -> None:
     found = positions(ONES, (*ONES[4:], THREE), {5})
     assert found[5] == ONES[5]
-    assert kinds(found) == ["3g", "-", "-", "1g", "1g", "1g", "-"]
+    assert kinds(found) == ["-", "3g", "-", "1g", "1g", "1g", "-"]
 
 
 def test_a_type_is_one_run_of_indices_so_some_cuts_must_wait() -> None:
