@@ -95,7 +95,7 @@ class JobView:
     ended: str = ""
     unread: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def is_doubtful(self) -> bool:
         """Whether an unread attribute leaves open what the job holds, or which run this is.
 

@@ -40,7 +40,7 @@ from simulation.site.window_times import period_times_s, window_times_s
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.priority import next_period_s
 from simulation.slurm_model.records import NODE_FAIL
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.quota.demand import is_waiting
 
@@ -380,7 +380,7 @@ class Site:
                 run = ReplayedRun(job.start_s, None, is_borrowed(job.qos))
                 running[job.job_id] = run
                 if job.job_id not in self._followed:
-                    replicas.append(replica(job.account, run_cost(job.gpus, self._costs), run))
+                    replicas.append(replica(job.account, job_cost(job, self._costs), run))
         slicewise = self._slicewise
         return SiteRecord(
             begin_s=self._times.begin_s,

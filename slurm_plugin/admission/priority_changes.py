@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor, smallness
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 
 _PENDING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
@@ -63,7 +63,7 @@ def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTer
         tag.job_class,
         standing.shares.get(tag.tenant, 0.0),
         standing.urgencies.get(job.array_job_id or job.job_id, 0.0) if tag.service else 0.0,
-        smallness(max(run_cost(job.gpus, standing.costs), tag.whole_millislices), job.time_limit_s),
+        smallness(max(job_cost(job, standing.costs), tag.whole_millislices), job.time_limit_s),
         now_s - max(job.eligible_s, job.submit_s or 0),
         (job.array_job_id or job.job_id) in standing.passed_over,
     )

@@ -6,12 +6,13 @@ When that task has started, the others follow to where the one after it has room
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.slurm.interface import Target, Tasks
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
+from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.demand import is_waiting, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
@@ -22,8 +23,7 @@ MOVES = 200
 """Most changes of one turn: slurmctld takes a lock for each."""
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """One record of Slurm's, which may stand for many tasks of an array.
 
     Attributes:
@@ -169,11 +169,14 @@ def _waiting(policy: Policy, there: Holdings) -> Iterator[_Waiting]:
         tenant = tenant_of(job.qos)
         if not is_waiting(job) or tenant not in policy or tenant is None or job.is_doubtful:
             continue
-        if cost := run_cost(job.gpus, there.costs):
+        if cost := job_cost(job, there.costs):
             tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0
-            yield _Waiting(job, tenant, tasks, cost, _is_flexible(job, tenant))
+            yield _Waiting(job, tenant, tasks, cost, _flexible_of(job) == tenant)
 
 
-def _is_flexible(job: JobView, tenant: str) -> bool:
+@per_record
+def _flexible_of(job: JobView) -> str | None:
+    """The tenant between whose two QOS Slicewise may move the job; None for other jobs."""
     tag = JobTag.find(job.admin_comment)
-    return tag is not None and tag.is_flexible and tag.tenant == job.account == tenant
+    is_flexible = tag is not None and tag.is_flexible and tag.tenant == job.account
+    return job.account if is_flexible else None

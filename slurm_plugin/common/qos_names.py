@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from cluster.language.jobs import JobView
+from slurm_plugin.common.per_record import per_record
 
 QOS_PREFIX = "slicewise_"
 """Slicewise changes only QOS with this prefix, and the former shared one."""
@@ -38,6 +39,7 @@ def own_of(borrowed: str) -> str | None:
     return borrowed.removesuffix(_BORROWED) if is_a_tenants else None
 
 
+@lru_cache(maxsize=_NAMES)
 def tenant_of(qos: str) -> str | None:
     """The tenant, maybe gone, whose own or borrowed QOS has this name; None for any other QOS."""
     own = own_of(qos) or qos
@@ -45,7 +47,6 @@ def tenant_of(qos: str) -> str | None:
     return own.removeprefix(QOS_PREFIX) if is_a_tenants else None
 
 
-@lru_cache(maxsize=_NAMES)
 def holder(account: str, qos: str) -> str:
     """The tenant, maybe gone, for which jobs of an account in a QOS count.
 
@@ -55,11 +56,13 @@ def holder(account: str, qos: str) -> str:
     return tenant_of(qos) or account
 
 
+@per_record
 def holder_of(job: JobView) -> str:
     """The tenant, maybe gone, for which a job counts (``holder``)."""
     return holder(job.account, job.qos)
 
 
+@lru_cache(maxsize=_NAMES)
 def is_own(qos: str) -> bool:
     """Whether this is the own QOS of a tenant, maybe gone."""
     return not is_borrowed(qos) and tenant_of(qos) is not None
@@ -83,11 +86,13 @@ def says_uninstalled(qos: str) -> bool:
     return qos.startswith(_UNINSTALLED)
 
 
+@lru_cache(maxsize=_NAMES)
 def is_ours(qos: str) -> bool:
     """Whether this QOS is Slicewise's."""
     return qos.startswith(QOS_PREFIX) or qos == SHARED_QOS
 
 
+@lru_cache(maxsize=_NAMES)
 def is_borrowed(qos: str) -> bool:
     """Whether jobs in this QOS run on borrowed quota."""
     return qos == SHARED_QOS or (qos.startswith(QOS_PREFIX) and qos.endswith(_BORROWED))

@@ -8,7 +8,7 @@ from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import ALLOTTED
 from cluster.settings.file import Settings
 from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.state.controller import ClusterState
@@ -68,5 +68,5 @@ class TenantUse:
     def _running(self) -> Iterator[Holding]:
         for job in self._cluster_state.jobs:
             if job.state in ALLOTTED and job.partition in self._partitions and job.start_s:
-                cost = run_cost(job.gpus, self._costs)
+                cost = job_cost(job, self._costs)
                 yield Holding(holder_of(job), cost, job.start_s, None)

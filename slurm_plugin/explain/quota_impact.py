@@ -12,7 +12,7 @@ from cluster.language.service import whole_number
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.overview import with_those_below
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.qos_names import holder_of, is_borrowed, is_own
 from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
@@ -215,7 +215,7 @@ def _replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     jobs = {job.job_id: job for job in inputs.seen.jobs}
     for job_id, why in plan.going.items():
         job = jobs[job_id]
-        cost = run_cost(job.gpus, inputs.rules.costs)
+        cost = job_cost(job, inputs.rules.costs)
         yield Impact(ImpactKind.REPLICA, job.account, _name(job), cost, f"it is drained: {why}")
 
 

@@ -7,7 +7,7 @@ from cluster.language.errors import Refusal
 from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, NodeView
 from cluster.language.units import Millislices, slices_text
 from cluster.rpc.messages import ServiceReport
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import holder_of, qos_name
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
@@ -63,7 +63,7 @@ class WhyInput:
 
         Of a waiting one that gets whole nodes it is the least that Slurm then counts.
         """
-        return Millislices(max(run_cost(job.gpus, self.situation.costs), whole_millislices(job)))
+        return Millislices(max(job_cost(job, self.situation.costs), whole_millislices(job)))
 
     def allotted(self) -> Iterator[JobView]:
         """Jobs that hold GPUs of managed partitions."""

@@ -13,7 +13,7 @@ from fractions import Fraction
 from heapq import heapify, heappop, heappush
 
 from cluster.language.jobs import JobView
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import (
     borrowed_qos,
     holder,
@@ -119,7 +119,7 @@ def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:
     waiting: list[WaitingRun] = []
     pending = [job for job in there.others if job.time_limit_s is not None and lacks_only_room(job)]
     for job in by_priority(pending):
-        if (cost := run_cost(job.gpus, there.costs)) and job.time_limit_s is not None:
+        if (cost := job_cost(job, there.costs)) and job.time_limit_s is not None:
             one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
             tasks = min(max(1, len(job.untouched)), FIRST_TASKS - counts[job.qos])
             waiting += [one] * tasks
@@ -203,7 +203,7 @@ def as_budgets_let(
     in_order = by_priority(job for job in there.others if job.job_id in waiting)
     for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
         name = waiting[job.job_id]
-        cost, bound = run_cost(job.gpus, costs), budgets[name]
+        cost, bound = job_cost(job, costs), budgets[name]
         if not cost:
             continue
         minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)

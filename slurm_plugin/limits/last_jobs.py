@@ -23,7 +23,7 @@ from slurm_plugin.admission.qos_switch import (
     unit_of,
     unit_of_target,
 )
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.qos_names import SHARED_QOS, is_ours, own_of, qos_name
 from slurm_plugin.limits.budget_parts import binding, drawn_on, larger_parts, minutes_left
 from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, SlurmLimits
@@ -347,7 +347,7 @@ def _need(billing: BillingUnit, costs: Mapping[str, Millislices], job: JobView) 
 
     Minutes are None for a task without a time limit, which cannot start under a limit of minutes.
     """
-    cost, limit_s = run_cost(job.gpus, costs), job.time_limit_s
+    cost, limit_s = job_cost(job, costs), job.time_limit_s
     minutes = None if limit_s is None else billing.held(cost * -(-limit_s // 60))
     return Amount(billing.held(cost), minutes)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cluster.language.jobs import JobView, NodeView, RunRecord, is_of_service
 from cluster.language.mig_profiles import Board
 from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.mig.checks import unfit
 from slurm_plugin.mig.guaranteed_shapes import Needs
@@ -131,7 +131,7 @@ def waiting_for_instances(
         if (waits_for_others(job) or job.job_id in owed) and is_managed(job, partitions)
     )
     for job in sorted(those, key=lambda job: -job.priority):
-        cost, count = run_cost(job.gpus, costs), max(1, len(job.untouched))
+        cost, count = job_cost(job, costs), max(1, len(job.untouched))
         if cost and (tenant := holder_of(job)) in left:
             count = min(count, max(0, left[tenant]) // cost)
             left[tenant] -= count * cost
@@ -181,14 +181,14 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
     for job in filter(waits_for_quota, there.others):
         tasks = max(1, len(job.untouched))
         tenant = holder_of(job)
-        left[tenant] -= run_cost(job.gpus, there.costs) * tasks
+        left[tenant] -= job_cost(job, there.costs) * tasks
         take_types(types.get(tenant), {kind: n * tasks for kind, n in job.gpus.items()})
     return frozenset(
         job.job_id
         for job in there.runs
         if is_of_service(job)
         and is_own(job.qos)
-        and 0 < run_cost(job.gpus, there.costs) <= left[holder_of(job)]
+        and 0 < job_cost(job, there.costs) <= left[holder_of(job)]
         and has_types(types.get(holder_of(job)), job.gpus)
     )
 

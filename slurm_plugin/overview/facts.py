@@ -11,7 +11,7 @@ from cluster.language.mig_profiles import Board, WholeBoard
 from cluster.language.units import Millislices
 from cluster.mig.layouts import Placement
 from cluster.rpc.messages import ServiceReport, ServiceView
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import by_priority, gpus_on_nodes, is_managed, is_waiting
 from slurm_plugin.quota.types import Policy
@@ -128,7 +128,7 @@ class OverviewFacts:
 
     def cost(self, job: JobView) -> int:
         """Millislices of a job, or of all tasks that share its record."""
-        return run_cost(job.gpus, self.costs) * tasks_of(job)
+        return job_cost(job, self.costs) * tasks_of(job)
 
 
 def tasks_of(job: JobView) -> int:

@@ -5,7 +5,7 @@ from collections import Counter
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.overview_messages import ServiceNow, TenantNow
 from slurm_plugin.accounting.overview import with_those_below
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.history import (
     ClusterFigures,
     HistorySample,
@@ -31,7 +31,7 @@ def history_sample(
     before_s = late_before_s(facts.now_s, facts.grace_s)
     there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
     for job in late_tasks(there, facts.policy, before_s):
-        late[holder_of(job)] += run_cost(job.gpus, facts.costs)
+        late[holder_of(job)] += job_cost(job, facts.costs)
     late_below = with_those_below(facts.policy, late)
     return HistorySample(
         at_s=at_s,

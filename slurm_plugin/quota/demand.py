@@ -8,8 +8,9 @@ from functools import lru_cache
 from cluster.language.jobs import ALLOTTED, SHAPES_NODE, WAITING, JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.free_instances import free_instances, is_usable
+from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import (
     borrowed_qos,
     holder,
@@ -181,7 +182,7 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
         if not is_own(job.qos) and waits_for_quota(job):
             others[holder_of(job)] += _cost(job, costs)
     for job in within_guarantees(there, policy, or_by_budget=True):
-        guaranteed[holder_of(job)] += run_cost(job.gpus, costs)
+        guaranteed[holder_of(job)] += job_cost(job, costs)
     doubtful = {holder_of(job) for job in there.doubtful}
     return others + Counter(
         {
@@ -205,7 +206,7 @@ def waiting_for_own(
         # What a loan gives back helps no job whose type the guarantee covers no further.
         if job.reason == QOS_TYPES or since_s is None or not is_managed(job, partitions):
             continue
-        if cost := run_cost(job.gpus, costs):
+        if cost := job_cost(job, costs):
             waiting[holder_of(job)].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
     return waiting
 
@@ -242,15 +243,15 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     for job in there.doubtful:
         doubtful.add(job.qos)
         if job.state in ALLOTTED and job.state is not JobState.COMPLETING:
-            held[job.qos] -= run_cost(job.gpus, costs)
+            held[job.qos] -= job_cost(job, costs)
     pending = (job for job in there.others if is_waiting(job) and not job.is_doubtful)
     for job in by_priority(pending):
-        if cost := run_cost(job.gpus, costs):
+        if cost := job_cost(job, costs):
             left = FIRST_TASKS - len(tasks[job.qos])
             tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
     # Else the borrowed QOS could take a completing job's place from a job of the own QOS.
     for job in within_guarantees(there, policy, or_by_budget=True, as_limited=True):
-        waiting[job.qos] += run_cost(job.gpus, costs)
+        waiting[job.qos] += job_cost(job, costs)
     first = frozenset(map(qos_name, guaranteed_types(policy)))
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
 
@@ -392,6 +393,7 @@ def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
         yield node, {kind: count for kind, count in counts.items() if count}
 
 
+@per_record
 def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
     """Return what a waiting job, or each task of an array, needs: GPU instances and node count.
 
@@ -462,11 +464,13 @@ def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
     return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
 
 
+@per_record
 def is_waiting(job: JobView) -> bool:
     """Whether a job could start now if there were room: it is pending, not held, and eligible."""
     return job.state in WAITING and not job.held and job.reason not in _NOT_BEFORE
 
 
+@per_record
 def lacks_only_room(job: JobView) -> bool:
     """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
     if not is_waiting(job):
@@ -482,6 +486,7 @@ def waits_for_others(job: JobView) -> bool:
     return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
 
 
+@per_record
 def waits_for_quota(job: JobView) -> bool:
     """Whether a job could start now if its tenant might hold more; GPUs may have to come free."""
     if not is_waiting(job):
@@ -535,7 +540,7 @@ def within_guarantees(
             left[tenant] += run.cost_millislices
             give_types(types.get(tenant), run.job.gpus)
     for job in by_priority(waiting):
-        cost, tenant = run_cost(job.gpus, there.costs), holder_of(job)
+        cost, tenant = job_cost(job, there.costs), holder_of(job)
         of_types = types.get(tenant)
         for _ in range(max(1, len(job.untouched))):
             if not 0 < cost <= left[tenant] or not has_types(of_types, job.gpus):
@@ -596,4 +601,4 @@ def late_before_s(now_s: float, grace_s: int) -> float:
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
-    return run_cost(job.gpus, costs) * max(1, len(job.untouched))
+    return job_cost(job, costs) * max(1, len(job.untouched))

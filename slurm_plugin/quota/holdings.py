@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder, qos_name
 
 _OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_tenant", "_in_qos"})
@@ -75,7 +75,7 @@ class Holdings:
 
     def price(self, job: JobView) -> PricedRun:
         """What one of the runs holds."""
-        return PricedRun(job, run_cost(job.gpus, self.costs), (job.account, job.qos))
+        return PricedRun(job, job_cost(job, self.costs), (job.account, job.qos))
 
     @cached_property
     def by_id(self) -> Mapping[int, PricedRun]:

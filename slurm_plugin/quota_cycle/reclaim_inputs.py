@@ -7,7 +7,7 @@ from dataclasses import replace
 from cluster.language.jobs import ALLOTTED, JobState, JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.quota.demand import (
     free_by_node,
@@ -180,4 +180,4 @@ def _shrink(
 
 
 def _cost(job: JobView, costs: Mapping[str, Millislices]) -> int:
-    return run_cost(job.gpus, costs)
+    return job_cost(job, costs)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cluster.language.jobs import JobTag, JobView, NodeView
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.quota.demand import (
     by_priority,
     free_by_node,
@@ -74,7 +74,7 @@ def standing_still(
     for job in by_priority(job for job in there.others if waits_for_quota(job)):
         if not any(job.gpus.values()):
             continue
-        queued, cost = Queued(job.job_id, len(job.untouched)), run_cost(job.gpus, there.costs)
+        queued, cost = Queued(job.job_id, len(job.untouched)), job_cost(job, there.costs)
         since_s = before.get(queued, now_s)
         has_quota = room[job.qos] >= cost
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S

@@ -34,7 +34,8 @@ from typing import NamedTuple
 
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost
+from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import (
     by_priority,
@@ -156,7 +157,7 @@ def waiting_for_loans(
     for job in by_priority(waiting):
         if is_own(job.qos):
             continue
-        if cost := run_cost(job.gpus, costs):
+        if cost := job_cost(job, costs):
             one = WaitingJob(
                 _need(job),
                 cost,
@@ -221,6 +222,7 @@ def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
     return used
 
 
+@per_record
 def _need(job: JobView) -> JobNeed:
     instances, count = wanted_on_nodes(job)
     return JobNeed(job.job_id, shape_of(instances), count)

@@ -21,7 +21,7 @@ from cluster.language.jobs import (
 from cluster.language.service import DEFAULT_LEASE_S, gives_back_s, whole_number
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.limits.budget_parts import binding, bindings, minutes_left
 from slurm_plugin.quota.types import Policy
@@ -201,7 +201,7 @@ def spare_minutes(
     for job in jobs:
         tenant = holder_of(job)
         if job.state is JobState.RUNNING and tenant in policy:
-            minutes = minutes_left(job, run_cost(job.gpus, costs), now_s)
+            minutes = minutes_left(job, job_cost(job, costs), now_s)
             for name in binding(policy, run_minutes, tenant):
                 held[name] += minutes
     return Spare(
@@ -273,7 +273,7 @@ def _is_bigger(job: JobView, run: JobView, costs: Mapping[str, Millislices]) -> 
 
 
 def _size(job: JobView, costs: Mapping[str, Millislices]) -> tuple[int, int, int]:
-    slices = run_cost(job.gpus, costs)
+    slices = job_cost(job, costs)
     return slices, int(job.tres.get("cpu", "1")), int(job.tres.get("node", "1"))
 
 

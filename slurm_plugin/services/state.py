@@ -28,7 +28,7 @@ from cluster.rpc.messages import (
 )
 from cluster.slurm.node_states import is_drained
 from slurm_plugin.admission.snapshot import GpuType, Living
-from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.common.qos_names import holder_of, is_borrowed
 
@@ -306,7 +306,7 @@ def used_by_tenant(
     used: dict[str, int] = defaultdict(int)
     for job in jobs:
         if job.state in ALLOTTED and job.partition in partitions:
-            used[holder_of(job)] += run_cost(job.gpus, costs)
+            used[holder_of(job)] += job_cost(job, costs)
     return dict(used)
 
 
