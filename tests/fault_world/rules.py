@@ -153,8 +153,9 @@ def _waits_for_more(world: "World", job: JobView) -> bool:
     """Whether the job stays in its tenant's own QOS, whose quota has become too small for it."""
     tag = JobTag.find(job.admin_comment)
     is_fixed = tag is not None and not tag.is_flexible and not tag.is_undecided
+    waits = job.state is JobState.PENDING and is_fixed
     nominal = world.plan.policy[job.account].quota.nominal_millislices
-    return is_fixed and run_cost(job.gpus, COSTS) > nominal
+    return waits and run_cost(job.gpus, COSTS) > nominal
 
 
 def _shown(job: JobView) -> str:
