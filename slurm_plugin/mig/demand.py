@@ -170,7 +170,8 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
 
     They run within their tenants' guarantees, which have room for one more replica beside all that
     their tenants' jobs hold and wait for, also on loan: what waits there takes such room first.
-    Where no quota names a type, nobody is owed one, and none counts.
+    What a doubtful job holds is not known, so no replica of its tenant counts. Where no quota names
+    a type, nobody is owed one, and none counts.
     """
     if not guaranteed_types(policy):
         return frozenset()
@@ -183,6 +184,8 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
         tenant = holder_of(job)
         left[tenant] -= job_cost(job, there.costs) * tasks
         take_types(types.get(tenant), {kind: n * tasks for kind, n in job.gpus.items()})
+    for job in there.doubtful:
+        left[holder_of(job)] = 0
     return frozenset(
         job.job_id
         for job in there.runs

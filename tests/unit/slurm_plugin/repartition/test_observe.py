@@ -471,6 +471,20 @@ async def test_what_waits_on_borrowed_quota_takes_the_room_of_a_successor(site: 
         assert await holder_of(site, ONES[0]) == holder
 
 
+async def test_no_successor_is_sure_of_room_while_a_record_of_its_tenant_is_unreadable(
+    site: Site,
+) -> None:
+    site.journal.types = {"3g.40gb": 1}
+    holds(site, (runs(0, qos="slicewise_vision"), {0}), (runs(5, **PLAIN), {2}))
+    shown = site.slurm.shown
+    for account in ("nlp", "vision"):
+        qos = f"slicewise_{account}"
+        unread = runs(7, account=account, qos=qos, tres={}, unread=frozenset({"tres"}))
+        site.slurm.shown = (*shown, waits(1), unread)
+        holder = ReplicaHolder("vision/bert (job 814_0)", 60, preempts=account == "nlp")
+        assert await holder_of(site, ONES[0]) == holder
+
+
 async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
     site: Site,
 ) -> None:
