@@ -124,7 +124,7 @@ class Situation:
     Attributes:
         ceilings: the ceiling of every tenant as Slurm has it: the QOS limits are reduced by what
             the tenant's jobs hold in neither of its QOS.
-        held: what each account's own jobs hold.
+        held: what each tenant's own jobs hold.
         free: free instances, by GRES type that nodes have.
         costs: millislices of one instance, by GRES type.
         models: the GPU model of each GRES type.

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from cluster.language.jobs import WAITING, JobView, is_resting
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.explain.headroom import BUDGET_RUN_S, Explanation, TypeRoom, explain
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.words import counted, group_rows, own_rows
@@ -43,21 +44,30 @@ def why_no_tenant(account: str, sight: WhyInput) -> WhyAnswer | None:
     if not own and not waiting:
         return None
     held, count = slices_words(sum(cost for _, cost in own)), _count(waiting)
+    policy = sight.situation.policy
+    never = _count(job for job in waiting if holder_of(job) not in policy)
+    above = {holder_of(job) for job in (*waiting, *(job for job, _ in own))} & policy.keys()
     tables = (
         WhyTable(heading="Holding now", rows=own_rows(own)),
         WhyTable(heading="Waiting", rows=group_rows(waiting, sight)),
     )
+    which = " in no tenant's QOS" if above else ""
     return WhyAnswer(
         about=account,
         headline=f"{account} is no tenant, and its jobs hold {held}; {_wait(count)}.",
         sentences=(
             "It has no quota. What runs goes on, and is charged if it began under one.",
-            *(("What waits never starts in the managed partitions without one.",) if count else ()),
+            *(f"Its jobs in the QOS of {name} count for {name}." for name in sorted(above)),
+            *(
+                (f"What waits{which} never starts in the managed partitions without one.",)
+                if never
+                else ()
+            ),
         ),
         tables=tuple(table for table in tables if table.rows),
         hints=(
             f"An operator can give it a quota: slicewise tenant-quota set {account} --nominal N",
-            *((f"Or cancel what waits: scancel --state=PENDING -A {account}",) if count else ()),
+            *((f"Or cancel what waits: scancel --state=PENDING -A {account}",) if never else ()),
         ),
     )
 
@@ -131,7 +141,12 @@ def _sentences(found: Explanation, by_calendar: str) -> Iterable[str]:
 
 
 def _holding(tenant: str, found: Explanation, sight: WhyInput) -> tuple[WhyRow, ...]:
-    own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == tenant]
+    # Of the account's jobs those in another tenant's QOS count for that one.
+    own = [
+        (job, sight.cost(job))
+        for job in sight.allotted()
+        if job.account == tenant == holder_of(job)
+    ]
     below = found.in_use_millislices - sum(cost for _, cost in own)
     rows = own_rows(own)
     if not below:

@@ -44,6 +44,19 @@ def test_nothing_is_said_of_what_waits_where_nothing_of_a_removed_tenant_waits()
     assert "waits" not in str(answer.sentences)
 
 
+def test_an_account_in_the_qos_of_a_tenant_is_told_for_whom_its_jobs_count():
+    students = {"account": "students", "qos": "slicewise_vision"}
+    runs, waits = running(1, **students), job(2, "Resources", **students)
+    answer = why_no_tenant("students", sight(runs, waits, tenants=(tenant("vision", 4000),)))
+    assert answer is not None
+    assert answer.sentences[1:] == ("Its jobs in the QOS of vision count for vision.",)
+    assert not any("scancel" in hint for hint in answer.hints), "it may start"
+    never = job(3, "InvalidQOS", account="students", qos="normal")
+    answer = why_no_tenant("students", sight(waits, never, tenants=(tenant("vision", 4000),)))
+    assert answer is not None
+    assert answer.sentences[-1].startswith("What waits in no tenant's QOS never starts")
+
+
 def test_a_tenant_s_situation_on_one_screen():
     paid = Budget(Period.DAY, MillisliceSeconds(10**9))
     vision = replace(tenant("vision", 4000, borrowing_limit_millislices=2000), budget=paid)
@@ -117,6 +130,22 @@ def test_what_stands_below_a_tenant_is_a_sum():
         ("job 1 of alice", 1000),
         ("tenants below lab", 1000),
     ]
+
+
+def test_what_others_hold_in_a_tenant_s_qos_is_a_sum_and_what_it_holds_in_theirs_is_not_its_own():
+    of_lab = {"qos": "slicewise_lab"}
+    now = sight(
+        running(1, account="lab"),
+        running(2, account="students", user="mallory", **of_lab),
+        running(3, account="vision", user="mallory", **of_lab),
+        tenants=(tenant("lab", 4000), tenant("vision", 1000)),
+    )
+    rows = why_tenant("lab", now).tables[0].rows
+    assert [(row.what, row.amount_millislices) for row in rows] == [
+        ("job 1 of alice", 1000),
+        ("accounts below lab", 2000),
+    ]
+    assert "Holding now" not in [table.heading for table in why_tenant("vision", now).tables]
 
 
 def printed(answer: WhyAnswer, width: int = 80) -> str:
