@@ -17,7 +17,7 @@ from simulation.services.gateway import ServiceGateway
 from simulation.services.launcher import ServiceLauncher
 from simulation.services.service import SimulatedService, array_of
 from simulation.slurm_model.model import SlurmModel
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, holder_of, qos_name
 from slurm_plugin.services.leases import Spare, lease_of, leased, plan_leases
 from slurm_plugin.services.slot_actions import (
     SlotActions,
@@ -220,12 +220,12 @@ class ServicesOnModel:
         return self._model.array(array)
 
     def _own_jobs(self, tenant: str) -> Sequence[JobView]:
-        """Slurm's records of a tenant's account."""
+        """Slurm's records of the jobs that count for a tenant."""
         jobs = self._model.jobs
         if self._jobs_of[0] is not jobs:
             found: dict[str, list[JobView]] = defaultdict(list)
             for job in jobs:
-                found[job.account].append(job)
+                found[holder_of(job)].append(job)
             self._jobs_of = (jobs, found)
         return self._jobs_of[1].get(tenant, ())
 

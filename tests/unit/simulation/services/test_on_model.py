@@ -106,6 +106,17 @@ def test_at_rest_no_turn_is_made_until_a_request_comes():
     assert gateway_of(world).requests.waits == [3.0]
 
 
+def test_jobs_of_an_account_without_a_quota_take_of_the_tenant_in_whose_qos_they_are():
+    """Slurm's limit counts them: a slot that is let go for what they hold would not start."""
+    world = SimulatedWorld(
+        a_service([], spec={"min_replicas": 2, "max_replicas": 2}), of={TENANT: Quota(2)}
+    )
+    asked = ModelRequest("ann", 1, "students", PARTITION, "slicewise_nlp", {PROFILE: 1}, run_s=inf)
+    world.model.submit(asked)
+    world.pass_until(30)
+    assert sorted(states(world)) == ["held", "running"]
+
+
 STEADY = [5 + 2 * number for number in range(100)]
 """A request each two seconds, of a second: one replica works on them, and none waits."""
 
