@@ -131,7 +131,7 @@ def _with_pads(
 ) -> tuple[slurm_gres.Device, ...]:
     found = _devices(inventory, settings, name)
     nothing = [None] * max(len(found), node_lines.room(inventory))
-    arranged = node_lines.positions(nothing, found, ())
+    arranged = node_lines.positions(nothing, found, (), pads_between=False)
     return node_lines.padded(arranged, inventory.vendor, _directory(settings, name))
 
 

@@ -70,11 +70,18 @@ def _room(gpu: Gpu, *, has_parts: bool) -> int:
 
 
 def positions(
-    before: Sequence[Device | None], after: Sequence[Device], held: Collection[int]
+    before: Sequence[Device | None],
+    after: Sequence[Device],
+    held: Collection[int],
+    *,
+    pads_between: bool = True,
 ) -> Positions:
     """Arrange devices: those that running jobs hold keep their indices, the others fill the rest.
 
-    Pads lie between the types as far as held devices allow, so that each type can become more.
+    Pads lie between the types as far as held devices allow, so that each type can become more, but
+    before the first type only where they must. Or, without ``pads_between``, behind all types: so
+    that a job which asks for a GPU of any type gets a pad last, as long as nobody keeps such jobs
+    away.
 
     ``held`` are indices of ``before``. Raises InvalidInputError: SW-RECUT-PADS if there are more
     devices than before, SW-RECUT-HELD if a held device does not exist any more, SW-RECUT-ORDER if
@@ -89,7 +96,7 @@ def positions(
     there = dict(enumerate(before))
     fixed = {index: _kept(there.get(index), after) for index in held}
     kinds = _kinds(before, Counter(one.gres_type for one in after), fixed)
-    arranged = _apart(kinds, fixed)
+    arranged = _apart(kinds, fixed) if pads_between else kinds
     rest = defaultdict[str, list[Device]](list)
     for one in after:
         if one not in fixed.values():
@@ -159,7 +166,8 @@ def _kinds(
 
 
 def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str | None]:
-    """The same runs in the same order, each in the middle of the pads beside it.
+    """The same runs in the same order, each in the middle of the pads beside it, the first as low
+    as it can be.
 
     A run whose first and last devices are held can grow only into pads. Held devices stay within
     their runs.
@@ -175,7 +183,8 @@ def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str 
             held = [index for index in run if index in fixed]
             first = max(lowest, max(held, default=0) + 1 - len(run))
             last = min(end - len(run), min(held, default=end))
-            start = min(max((lowest + end - len(run)) // 2, first), last)
+            middle = (lowest + end - len(run)) // 2 if nth else 0
+            start = min(max(middle, first), last)
             runs[nth] = range(start, start + len(run))
         if runs == before:
             break

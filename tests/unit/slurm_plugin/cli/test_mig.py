@@ -96,8 +96,7 @@ def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> N
     assert lines[0] == "# gres.conf"
     assert lines[1].startswith("NodeName=gpu07 AutoDetect=off Name=gpu Type=1g.10gb MultipleFiles=")
     assert lines[-1] == (
-        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:pad1:1,gpu:nvidia_a100_3g.40gb:1"
-        ",gpu:pad3:2,gpu:nvidia_h200:1,gpu:pad6:2"
+        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:nvidia_a100_3g.40gb:1,gpu:nvidia_h200:1,gpu:pad3:5"
     )
 
 
@@ -145,7 +144,7 @@ def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
     first, second, *_, last = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
     assert first.startswith("# GPU 0: instance 7 (1g.10gb) has no capability device")
     assert second.startswith("# GPU 0: instance 1 (3g.40gb) has no capability device")
-    assert last == "NodeName=gpu07 Gres=gpu:pad0:3,gpu:nvidia_h200:1,gpu:pad4:4"
+    assert last == "NodeName=gpu07 Gres=gpu:nvidia_h200:1,gpu:pad1:7"
     assert len(answer(node_app, "gres")["faults"]) == 2
 
 
