@@ -12,7 +12,9 @@ from cluster.language.vendors import accelerator
 from cluster.mig.layouts import Geometry, Placement, geometry
 from cluster.settings.file import Settings
 from simulation.cluster import BoardsOfNode
-from slurm_plugin.slurm_config.pads import PAD, is_pad
+from slurm_plugin.slurm_config.gres import Device
+from slurm_plugin.slurm_config.node_lines import counts_by_run, positions
+from slurm_plugin.slurm_config.pads import is_pad
 
 _Layout = tuple[Placement, ...]
 
@@ -52,12 +54,19 @@ def boards_of(
 
 
 def with_pads(gpus: Mapping[str, int], boards: BoardsOfNode) -> Mapping[str, int]:
-    """The GPUs with as many pads as a node needs to be cut beside its jobs."""
+    """The GPUs with as many pads as a node needs to be cut beside its jobs, as ``slicewise node
+    gres`` arranges them.
+    """
     most = board(boards.model).compute_slices
     pads = sum(most - len(layout) for layout in boards.layouts)
     if not pads:
         return gpus
-    return {**gpus, f"{PAD}{sum(gpus.values())}": pads}
+    devices = [
+        Device(kind, (f"{kind} {number}",))
+        for kind, count in gpus.items()
+        for number in range(count)
+    ]
+    return counts_by_run(positions([None] * (len(devices) + pads), devices, ()))
 
 
 def _most(on: Board, settings: Settings, boards: int) -> Mapping[str, int]:

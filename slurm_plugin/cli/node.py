@@ -89,7 +89,9 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     gets no line.
 
     Types pad0 to pad55 stand for instances that could be cut but are not: Slurm lets jobs survive a
-    repartition only if the node keeps its number of devices. No job can use them.
+    repartition only if the node keeps its number of devices. No job can use them. They lie between
+    the types, so that each can become more, where slicewise.toml has mode = "enforce"; elsewhere
+    behind them, since a job without a type gets the first device that is free.
     """
     inventory, name = read_inventory(host_root), node or node_name()
     wrong, settings = faults(inventory), _settings()
@@ -131,7 +133,8 @@ def _with_pads(
 ) -> tuple[slurm_gres.Device, ...]:
     found = _devices(inventory, settings, name)
     nothing = [None] * max(len(found), node_lines.room(inventory))
-    arranged = node_lines.positions(nothing, found, (), pads_between=False)
+    enforces = settings is not None and settings.daemon.mode == "enforce"
+    arranged = node_lines.positions(nothing, found, (), pads_between=enforces)
     return node_lines.padded(arranged, inventory.vendor, _directory(settings, name))
 
 

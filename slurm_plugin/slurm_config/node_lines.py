@@ -78,10 +78,9 @@ def positions(
 ) -> Positions:
     """Arrange devices: those that running jobs hold keep their indices, the others fill the rest.
 
-    Pads lie between the types as far as held devices allow, so that each type can become more, but
-    before the first type only where they must. Or, without ``pads_between``, behind all types: so
-    that a job which asks for a GPU of any type gets a pad last, as long as nobody keeps such jobs
-    away.
+    Pads lie between the types as far as held devices allow, so that each type can become more. Or,
+    without ``pads_between``, behind all types: a job that asks for a GPU of any type would get a
+    pad before devices of later types, where nobody gives such a job a type.
 
     ``held`` are indices of ``before``. Raises InvalidInputError: SW-RECUT-PADS if there are more
     devices than before, SW-RECUT-HELD if a held device does not exist any more, SW-RECUT-ORDER if
@@ -166,8 +165,7 @@ def _kinds(
 
 
 def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str | None]:
-    """The same runs in the same order, each in the middle of the pads beside it, the first as low
-    as it can be.
+    """The same runs in the same order, each in the middle of the pads beside it.
 
     A run whose first and last devices are held can grow only into pads. Held devices stay within
     their runs.
@@ -183,8 +181,7 @@ def _apart(kinds: Sequence[str | None], fixed: Collection[int]) -> Sequence[str 
             held = [index for index in run if index in fixed]
             first = max(lowest, max(held, default=0) + 1 - len(run))
             last = min(end - len(run), min(held, default=end))
-            middle = (lowest + end - len(run)) // 2 if nth else 0
-            start = min(max(middle, first), last)
+            start = min(max((lowest + end - len(run)) // 2, first), last)
             runs[nth] = range(start, start + len(run))
         if runs == before:
             break

@@ -305,8 +305,8 @@ async def test_a_slurmctld_that_is_away_is_no_answer(
 
 async def test_nodes_show_their_gpus_by_type(slurm: CommandSlurm) -> None:
     nodes = {node.name: node for node in await slurm.nodes()}
-    assert nodes["gpu02"].gpus == {"1g.10gb": 3, "3g.40gb": 1, "pad4": 3}
-    assert nodes["gpu02"].gpus_allotted.keys() == {"1g.10gb", "3g.40gb", "pad4"}
+    assert nodes["gpu02"].gpus == {"1g.10gb": 3, "pad3": 1, "3g.40gb": 1, "pad5": 2}
+    assert nodes["gpu02"].gpus_allotted.keys() == {"1g.10gb", "pad3", "3g.40gb", "pad5"}
     addresses = {node.address for node in nodes.values()}
     assert len(addresses) == len(nodes)
 

@@ -155,9 +155,9 @@ def test_nodes_whose_gpus_are_cut_again_have_boards_and_pads(tmp_path: Path):
     node = read_cluster_file(written(tmp_path, MIG)).cluster.nodes[0]
     assert node.boards is not None
     assert [len(layout) for layout in node.boards.layouts] == [5, 5, 0, 0]
-    assert node.gpus == {"1g.10gb": 8, "3g.40gb": 2, "pad10": 18}
+    assert node.gpus == {"pad0": 5, "1g.10gb": 8, "pad13": 6, "3g.40gb": 2, "pad21": 7}
     fewest = read_cluster_file(written(tmp_path, MIG.replace("boards = 4", ""))).cluster.nodes[0]
-    assert fewest.gpus == {"1g.10gb": 8, "3g.40gb": 2, "pad10": 4}
+    assert fewest.gpus == {"pad0": 1, "1g.10gb": 8, "pad9": 1, "3g.40gb": 2, "pad12": 2}
     never = read_cluster_file(written(tmp_path, MIG.replace("true", "false"))).cluster.nodes[0]
     assert (never.boards, never.gpus) == (None, {"1g.10gb": 8, "3g.40gb": 2})
 

@@ -100,6 +100,18 @@ def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> N
     )
 
 
+def test_gres_lays_pads_between_types_where_no_job_goes_without_a_type(
+    node: EmulatedDriver, tmp_path: Path
+) -> None:
+    with (tmp_path / "slicewise.toml").open("a") as settings:
+        settings.write('[daemon]\nmode = "enforce"\n')
+    last = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()[-1]
+    assert last == (
+        "NodeName=gpu07 Gres=gpu:1g.10gb:1,gpu:pad1:1,gpu:nvidia_a100_3g.40gb:1"
+        ",gpu:pad3:2,gpu:nvidia_h200:1,gpu:pad6:2"
+    )
+
+
 def test_gres_has_files_where_the_settings_say(node: EmulatedDriver, tmp_path: Path) -> None:
     with (tmp_path / "slicewise.toml").open("a") as settings:
         settings.write('[repartition]\ndevice_directory = "/fake/%n"\n')

@@ -31,8 +31,8 @@ def kinds(found: Sequence[Device | None]) -> list[str]:
 
 def test_on_an_empty_node_the_types_have_pads_between_them() -> None:
     found = positions([None] * 7, (ONES[0], THREE, ONES[1]), ())
-    assert kinds(found) == ["1g", "1g", "-", "-", "3g", "-", "-"]
-    assert found[:2] == ONES[:2]
+    assert kinds(found) == ["-", "1g", "1g", "-", "3g", "-", "-"]
+    assert found[1:3] == ONES[:2]
     assert positions([None] * 7, ONES, ()) == ONES
     assert kinds(positions([None] * 7, (), ())) == ["-"] * 7
 
@@ -66,7 +66,7 @@ def test_with_pads_between_a_type_becomes_more_beside_jobs_of_all_types() -> Non
 def test_what_a_job_holds_keeps_its_index() -> None:
     found = positions(ONES, (*ONES[4:], THREE), {5})
     assert found[5] == ONES[5]
-    assert kinds(found) == ["3g", "-", "-", "1g", "1g", "1g", "-"]
+    assert kinds(found) == ["-", "3g", "-", "1g", "1g", "1g", "-"]
 
 
 def test_a_type_is_one_run_of_indices_so_some_cuts_must_wait() -> None:
