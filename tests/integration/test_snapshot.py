@@ -116,11 +116,13 @@ def test_it_is_what_slurm_and_the_ledger_say(sandbox: Sandbox, lab: str, tmp_pat
     assert snapshot.ledger.known == {}
 
     assert archive.history is not None
-    ran = [job for job in archive.history.jobs if job.account == lab and job.started_s is not None]
-    assert [(job.gpus, job.time_limit_s) for job in ran] == [({"1g.10gb": 1}, 300)]
+    ran = [job for job in archive.history.jobs if job.started_s is not None]
+    own_runs = [(job.gpus, job.time_limit_s) for job in ran if job.account == lab]
+    assert own_runs == [({"1g.10gb": 1}, 300)]
     assert archive.history.first_unread == ""
     assert snapshot.history_since_s == snapshot.taken_s + 1 - 86_400
-    assert said["runs"] >= len(archive.history.jobs) > 0
+    # Tasks of an array that wait are several jobs, and one line of accounting.
+    assert said["runs"] >= len(ran) > 0
     assert said["tenants"] == len(tenants)
 
 
