@@ -167,7 +167,7 @@ def _order(one: _Waiting) -> tuple[int, int, int]:
 def _waiting(policy: Policy, there: Holdings) -> Iterator[_Waiting]:
     for job in there.others:
         tenant = tenant_of(job.qos)
-        if not is_waiting(job) or tenant not in policy or tenant is None or job.is_doubtful:
+        if tenant is None or tenant not in policy or not is_waiting(job) or job.is_doubtful:
             continue
         if cost := job_cost(job, there.costs):
             tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0

@@ -63,7 +63,7 @@ def _start(job: JobView, reason: Reason, facts: OverviewFacts) -> StartEstimate:
 
 
 def _binding_budget(tenant: str, facts: OverviewFacts) -> str:
-    """Return the tenant with the budget that leaves the tenant's jobs the least; "" without."""
+    """Return whose budget leaves the tenant's jobs the least: its own or one above; "" for none."""
     policy, left = facts.policy, facts.left_millislice_s
     if tenant not in policy:
         return ""

@@ -281,7 +281,7 @@ def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, st
     The millislices are 0 for limits on types and budgets. None if it can start some day.
     """
     tenant, gpus = holder_of(job), job.gpus
-    cost = run_cost(gpus, inputs.rules.costs)
+    cost = job_cost(job, inputs.rules.costs)
     tag = JobTag.find(job.admin_comment)
     stays = is_own(job.qos) and not (tag is not None and tag.is_flexible)
     most = (rules.own if stays else rules.most).get(tenant, 0)

@@ -23,7 +23,7 @@ from slurm_plugin.admission.qos_switch import (
     unit_of,
     unit_of_target,
 )
-from slurm_plugin.common.costs import job_cost, run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import SHARED_QOS, is_ours, own_of, qos_name
 from slurm_plugin.limits.budget_parts import binding, drawn_on, larger_parts, minutes_left
 from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, SlurmLimits
@@ -356,7 +356,7 @@ def _held(
     billing: BillingUnit, costs: Mapping[str, Millislices], now_s: float, run: JobView
 ) -> Amount:
     """Return what a running job takes of limits: its billing and the minutes it may still run."""
-    cost = run_cost(run.gpus, costs)
+    cost = job_cost(run, costs)
     return Amount(billing.held(cost), billing.held(minutes_left(run, cost, now_s)))
 
 

@@ -175,10 +175,8 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
     """
     if not guaranteed_types(policy):
         return frozenset()
-    own, types = guaranteed_quota(policy), types_left(policy, there)
-    left = Counter(own)
-    for name in own:
-        left[name] -= there.by_tenant.get(name, 0)
+    left, types = Counter(guaranteed_quota(policy)), types_left(policy, there)
+    left.subtract(there.by_tenant)
     for job in filter(waits_for_quota, there.others):
         tasks = max(1, len(job.untouched))
         tenant = holder_of(job)

@@ -535,7 +535,7 @@ def within_guarantees(
     left = Counter({name: own.get(name, 0) - there.own(name) for name in map(holder_of, waiting)})
     types = types_left(policy, there)
     for run in there.ending if as_limited else ():
-        tenant = holder(*run.place)
+        tenant = holder_of(run.job)
         if is_own(run.job.qos) and tenant in left:
             left[tenant] += run.cost_millislices
             give_types(types.get(tenant), run.job.gpus)

@@ -21,7 +21,7 @@ from cluster.language.jobs import (
 from cluster.language.service import DEFAULT_LEASE_S, gives_back_s, whole_number
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
-from slurm_plugin.common.costs import job_cost, run_cost
+from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.limits.budget_parts import binding, bindings, minutes_left
 from slurm_plugin.quota.types import Policy
@@ -230,7 +230,7 @@ def _unpaid(left: Sequence[int], slot: Leased, costs: Mapping[str, Millislices])
 
 
 def _cost(slot: Leased, costs: Mapping[str, Millislices]) -> int:
-    return run_cost(slot.run.gpus, costs)
+    return job_cost(slot.run, costs)
 
 
 def _standing(

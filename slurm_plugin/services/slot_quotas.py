@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
-from slurm_plugin.common.qos_names import borrowed_qos, holder_of, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.attainable import Attainable
 from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import Held, held
@@ -98,5 +98,4 @@ class SlotQuotas:
 
     def _used(self, tenant: str, jobs: Iterable[JobView]) -> int:
         """Millislices that the tenant's jobs hold."""
-        its_own = (job for job in jobs if holder_of(job) == tenant)
-        return used_by_tenant(its_own, self.partitions, self.costs).get(tenant, 0)
+        return used_by_tenant(jobs, self.partitions, self.costs).get(tenant, 0)
