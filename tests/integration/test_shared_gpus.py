@@ -174,7 +174,9 @@ def test_amd_s_partitions_are_limited_charged_and_given_one_by_one(users: Users)
     assert [users.job(one).billing for one in (first, second)] == [875, 875]
     home = users.sandbox.layout.home / "alice"
     for one, index in ((first, 0), (second, 1)):
-        until_is((home / f"gpu.{one}").read_text, f"ROCR_VISIBLE_DEVICES={index}\n")
+        given = home / f"gpu.{one}"
+        until(given.exists)
+        until_is(given.read_text, f"ROCR_VISIBLE_DEVICES={index}\n")
     third = _submitted(users, f"--gres=gpu:{CPX}:1")
     until(lambda: users.job(third)["Reason"] == "QOSGrpBilling")
     until(lambda: _charged(users, first) == {CPX: 1})
