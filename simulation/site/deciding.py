@@ -20,7 +20,7 @@ from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.admission.decayed_use import Holding, recorded
-from slurm_plugin.admission.qos_switch import moves
+from slurm_plugin.admission.qos_switch import TreeMoves, moves, tree_moves
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
 from slurm_plugin.limits.budget_parts import Runs
@@ -79,6 +79,7 @@ class SlicewiseOnModel:
         self._there = Holdings((), (), self._costs, settings.models)
         self._held_of: Sequence[JobView] | None = None
         self._settled: tuple[Sequence[JobView], Policy] | None = None
+        self._trees: Mapping[str, TreeMoves] = {}
         self._ceilings: Mapping[str, Ceiling] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
@@ -187,7 +188,9 @@ class SlicewiseOnModel:
         policy, settled = self._rounds.policy_at(model.now_s), self._settled
         if settled is not None and jobs is settled[0] and policy is settled[1]:
             return False
-        found = moves(policy, jobs, self._holdings())
+        there = self._holdings()
+        self._trees = tree_moves(policy, there, self._trees)
+        found = moves(policy, jobs, there, trees=self._trees)
         self._settled = None if found else (jobs, policy)
         for target, name in found.items():
             model.update(target, JobChange(qos=name))

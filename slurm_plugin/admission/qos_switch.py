@@ -10,13 +10,15 @@ from itertools import islice
 from typing import NamedTuple
 
 from cluster.language.jobs import JobState, JobTag, JobView
+from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.demand import is_waiting, waits_for_quota
-from slurm_plugin.quota.holdings import Holdings
-from slurm_plugin.quota.room import QuotaRoom
+from slurm_plugin.quota.holdings import Holdings, QosQueue
+from slurm_plugin.quota.room import QuotaRoom, Room
+from slurm_plugin.quota.tenants import upward
 from slurm_plugin.quota.types import Policy
 
 MOVES = 200
@@ -24,21 +26,52 @@ MOVES = 200
 
 
 class _Waiting(NamedTuple):
-    """One record of Slurm's, which may stand for many tasks of an array.
+    """What is to be known of one record of Slurm's, which may stand for many tasks of an array.
 
     Attributes:
         tenant: in whose QOS it waits.
+        unit: the id of what moves as one (``unit_of``).
         tasks: number of tasks that may take room; 0 if the record waits for something else than
             quota, since room taken for it would keep other jobs waiting.
-        cost: millislices of one task.
-        is_flexible: whether Slicewise may move it between the two QOS.
+        choice: the QOS in which it may wait, the first with room is taken: both of its tenant, if
+            Slicewise may move it between them.
+        order: sort key: by priority, then number; tasks of an array by index, own record or not.
     """
 
-    record: JobView
     tenant: str
+    unit: int
     tasks: int
-    cost: int
-    is_flexible: bool
+    choice: tuple[str, ...]
+    order: tuple[int, int, int]
+
+    @property
+    def is_flexible(self) -> bool:
+        """Whether Slicewise may move it between the two QOS."""
+        return len(self.choice) > 1
+
+
+class Change(NamedTuple):
+    """A job or array that should change its QOS; ``order`` is its place in Slurm's order."""
+
+    order: tuple[int, int, int]
+    target: Target
+    qos: str
+
+
+class TreeMoves(NamedTuple):
+    """The changes in one tree of tenants, and what they follow from.
+
+    Attributes:
+        left: the room of its tenants.
+    """
+
+    policy: Policy
+    queues: Sequence[QosQueue]
+    left: Sequence[Room]
+    changes: Sequence[Change]
+
+
+_UNKNOWN: Mapping[str, TreeMoves] = {}
 
 
 def moves(
@@ -46,10 +79,13 @@ def moves(
     jobs: Sequence[JobView],
     there: Holdings,
     refused: Collection[Target] = (),
+    *,
+    trees: Mapping[str, TreeMoves] | None = None,
 ) -> Mapping[Target, str]:
     """The new QOS of all waiting jobs and arrays that should change theirs.
 
-    ``there`` are the jobs of managed partitions among all ``jobs``.
+    ``there`` are the jobs of managed partitions among all ``jobs``, and ``trees`` what
+    ``tree_moves`` found of them, if that is known.
 
     Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
     quota belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in
@@ -61,17 +97,45 @@ def moves(
     out = _out_of_shared(policy, jobs, refused)
     if out:
         return out
-    waiting = sorted(_waiting(policy, there), key=_order)
-    if not any(one.is_flexible for one in waiting):
-        return {}
-    room = QuotaRoom(policy, there)
-    belongs: dict[int, str] = {}
-    for one in waiting:
-        qos = _placed(one, room)
-        if qos is not None:
-            belongs.setdefault(unit_of(one.record), qos)
-    changes = (each for each in _changed(waiting, belongs) if each[0] not in refused)
-    return dict(islice(changes, MOVES))
+    found = tree_moves(policy, there) if trees is None else trees
+    changes = sorted(
+        (one for tree in found.values() for one in tree.changes), key=lambda one: one.order
+    )
+    wanted = ((one.target, one.qos) for one in changes if one.target not in refused)
+    return dict(islice(wanted, MOVES))
+
+
+def tree_moves(
+    policy: Policy, there: Holdings, before: Mapping[str, TreeMoves] = _UNKNOWN
+) -> Mapping[str, TreeMoves]:
+    """The changes in each tree of tenants, by the tenant at its top.
+
+    Trees share no room. So what was found ``before`` stays for a tree of which nothing has changed.
+    """
+    above, room = upward(policy), QuotaRoom(policy, there)
+    queues: dict[str, list[QosQueue]] = {}
+    for qos, queue in there.queues.items():
+        tenant = tenant_of(qos)
+        if tenant is not None and tenant in policy:
+            queues.setdefault(above[tenant][-1], []).append(queue)
+    found: dict[str, TreeMoves] = {}
+    for top, of in queues.items():
+        known, left = before.get(top), room.left(top)
+        if known is None or known.policy is not policy or (known.queues, known.left) != (of, left):
+            found[top] = TreeMoves(policy, of, left, _changes(of, room, there.costs))
+        else:
+            found[top] = known
+    return found
+
+
+def _changes(
+    queues: Iterable[QosQueue], room: QuotaRoom, costs: Mapping[str, Millislices]
+) -> Sequence[Change]:
+    waiting = [one for queue in queues for one in _waiting_in(queue)]
+    if not any(one.is_flexible for one, _ in waiting):
+        return ()
+    waiting.sort(key=_order_of)
+    return tuple(_changed(waiting, _belongs(waiting, room, costs)))
 
 
 def _out_of_shared(
@@ -111,21 +175,27 @@ def as_units(
             yield target, qos
 
 
-def _placed(one: _Waiting, room: QuotaRoom) -> str | None:
-    """The QOS where its next task has room, or None. All tasks that find room take it."""
-    first = qos = _fitting(one, room)
-    left = one.tasks
-    while qos is not None and left:
-        room.take(one.tenant, qos, one.cost, one.record.gpus)
-        left -= 1
-        qos = _fitting(one, room) if left else None
-    return first
+def _belongs(
+    waiting: Iterable[tuple[_Waiting, JobView]], room: QuotaRoom, costs: Mapping[str, Millislices]
+) -> Mapping[int, str]:
+    """The QOS in which the next task of each job or array has room, for those that have any.
 
-
-def _fitting(one: _Waiting, room: QuotaRoom) -> str | None:
-    tenant, now = one.tenant, one.record.qos
-    choice = (qos_name(tenant), borrowed_qos(tenant)) if one.is_flexible else (now,)
-    return next((qos for qos in choice if room.has(tenant, qos, one.cost, one.record.gpus)), None)
+    All tasks that find room take it, in the order of ``waiting``.
+    """
+    belongs: dict[int, str] = {}
+    for one, job in waiting:
+        tenant, cost = one.tenant, job_cost(job, costs)
+        if not cost:
+            continue
+        first = qos = room.first(tenant, one.choice, cost, job.gpus)
+        left = one.tasks
+        while qos is not None and left:
+            room.take(tenant, qos, cost, job.gpus)
+            left -= 1
+            qos = room.first(tenant, one.choice, cost, job.gpus) if left else None
+        if first is not None:
+            belongs.setdefault(one.unit, first)
+    return belongs
 
 
 def unit_of(record: JobView) -> int:
@@ -139,15 +209,14 @@ def unit_of_target(target: Target) -> int:
 
 
 def _changed(
-    waiting: Iterable[_Waiting], belongs: Mapping[int, str]
-) -> Iterator[tuple[Target, str]]:
-    records = [one.record for one in waiting if one.is_flexible]
-    moving: dict[int, list[JobView]] = {}
-    for record in records:
-        if belongs.get(unit_of(record), record.qos) != record.qos:
-            moving.setdefault(unit_of(record), []).append(record)
+    waiting: Iterable[tuple[_Waiting, JobView]], belongs: Mapping[int, str]
+) -> Iterator[Change]:
+    moving: dict[int, list[tuple[_Waiting, JobView]]] = {}
+    for one, job in waiting:
+        if one.unit in belongs and one.is_flexible and belongs[one.unit] != job.qos:
+            moving.setdefault(one.unit, []).append((one, job))
     for unit, found in moving.items():
-        yield _target(unit, found), belongs[unit]
+        yield Change(found[0][0].order, _target(unit, [job for _, job in found]), belongs[unit])
 
 
 def _target(unit: int, records: Sequence[JobView]) -> Target:
@@ -157,26 +226,29 @@ def _target(unit: int, records: Sequence[JobView]) -> Target:
     return Tasks(unit, own.union(*(record.untouched for record in records)))
 
 
-def _order(one: _Waiting) -> tuple[int, int, int]:
-    """Sort key: by priority, then number; tasks of an array by index, own record or not."""
-    record = one.record
-    index = min(record.untouched) if record.untouched else record.task_index or 0
-    return -record.priority, unit_of(record), index
-
-
-def _waiting(policy: Policy, there: Holdings) -> Iterator[_Waiting]:
-    for job in there.others:
-        tenant = tenant_of(job.qos)
-        if tenant is None or tenant not in policy or not is_waiting(job) or job.is_doubtful:
-            continue
-        if cost := job_cost(job, there.costs):
-            tasks = max(1, len(job.untouched)) if waits_for_quota(job) else 0
-            yield _Waiting(job, tenant, tasks, cost, _flexible_of(job) == tenant)
+@per_record
+def _waiting_in(queue: QosQueue) -> Sequence[tuple[_Waiting, JobView]]:
+    """The records of a QOS that could start."""
+    return [(one, job) for job in queue.seen if (one := _waiting_of(job)) is not None]
 
 
 @per_record
-def _flexible_of(job: JobView) -> str | None:
-    """The tenant between whose two QOS Slicewise may move the job; None for other jobs."""
+def _waiting_of(job: JobView) -> _Waiting | None:
+    """What is to be known of a record in a tenant's QOS that could start; None of others."""
+    tenant = tenant_of(job.qos)
+    if tenant is None or not is_waiting(job) or job.is_doubtful:
+        return None
     tag = JobTag.find(job.admin_comment)
-    is_flexible = tag is not None and tag.is_flexible and tag.tenant == job.account
-    return job.account if is_flexible else None
+    is_flexible = tag is not None and tag.is_flexible and tag.tenant == job.account == tenant
+    unit = unit_of(job)
+    return _Waiting(
+        tenant,
+        unit,
+        max(1, len(job.untouched)) if waits_for_quota(job) else 0,
+        (qos_name(tenant), borrowed_qos(tenant)) if is_flexible else (job.qos,),
+        (-job.priority, unit, min(job.untouched) if job.untouched else job.task_index or 0),
+    )
+
+
+def _order_of(waiting: tuple[_Waiting, JobView]) -> tuple[int, int, int]:
+    return waiting[0].order

@@ -382,7 +382,7 @@ class QuotaLoop:
     def _own_needs(self, before: LedgerView) -> Mapping[str, int]:
         seen = SlurmView(self._cluster_state.jobs, self._cluster_state.nodes, ())
         inputs = inputs_of(before, self._settings, seen)
-        return own_needs_now(inputs.policy, inputs.holdings, self._partitions)
+        return own_needs_now(inputs.policy, inputs.holdings)
 
     @property
     def _compiles(self) -> bool:

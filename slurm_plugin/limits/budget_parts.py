@@ -7,13 +7,16 @@ add up to no more than it has.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import NamedTuple
 
 from cluster.language.jobs import JobView
 from slurm_plugin.common.costs import job_cost
+from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import (
     borrowed_qos,
     holder,
@@ -26,12 +29,11 @@ from slurm_plugin.quota.demand import (
     FIRST_TASKS,
     QOS_BUDGET,
     QOS_SLICES,
-    by_priority,
     is_waiting,
     lacks_only_room,
     waits_for_quota,
 )
-from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.holdings import Holdings, QosQueue
 from slurm_plugin.quota.room import QuotaRoom
 from slurm_plugin.quota.tenants import upward
 from slurm_plugin.quota.types import Policy
@@ -115,16 +117,28 @@ def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:
 
     Waiting jobs without a time limit are left out, as no budget lets them start.
     """
-    counts: Counter[str] = Counter()
-    waiting: list[WaitingRun] = []
-    pending = [job for job in there.others if job.time_limit_s is not None and lacks_only_room(job)]
-    for job in by_priority(pending):
-        if (cost := job_cost(job, there.costs)) and job.time_limit_s is not None:
+    waiting = [one for queue in there.queues.values() for one in _first_runs(queue)]
+    waiting.sort(key=_IN_ORDER)
+    return Runs(may_take, tuple([run for _, run in waiting]))
+
+
+_IN_ORDER = itemgetter(0)
+
+
+@per_record
+def _first_runs(queue: QosQueue) -> Sequence[tuple[tuple[int, int], WaitingRun]]:
+    """The first runs of a QOS that lack nothing but room, each with its place in Slurm's order."""
+    found: list[tuple[tuple[int, int], WaitingRun]] = []
+    for job in queue.jobs:
+        if job.time_limit_s is None or not lacks_only_room(job):
+            continue
+        if cost := job_cost(job, queue.costs):
             one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
-            tasks = min(max(1, len(job.untouched)), FIRST_TASKS - counts[job.qos])
-            waiting += [one] * tasks
-            counts[job.qos] += tasks
-    return Runs(may_take, tuple(waiting))
+            tasks = min(max(1, len(job.untouched)), FIRST_TASKS - len(found))
+            found += [((-job.priority, job.job_id), one)] * tasks
+            if len(found) == FIRST_TASKS:
+                break
+    return found
 
 
 def minutes_left(run: JobView, cost_millislices: int, now_s: float) -> int:
@@ -185,27 +199,25 @@ def as_budgets_let(
     if not run_minutes:
         return {}
     budgets = bindings(policy, run_minutes)
-    waiting = {
-        job.job_id: name
-        for job in there.others
-        if budgets.get(name := holder_of(job))
-        and is_waiting(job)
-        and is_ours(job.qos)
-        and (job.reason == QOS_BUDGET or waits_for_quota(job))
-    }
-    if not waiting:
-        return {}
-    left, room, costs = Counter(run_minutes), QuotaRoom(policy, there), there.costs
+    claims = {qos: _claims(queue) for qos, queue in there.queues.items() if is_ours(qos)}
+    left = Counter(run_minutes)
     for (account, qos), minutes in may_still_take(there, now_s).items():
         for one in budgets.get(holder(account, qos), ()):
             left[one] -= minutes
+    short = _short_of(claims.values(), budgets, left, upward(policy))
+    waiting = [
+        (job.qos != qos_name(name), job, name)
+        for of in claims.values()
+        for job in of.jobs
+        if (name := holder_of(job)) in short and budgets[name]
+    ]
+    if not waiting:
+        return {}
+    room, costs = QuotaRoom(policy, there), there.costs
     found: dict[int, JobView] = {}
-    in_order = by_priority(job for job in there.others if job.job_id in waiting)
-    for job in sorted(in_order, key=lambda job: job.qos != qos_name(waiting[job.job_id])):
-        name = waiting[job.job_id]
+    waiting.sort(key=lambda one: (one[0], -one[1].priority, one[1].job_id))
+    for _, job, name in waiting:
         cost, bound = job_cost(job, costs), budgets[name]
-        if not cost:
-            continue
         minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)
         able = min(max(1, len(job.untouched)), most // minutes) if minutes and most > 0 else 0
         claimed = min(able, room.tasks(name, job.qos, cost, job.gpus))
@@ -217,15 +229,81 @@ def as_budgets_let(
     return found
 
 
+class _Claims(NamedTuple):
+    """What waiting jobs of a QOS claim of budgets.
+
+    Attributes:
+        jobs: those that cost anything and wait for slices, GPUs or a budget, in Slurm's order.
+        minutes: millislice-minutes of all of them together, by tenant.
+        unclear: tenants with a job that has to be judged even if budgets have enough for all: it
+            waits for a budget, or has no time limit.
+    """
+
+    jobs: Sequence[JobView]
+    minutes: Mapping[str, int]
+    unclear: frozenset[str]
+
+
+@per_record
+def _claims(queue: QosQueue) -> _Claims:
+    jobs, claimed, unclear = [], Counter[str](), set[str]()
+    for job in queue.jobs:
+        cost = job_cost(job, queue.costs)
+        if not cost or not is_waiting(job):
+            continue
+        if job.reason != QOS_BUDGET and not waits_for_quota(job):
+            continue
+        jobs.append(job)
+        tenant = holder_of(job)
+        minutes = cost * (job.time_limit_s or 0) // 60
+        claimed[tenant] += minutes * max(1, len(job.untouched))
+        if not minutes or job.reason == QOS_BUDGET:
+            unclear.add(tenant)
+    return _Claims(jobs, claimed, frozenset(unclear))
+
+
+def _short_of(
+    claims: Iterable[_Claims],
+    budgets: Mapping[str, tuple[str, ...]],
+    left: Mapping[str, int],
+    above: Mapping[str, Sequence[str]],
+) -> frozenset[str]:
+    """The tenants of trees in which some budget has too little for all that waits.
+
+    In one tree tenants share budgets and what they may borrow, so each claims in its turn.
+    ``budgets`` are those that bind each tenant, ``left`` is what each has beside running jobs, and
+    ``above`` are the tenants on each one's way up to the top of its tree.
+    """
+    needs, unclear = Counter[str](), set[str]()
+    for one in claims:
+        for tenant, minutes in one.minutes.items():
+            needs.update(dict.fromkeys(budgets.get(tenant, ()), minutes))
+        unclear.update(*(budgets.get(tenant, ()) for tenant in one.unclear))
+    lacking = unclear | {name for name, need in needs.items() if need > left[name]}
+    tops = {above[name][-1] for name in lacking}
+    return frozenset(name for name, of in above.items() if of[-1] in tops)
+
+
 def _judged(job: JobView, able: int) -> JobView:
     """Return a job with its adapted reason; ``able`` tasks of it fit into its budgets."""
     if not able:
-        return job if job.reason == QOS_BUDGET else replace(job, reason=QOS_BUDGET)
+        return job if job.reason == QOS_BUDGET else _for_budget(job)
     if not is_borrowed(job.qos):
         return job
     if able < len(job.untouched):
         job = replace(job, untouched=frozenset(sorted(job.untouched)[:able]))
-    return replace(job, reason=QOS_SLICES) if job.reason == QOS_BUDGET else job
+    return _for_slices(job) if job.reason == QOS_BUDGET else job
+
+
+# A round judges a record as the round before did, mostly: what is known of the copy stays, too.
+@per_record
+def _for_budget(job: JobView) -> JobView:
+    return replace(job, reason=QOS_BUDGET)
+
+
+@per_record
+def _for_slices(job: JobView) -> JobView:
+    return replace(job, reason=QOS_SLICES)
 
 
 def parts(

@@ -13,7 +13,8 @@ from cluster.mig.layouts import Placement
 from cluster.rpc.messages import ServiceReport, ServiceView
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.quota.ceilings import Ceiling
-from slurm_plugin.quota.demand import by_priority, gpus_on_nodes, is_managed, is_waiting
+from slurm_plugin.quota.demand import gpus_on_nodes, is_managed, is_waiting
+from slurm_plugin.quota.holdings import by_priority
 from slurm_plugin.quota.types import Policy
 
 

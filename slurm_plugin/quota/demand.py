@@ -21,7 +21,7 @@ from slurm_plugin.common.qos_names import (
     qos_name,
 )
 from slurm_plugin.quota.ceilings import QosUse
-from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.holdings import Holdings, QosQueue, by_priority
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
@@ -174,15 +174,14 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
     What a job with an unreadable record holds is not known. Its tenant then counts as wanting all
     of its guaranteed quota, so that none of it is lent.
     """
-    costs = there.costs
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
     for (account, qos), cost in there.by_qos.items():
         (guaranteed if is_own(qos) else others)[holder(account, qos)] += cost
-    for job in there.others:
-        if not is_own(job.qos) and waits_for_quota(job):
-            others[holder_of(job)] += _cost(job, costs)
+    for qos, queue in there.queues.items():
+        if not is_own(qos):
+            others.update(_waits_for(queue))
     for job in within_guarantees(there, policy, or_by_budget=True):
-        guaranteed[holder_of(job)] += job_cost(job, costs)
+        guaranteed[holder_of(job)] += job_cost(job, there.costs)
     doubtful = {holder_of(job) for job in there.doubtful}
     return others + Counter(
         {
@@ -192,6 +191,16 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
             for name in (*guaranteed, *doubtful)
         }
     )
+
+
+@per_record
+def _waits_for(queue: QosQueue) -> Mapping[str, int]:
+    """Millislices for which jobs of a QOS wait, by tenant."""
+    found = Counter[str]()
+    for job in queue.seen:
+        if waits_for_quota(job):
+            found[holder_of(job)] += _cost(job, queue.costs)
+    return found
 
 
 def waiting_for_own(
@@ -233,7 +242,6 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     that the QOS keeps for other jobs.
     """
     held, waiting = Counter[str](), Counter[str]()
-    tasks: dict[str, list[int]] = defaultdict(list)
     doubtful: set[str] = set()
     costs = there.costs
     for (_, qos), cost in there.by_qos.items():
@@ -244,16 +252,24 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
         doubtful.add(job.qos)
         if job.state in ALLOTTED and job.state is not JobState.COMPLETING:
             held[job.qos] -= job_cost(job, costs)
-    pending = (job for job in there.others if is_waiting(job) and not job.is_doubtful)
-    for job in by_priority(pending):
-        if cost := job_cost(job, costs):
-            left = FIRST_TASKS - len(tasks[job.qos])
-            tasks[job.qos] += [cost] * min(max(1, len(job.untouched)), left)
+    tasks = {qos: found for qos, queue in there.queues.items() if (found := _first_tasks(queue))}
     # Else the borrowed QOS could take a completing job's place from a job of the own QOS.
     for job in within_guarantees(there, policy, or_by_budget=True, as_limited=True):
         waiting[job.qos] += job_cost(job, costs)
     first = frozenset(map(qos_name, guaranteed_types(policy)))
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
+
+
+@per_record
+def _first_tasks(queue: QosQueue) -> Sequence[int]:
+    """Millislices of the first tasks of a QOS that could start, in Slurm's order."""
+    found: list[int] = []
+    for job in queue.jobs:
+        if is_waiting(job) and not job.is_doubtful and (cost := job_cost(job, queue.costs)):
+            found += [cost] * min(max(1, len(job.untouched)), FIRST_TASKS - len(found))
+            if len(found) == FIRST_TASKS:
+                break
+    return found
 
 
 def guaranteed_use(
@@ -454,11 +470,6 @@ def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
     return node.is_in(partitions) and any(node.gpus.values())
 
 
-def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
-    """Sort jobs in the order in which Slurm would start them."""
-    return sorted(jobs, key=lambda job: (-job.priority, job.job_id))
-
-
 def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
     """Whether a job is or may run in one of the partitions; a waiting job may name several."""
     return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
@@ -526,8 +537,8 @@ def within_guarantees(
     """
     waiting = [
         job
-        for job in there.others
-        if (waits_for_quota(job) or (or_by_budget and waits_for_budget(job))) and is_own(job.qos)
+        for job in there.in_own
+        if waits_for_quota(job) or (or_by_budget and waits_for_budget(job))
     ]
     if not waiting:
         return

@@ -1,7 +1,7 @@
-"""The jobs of managed partitions at one moment, and what those that run hold, summed up once."""
+"""The jobs of managed partitions at one moment: what runs hold, and who waits in which QOS."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import job_cost
-from slurm_plugin.common.qos_names import holder, qos_name
+from slurm_plugin.common.qos_names import holder, is_own, qos_name
 
 _OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_tenant", "_in_qos"})
 """What is computed once and follows from the runs alone."""
@@ -22,6 +22,38 @@ class PricedRun(NamedTuple):
     job: JobView
     cost_millislices: Millislices
     place: tuple[str, str]
+
+
+def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
+    """Sort jobs in the order in which Slurm would start them."""
+    return sorted(jobs, key=lambda job: (-job.priority, job.job_id))
+
+
+@dataclass(frozen=True, eq=False)
+class QosQueue:
+    """The jobs of one QOS that hold nothing.
+
+    What follows from it alone is kept with it (``per_record``): most queues are the same from look
+    to look.
+
+    Attributes:
+        seen: the jobs in the order in which they were seen.
+        costs: millislices of an instance, by GRES type.
+    """
+
+    qos: str
+    seen: tuple[JobView, ...]
+    costs: Mapping[str, Millislices]
+
+    @cached_property
+    def jobs(self) -> Sequence[JobView]:
+        """The jobs in the order in which Slurm would start them."""
+        return by_priority(self.seen)
+
+    @cached_property
+    def doubtful(self) -> Sequence[JobView]:
+        """Those of them with unreadable records."""
+        return [job for job in self.seen if job.is_doubtful]
 
 
 @dataclass(frozen=True)
@@ -43,10 +75,11 @@ class Holdings:
     models: Mapping[str, str] = field(hash=False)
 
     def with_others(self, others: tuple[JobView, ...]) -> "Holdings":
-        """The same runs beside other jobs; what is known of the runs is kept."""
+        """The same runs beside other jobs; what is known of runs and same queues is kept."""
         found = Holdings(self.runs, others, self.costs, self.models)
         for name in _OF_RUNS & vars(self).keys():
             vars(found)[name] = vars(self)[name]
+        vars(found)["queues"] = _queues(others, self.costs, self.queues)
         return found
 
     def knowing(self, before: "Holdings") -> "Holdings":
@@ -70,7 +103,8 @@ class Holdings:
             stay = (one for one in before.places.get(place, ()) if id(one.job) in by_id)
             if runs := (*stay, *(one for one in come if one.place == place)):
                 places[place], sums[place] = runs, _sum(runs)
-        vars(found).update(by_id=by_id, places=places, by_qos=sums)
+        queues = _queues(self.others, self.costs, before.queues)
+        vars(found).update(by_id=by_id, places=places, by_qos=sums, queues=queues)
         return found
 
     def price(self, job: JobView) -> PricedRun:
@@ -122,7 +156,20 @@ class Holdings:
     @cached_property
     def doubtful(self) -> tuple[JobView, ...]:
         """Jobs with unreadable records: what they hold is not known."""
-        return tuple(job for job in (*self.runs, *self.others) if job.is_doubtful)
+        runs = [job for job in self.runs if job.is_doubtful]
+        return (*runs, *(job for queue in self.queues.values() for job in queue.doubtful))
+
+    @cached_property
+    def queues(self) -> Mapping[str, QosQueue]:
+        """The jobs that hold nothing, by QOS."""
+        return _queues(self.others, self.costs, {})
+
+    @property
+    def in_own(self) -> Iterator[JobView]:
+        """Those of them that are in the own QOS of a tenant, maybe gone."""
+        for qos, queue in self.queues.items():
+            if is_own(qos):
+                yield from queue.seen
 
     def own(self, tenant: str) -> int:
         """Millislices that runs hold in the tenant's own QOS.
@@ -137,6 +184,23 @@ class Holdings:
         for (_, qos), cost in self.by_qos.items():
             found[qos] += cost
         return found
+
+
+def _queues(
+    others: Iterable[JobView], costs: Mapping[str, Millislices], known: Mapping[str, QosQueue]
+) -> Mapping[str, QosQueue]:
+    """The jobs by QOS; a queue of the very same records as a ``known`` one is that one."""
+    found = defaultdict[str, list[JobView]](list)
+    for job in others:
+        found[job.qos].append(job)
+    return {
+        qos: before
+        if (before := known.get(qos)) is not None
+        and len(jobs) == len(before.seen)
+        and all(map(is_, jobs, before.seen))
+        else QosQueue(qos, tuple(jobs), costs)
+        for qos, jobs in found.items()
+    }
 
 
 def _sum(runs: Iterable[PricedRun]) -> int:

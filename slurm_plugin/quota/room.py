@@ -1,7 +1,8 @@
 """Tracks what running jobs leave of tenants' guaranteed quotas and of what tenants may borrow."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from slurm_plugin.common.qos_names import holder, qos_name
 from slurm_plugin.quota.demand import has_types, take_types, types_left
@@ -9,9 +10,18 @@ from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import (
     effective_nominal,
     guaranteed_quota,
+    subtree,
     upward,
 )
 from slurm_plugin.quota.types import Policy
+
+
+class Room(NamedTuple):
+    """What is left of a tenant's guaranteed quota, of its types there, and of its subtree."""
+
+    own: int
+    types: Mapping[str, int]
+    subtree: int
 
 
 class QuotaRoom:
@@ -22,8 +32,10 @@ class QuotaRoom:
     """
 
     def __init__(self, policy: Policy, there: Holdings) -> None:
+        self._policy = policy
         nominal = effective_nominal(policy)
         self._above = upward(policy)
+        self._own_qos = {name: qos_name(name) for name in policy}
         self._borrows = {
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
@@ -40,7 +52,7 @@ class QuotaRoom:
 
     def take(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> None:
         """Count a cost and GPU instances that run, or are to run, in that QOS."""
-        if qos == qos_name(tenant):
+        if qos == self._own_qos[tenant]:
             self._own[tenant] -= cost
             take_types(self._types.get(tenant), gpus)
         for name in self._above[tenant]:
@@ -52,14 +64,31 @@ class QuotaRoom:
         In the own QOS this is what is left of the guaranteed quota, in any other QOS what is left
         of all that the tenant and the tenants above it may hold.
         """
-        if qos == qos_name(tenant):
+        if qos == self._own_qos[tenant]:
             return max(0, self._own[tenant])
-        return max(0, min(self._subtree[name] for name in self._above[tenant]))
+        # A round asks for each waiting job: a generator would take twice as long.
+        return max(0, min([self._subtree[name] for name in self._above[tenant]]))
+
+    def first(
+        self, tenant: str, choice: Iterable[str], cost: int, gpus: Mapping[str, int]
+    ) -> str | None:
+        """The first QOS of the choice that has room for the cost and the GPU instances, or None."""
+        for qos in choice:
+            if self.has(tenant, qos, cost, gpus):
+                return qos
+        return None
+
+    def left(self, top: str) -> Sequence[Room]:
+        """The room of all tenants of a tree, as it is now."""
+        return [
+            Room(self._own[name], dict(self._types.get(name, {})), self._subtree[name])
+            for name in subtree(self._policy, top)
+        ]
 
     def tasks(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> int:
         """The number of tasks of that cost and these GPU instances that may still start there."""
         found = self.most(tenant, qos) // cost
-        if qos == qos_name(tenant):
+        if qos == self._own_qos[tenant]:
             left = self._types.get(tenant, {})
             bounds = (max(0, left[kind]) // n for kind, n in gpus.items() if n and kind in left)
             found = min((found, *bounds))
@@ -71,6 +100,8 @@ class QuotaRoom:
         The borrowed QOS of a tenant that may borrow nothing never has room, whatever is left of its
         guaranteed quota.
         """
-        is_own = qos == qos_name(tenant)
-        may = has_types(self._types.get(tenant), gpus) if is_own else tenant in self._borrows
-        return may and cost <= self.most(tenant, qos)
+        if cost > self.most(tenant, qos):
+            return False
+        if qos == self._own_qos[tenant]:
+            return has_types(self._types.get(tenant), gpus)
+        return tenant in self._borrows

@@ -68,7 +68,7 @@ def giving_back(
     theirs = [job for job in jobs if holder_of(job) in lenders]
     held = used_by_tenant(theirs, partitions, costs)
     of_lenders = holdings(theirs, partitions, costs, inputs.rules.models)
-    needs = own_needs_now(policy, of_lenders, partitions)
+    needs = own_needs_now(policy, of_lenders)
     waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
     services, now_s = inputs.seen.services, there.now_s
     return replace(

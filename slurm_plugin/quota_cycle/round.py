@@ -100,7 +100,7 @@ class _Recalls:
         loans = inputs.ledger_view.loans
         self._before = [one for one in loans if one.borrower in able]
         rules = inputs.rules
-        self._waiting = waiting_for_own(inputs.holdings.others, rules.partitions, rules.costs)
+        self._waiting = waiting_for_own(inputs.holdings.in_own, rules.partitions, rules.costs)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
         self._room = have_room(inputs.policy, loans, known, held, self._waiting, **self._when)
 

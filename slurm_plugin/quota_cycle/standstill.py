@@ -19,7 +19,6 @@ from typing import NamedTuple
 from cluster.language.jobs import JobTag, JobView, NodeView
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.quota.demand import (
-    by_priority,
     free_by_node,
     free_on_nodes,
     is_managed,
@@ -27,7 +26,7 @@ from slurm_plugin.quota.demand import (
     waits_for_quota,
     wanted_on_nodes,
 )
-from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.holdings import Holdings, by_priority
 from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
 from slurm_plugin.reclaim.startable import FreeInstances
 

@@ -44,10 +44,10 @@ def imagined(inputs: QuotaInputs, loans: tuple[Loan, ...]) -> ImaginedRound:
     ``inputs`` has the loans of the round before. What a loan lost counts as recalled if jobs of its
     lender need it; else the borrower gave it back.
     """
-    policy, rules = inputs.policy, inputs.rules
+    policy = inputs.policy
     own = guaranteed_quota(policy)
     asked = demand_of(policy, inputs.holdings)
-    needs = own_needs_now(policy, inputs.holdings, rules.partitions)
+    needs = own_needs_now(policy, inputs.holdings)
     before = inputs.ledger_view.loans
     short = short_lenders(policy, before, needs)
     lost = Counter(_amounts(before)) - Counter(_amounts(loans))

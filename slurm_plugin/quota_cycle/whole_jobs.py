@@ -33,21 +33,18 @@ from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from cluster.language.jobs import JobView
-from cluster.language.units import Millislices
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import (
-    by_priority,
     demand_of,
-    is_managed,
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
     wanted_on_nodes,
     within_guarantees,
 )
-from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.holdings import Holdings, QosQueue, by_priority
 from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
@@ -128,8 +125,7 @@ def waits(
     Jobs in their tenants' own QOS come first: as many as their tenants' guaranteed quotas pay for
     take their free GPU instances before any job that waits for a loan.
     """
-    partitions, costs, turn_s = inputs.rules.partitions, inputs.rules.costs, inputs.rules.turn_s
-    there = inputs.holdings
+    there, turn_s = inputs.holdings, inputs.rules.turn_s
     free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.policy))
     if first:
         left = FreeInstances(free)
@@ -137,36 +133,68 @@ def waits(
             left.place(_need(job))
         free = dict.fromkeys(free, _NOTHING) | left.by_node()
     guaranteed = frozenset(holder_of(job) for job in first)
-    queues = waiting_for_loans(there.others, partitions, costs, inputs.seen.stuck)
+    queues = waiting_for_loans(there, inputs.seen.stuck)
     return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped)
 
 
 def waiting_for_loans(
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    stuck: frozenset[int] = frozenset(),
+    there: Holdings, stuck: frozenset[int] = frozenset()
 ) -> Mapping[str, Sequence[WaitingJob]]:
     """The jobs of each tenant that wait outside its own QOS.
 
     They come in the order in which Slurm would start them. ``stuck`` are the ids of jobs that had
     quota and GPUs and did not start.
     """
-    queues: dict[str, list[WaitingJob]] = {}
-    waiting = (job for job in jobs if waits_for_quota(job) and is_managed(job, partitions))
-    for job in by_priority(waiting):
-        if is_own(job.qos):
-            continue
-        if cost := job_cost(job, costs):
-            one = WaitingJob(
-                _need(job),
+    found = [
+        (tenant, jobs)
+        for qos, queue in there.queues.items()
+        if not is_own(qos)
+        for tenant, jobs in _for_loans(queue).items()
+    ]
+    queues: dict[str, Sequence[_ForLoan]] = {}
+    for tenant, jobs in found:
+        # Few tenants' jobs wait in several QOS.
+        queues[tenant] = _in_order((*queues[tenant], *jobs)) if tenant in queues else jobs
+    return {tenant: _without(stuck, jobs) for tenant, jobs in queues.items()}
+
+
+class _ForLoan(NamedTuple):
+    """A record that waits for a loan, and what it waits for."""
+
+    record: JobView
+    job: WaitingJob
+
+
+@per_record
+def _for_loans(queue: QosQueue) -> Mapping[str, Sequence[_ForLoan]]:
+    """The jobs of a QOS that wait for loans, by tenant, in the order in which they would start."""
+    found = defaultdict[str, list[_ForLoan]](list)
+    for record in queue.jobs:
+        if waits_for_quota(record) and (cost := job_cost(record, queue.costs)):
+            job = WaitingJob(
+                _need(record),
                 cost,
-                waits_since_s(job),
-                max(1, len(job.untouched)),
-                would_start=job.job_id not in stuck and not waits_for_nodes(job),
+                waits_since_s(record),
+                max(1, len(record.untouched)),
+                would_start=not waits_for_nodes(record),
             )
-            queues.setdefault(holder_of(job), []).append(one)
-    return queues
+            found[holder_of(record)].append(_ForLoan(record, job))
+    return found
+
+
+def _in_order(jobs: Iterable[_ForLoan]) -> Sequence[_ForLoan]:
+    of = {one.record.job_id: one for one in jobs}
+    return [of[job.job_id] for job in by_priority(one.record for one in of.values())]
+
+
+def _without(stuck: frozenset[int], jobs: Iterable[_ForLoan]) -> Sequence[WaitingJob]:
+    """The jobs; those that are ``stuck`` would not start."""
+    if not stuck:
+        return [one.job for one in jobs]
+    return [
+        replace(one.job, would_start=False) if one.record.job_id in stuck else one.job
+        for one in jobs
+    ]
 
 
 def own_needs(
@@ -205,20 +233,21 @@ def _is_of(job: WaitingJob, types: Collection[str]) -> bool:
     return any(kind in types for kind, _ in job.need.shape)
 
 
-def own_needs_now(policy: Policy, there: Holdings, partitions: frozenset[str]) -> Mapping[str, int]:
+def own_needs_now(policy: Policy, there: Holdings) -> Mapping[str, int]:
     """Compute ``own_needs`` from Slurm's jobs."""
     return own_needs(
         policy,
         demand_of(policy, there),
-        waiting_for_loans(there.others, partitions, there.costs),
+        waiting_for_loans(there),
         {holder_of(job) for job in within_guarantees(there, policy)},
     )
 
 
 def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
     for job in queue:
-        if used < own:
-            used += min(job.tasks, (own - used) // job.cost_millislices) * job.cost_millislices
+        if used >= own:
+            break
+        used += min(job.tasks, (own - used) // job.cost_millislices) * job.cost_millislices
     return used
 
 
@@ -461,11 +490,14 @@ class _Grants:
             while not (part := parts[path[-1]][0]).is_account:
                 path.append(part.name)
             queue = queues[part.name]
-            job = queue.popleft()
-            if not grant(part.name, job):
+            # Who is granted nothing keeps its place among the parts.
+            while queue:
+                job = queue.popleft()
+                if grant(part.name, job):
+                    if job.tasks > 1:
+                        queue.appendleft(replace(job, tasks=job.tasks - 1))
+                    break
                 later[part.name].append(job)
-            elif job.tasks > 1:
-                queue.appendleft(replace(job, tasks=job.tasks - 1))
             for node in reversed(path):
                 part = parts[node][0]
                 if queues[part.name] if part.is_account else parts[part.name]:

@@ -262,7 +262,7 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
     seen, own = [], guaranteed_quota(cluster.policy)
     for _ in range(12):
         there = holdings(cluster.jobs.values(), PARTITIONS, COSTS, {})
-        needs = own_needs_now(cluster.policy, there, PARTITIONS)
+        needs = own_needs_now(cluster.policy, there)
         cluster.round()
         seen.append(cluster.loans)
         # Borrowers may share what is left again, but what a lender took back stays with it, as far

@@ -12,14 +12,16 @@ from scripted import settings as site
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, Target, Tasks
-from slurm_plugin.admission.qos_switch import MOVES, moves
+from slurm_plugin.admission.qos_switch import MOVES, moves, tree_moves
 from slurm_plugin.daemon.qos_loop import QosLoop
 from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.holdings import Holdings
 
 COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 BORROWS = {"borrowing_limit_millislices": Millislices(2000)}
+NOBODY = Holdings((), (), COSTS, {})
 POLICY = policy_of(tenant("vision", 2000, **BORROWS), tenant("nlp", 4000))
 
 
@@ -250,3 +252,35 @@ def test_what_the_guarantee_has_no_more_instances_for_is_borrowed() -> None:
     assert moves(policy, beside, holdings(beside, MANAGED, COSTS, {})) == {
         Tasks(4, frozenset({0, 1, 2})): BORROWED
     }
+
+
+def test_what_is_known_of_a_tree_counts_while_nothing_of_it_changes() -> None:
+    policy = policy_of(tenant("vision", 1000, **BORROWS), tenant("speech", 1000, **BORROWS))
+    spoken = JobTag("cd", "speech", is_flexible=True).text()
+    theirs = [
+        job(number, "slicewise_speech", account="speech", admin_comment=spoken) for number in (7, 8)
+    ]
+    waits = [job(2), job(3), *theirs]
+
+    def look(*runs: JobView, known: Holdings = NOBODY) -> Holdings:
+        return holdings((*runs, *waits), MANAGED, COSTS, {}).knowing(known)
+
+    first = look(running(1))
+    trees = tree_moves(policy, first)
+    assert moves(policy, waits, first, trees=trees) == {
+        2: BORROWED,
+        3: BORROWED,
+        8: "slicewise_speech_borrowed",
+    }
+    room = look(known=first)
+    after = tree_moves(policy, room, trees)
+    assert moves(policy, waits, room, trees=after) == {3: BORROWED, 8: "slicewise_speech_borrowed"}
+    assert (after["speech"] is trees["speech"], after["vision"] is trees["vision"]) == (True, False)
+    waits[0] = replace(waits[0], priority=1)
+    behind = look(known=room)
+    assert moves(policy, waits, behind, trees=tree_moves(policy, behind, after)) == {
+        2: BORROWED,
+        8: "slicewise_speech_borrowed",
+    }
+    small = policy_of(tenant("vision", 1000), tenant("speech", 1000))
+    assert moves(small, waits, behind, trees=tree_moves(small, behind, after)) == {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from scripted import job
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
+from slurm_plugin.limits import budget_parts
 from slurm_plugin.limits.budget_parts import (
     BudgetPart,
     Claims,
@@ -246,6 +248,11 @@ def test_a_job_waits_for_its_budget_whatever_limit_slurm_names(reason: str):
     assert judged(9_999, *jobs) == [BUDGET] * 3
 
 
+def test_the_job_that_slurm_would_start_first_claims_first():
+    later = replace(waiting(1, SLICES), priority=2000)
+    assert judged(10_000, waiting(0, SLICES), later) == [BUDGET, SLICES]
+
+
 def test_what_runs_may_still_take_is_not_there_for_others():
     runs = job(0, JobState.RUNNING, account="a", qos="slicewise_a", end_s=NOW_S + 300)
     assert judged(14_999, runs, waiting(1, SLICES)) == ["None", BUDGET]
@@ -369,3 +376,35 @@ def test_who_draws_on_no_budget_waits_for_what_slurm_says(changes: Mapping[str, 
 def test_without_budgets_nothing_is_judged():
     jobs = (waiting(0, BUDGET), waiting(1, SLICES))
     assert let(tree(a=""), {}, *jobs) == jobs
+
+
+def test_trees_whose_budgets_have_enough_are_judged_as_if_each_of_their_jobs_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    draw = Random(11)  # noqa: S311 -- jobs, no secret
+    policy = {
+        "lab": Tenant("lab", "", Quota(Millislices(1000), Millislices(3000))),
+        "a": Tenant("a", "lab", Quota(Millislices(1000), Millislices(4000))),
+        "b": Tenant("b", "lab", Quota(Millislices(0), Millislices(4000))),
+        "c": Tenant("c", "", Quota(Millislices(2000), Millislices(4000))),
+    }
+    short = set()
+    for _ in range(300):
+        jobs = [
+            waiting(
+                number,
+                draw.choice([SLICES, SLICES, BUDGET, "Resources", "Dependency"]),
+                account=(name := draw.choice(["a", "b", "c"])),
+                qos=f"slicewise_{name}{draw.choice(['', '_borrowed'])}",
+                time_limit_s=draw.choice([300, 600, 600, 1200, None]),
+            )
+            for number in range(draw.randrange(1, 7))
+        ]
+        budgets = {name: draw.randrange(60_000) for name in draw.sample(["lab", "a", "b", "c"], 2)}
+        there = holdings(jobs, GPU, COSTS, {})
+        found = as_budgets_let(policy, budgets, there, NOW_S)
+        with monkeypatch.context() as patched:
+            patched.setattr(budget_parts, "_short_of", lambda *_: policy.keys())
+            assert as_budgets_let(policy, budgets, there, NOW_S) == found
+        short.add(bool(found))
+    assert short == {False, True}

@@ -59,3 +59,19 @@ def test_whatever_changes_a_look_that_knows_the_last_one_finds_the_same() -> Non
         assert {place: {*runs} for place, runs in known.places.items()} == {
             place: {*runs} for place, runs in fresh.places.items()
         }
+
+
+def test_a_queue_in_which_nothing_changed_is_the_same_one() -> None:
+    waits = {1: job(1, qos="slicewise_a"), 2: job(2, qos="slicewise_b"), 3: run(3)}
+    before = look(waits)
+    first = before.queues["slicewise_a"]
+    for more in ({4: run(4)}, {2: replace(waits[2], priority=9)}):
+        after = look(waits | more).knowing(before)
+        assert after.queues["slicewise_a"] is first
+        assert after.queues["slicewise_b"].seen == (more.get(2, waits[2]),)
+    for less in ({1: replace(waits[1], priority=9)}, {5: job(5, qos="slicewise_a")}):
+        jobs = waits | less
+        found = look(jobs).knowing(before).queues["slicewise_a"]
+        assert set(found.seen) == {one for one in jobs.values() if one.qos == "slicewise_a"} - {
+            jobs[3]
+        }
