@@ -116,6 +116,12 @@ class SlicewiseOnModel:
         )
 
     @property
+    def wait_for_own(self) -> frozenset[int]:
+        """Ids of the jobs that wait in their tenants' own QOS."""
+        there = self._holdings().in_own
+        return frozenset(job.job_id for job in there if waits_for_quota(job))
+
+    @property
     def shares(self) -> Mapping[str, float]:
         """The share term of each tenant's priority, as of the last round."""
         return self._priorities.shares
