@@ -133,9 +133,9 @@ class Site:
         self._changed_s = self._unseen_s = -inf
         self._looks = Looks(*_paces(plan))
         self._round_s = -inf
-        # How far apart rounds may be, the jobs in their tenants' own QOS that the last one saw, and
-        # whether any has come since.
-        self._pace_s, self._is_hurried = 0.0, False
+        # How far apart rounds may be, until when the next one need not come, and which jobs waited
+        # for what is lent at the last one.
+        self._pace_s, self._rests_until_s = 0.0, -inf
         self._owed: frozenset[int] = frozenset()
         # The jobs after the last round, and those of them that had not ended.
         self._shown: Sequence[JobView] = ()
@@ -214,12 +214,11 @@ class Site:
         self._looks.looked_s = self._model.now_s
         if self._slicewise.look():
             self._note_change(self._model.now_s)
-        self._is_hurried = not self._slicewise.wait_for_own <= self._owed
 
     def _round_due_s(self) -> float:
         if self._slicewise is None:
             return inf
-        changed_s = max(self._since_s(self._changed_s) + self._settle_s, self._unhurried_s)
+        changed_s = max(self._since_s(self._changed_s) + self._settle_s, self._rests_until_s)
         own_s = min(self._dated_s(), self._minutes_s())
         return max(min(changed_s, own_s), self._next_round_s)
 
@@ -227,13 +226,15 @@ class Site:
     def _next_round_s(self) -> float:
         return self._round_s + (self._settle_s if self._takes_back else _round_s(self._plan))
 
-    @property
-    def _unhurried_s(self) -> float:
-        """When the next round comes at the soonest, if it may come later than the daemon's: unless
-        a job has come to its tenant's own QOS, for which others may have to give back.
+    def _rests(self, slicewise: SlicewiseOnModel) -> bool:
+        """Whether the next round comes later than the daemon's: unless a tenant's job waits for
+        slices of its own that are lent, and did not at the last round.
         """
-        is_hurried = self._takes_back or self._is_hurried
-        return self._next_round_s if is_hurried else self._round_s + self._pace_s
+        now_s = self._model.now_s
+        is_dated = min(self._dated_s(), self._minutes_s()) <= now_s
+        if now_s >= self._round_s + self._pace_s or is_dated or self._takes_back:
+            return False
+        return slicewise.wait_for_lent <= self._owed
 
     def _paced_s(self, jobs: Sequence[JobView]) -> float:
         """Seconds between two rounds while these jobs wait."""
@@ -334,6 +335,9 @@ class Site:
         now_s = self._model.now_s
         if self._slicewise is None or self._round_due_s() > now_s:
             return
+        if self._rests(self._slicewise):
+            self._rests_until_s = min(now_s + _round_s(self._plan), self._round_s + self._pace_s)
+            return
         self._collect()
         self._changed_s = inf
         jobs = self._model.jobs
@@ -351,8 +355,8 @@ class Site:
         self._collect()
         self._slicewise.round()
         self._round_s, self._shown = self._model.now_s, self._model.jobs
-        self._pace_s, self._is_hurried = self._paced_s(self._shown), False
-        self._owed = self._slicewise.wait_for_own
+        self._pace_s = self._paced_s(self._shown)
+        self._owed = self._slicewise.wait_for_lent
         self._seen = _going_on(self._shown)
 
     def _collect(self) -> None:
