@@ -361,6 +361,8 @@ class ViewAnswer(Answer):
         observed_s: Unix seconds of the look at Slurm.
         complete: False means that the receiver must not act.
         news: the launcher's recent reports of these services; not sent to the launcher.
+        asked: number of the last request for an array's slots that was taken, by array job id; only
+            in answer to ``NumberedViewRequest``.
     """
 
     observed_s: float
@@ -368,12 +370,20 @@ class ViewAnswer(Answer):
     services: tuple[ServiceView, ...]
     tenants: tuple[TenantView, ...]
     news: tuple[ServiceReport, ...] = ()
+    asked: dict[int, int] | None = None
 
 
 class ViewRequest(Request, Asks[ViewAnswer], get="view"):
     """Asks for services and tenants as they are now.
 
     The launcher, root and SlurmUser see all, other users those of their own tenants.
+    """
+
+
+class NumberedViewRequest(Request, Asks[ViewAnswer], get="numbered_view", asker="launcher"):
+    """The launcher asks for the view, and which requests for slots were taken before it.
+
+    A request of its own, since a launcher of an earlier version can't read the numbers.
     """
 
 
@@ -403,6 +413,10 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
     slots' priority.
     """
     avoid: tuple[NodeName, ...] | None = Field(None, max_length=MOST_AVOIDED)
+    after: int | None = None
+    """The array's number in ``asked`` of the view on which the launcher decided. The request is
+    refused (SW-SERVICE-OVERTAKEN) if another one was taken since. None: it is never refused so.
+    """
 
 
 class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import MOST_USES, GrantsAnswer, GrantsRequest, KeyUsesRequest
 from cluster.rpc.messages import (
     DesiredSlotsAnswer,
     DesiredSlotsRequest,
+    NumberedViewRequest,
     RetireRequest,
     ServiceReport,
     ServiceReportRequest,
@@ -24,6 +26,12 @@ class DaemonCalls:
 
     async def view(self) -> ViewAnswer:
         """Services and tenants as they are now."""
+        try:
+            return await self._daemon.ask(NumberedViewRequest())
+        except InvalidInputError as error:
+            if error.refusal.code != "SW-WIRE":
+                raise
+        # A daemon of an earlier version does not know of numbers.
         return await self._daemon.ask(ViewRequest())
 
     async def set_desired_slots(
@@ -33,8 +41,14 @@ class DaemonCalls:
         note: str,
         urgency: float,
         avoid: tuple[str, ...],
+        *,
+        after: int | None,
     ) -> DesiredSlotsAnswer:
-        """Let these slots of a service run and hold every other one; show the note to its users."""
+        """Let these slots of a service run and hold every other one; show the note to its users.
+
+        ``after`` is the array's number in ``asked`` of the view; None with a daemon of an earlier
+        version, which shows none.
+        """
         return await self._daemon.ask(
             DesiredSlotsRequest(
                 array_job_id=array_job_id,
@@ -43,6 +57,7 @@ class DaemonCalls:
                 urgency=urgency,
                 # A daemon of an earlier version refuses what it does not know.
                 avoid=avoid or None,
+                after=after,
             )
         )
 

@@ -62,6 +62,8 @@ class Daemon(Protocol):
         note: str,
         urgency: float,
         avoid: tuple[str, ...],
+        *,
+        after: int | None,
     ) -> DesiredSlotsAnswer: ...
     async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
     async def grants(self) -> GrantsAnswer: ...  # noqa: D102
@@ -152,7 +154,7 @@ async def turn(
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    turned = await _ask_daemon(daemon, _Turning(dict(found), plan, now_s), left)
+    turned = await _ask_daemon(daemon, _Turning(dict(found), plan, view.asked or {}, now_s), left)
     return replace(turned, unkept=unkept, requests=gateway.adapters)
 
 
@@ -194,6 +196,7 @@ class _Turning:
 
     state: dict[str, ServiceState]
     plan: TurnPlan
+    asked: Mapping[int, int]
     now_s: Callable[[], float]
     answers: dict[int, DesiredSlotsAnswer] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
@@ -204,7 +207,8 @@ class _Turning:
         for array, desired in service.desired_by_array.items():
             try:
                 answer = await daemon.set_desired_slots(
-                    array, desired.run, desired.note, desired.urgency, desired.avoid
+                    *(array, desired.run, desired.note, desired.urgency, desired.avoid),
+                    after=self.asked.get(array),
                 )
             except SlicewiseError as error:
                 self.failures[array] = error

@@ -17,6 +17,7 @@ from cluster.rpc.messages import (
     DesiredSlotsAnswer,
     DesiredSlotsRequest,
     EvictRequest,
+    NumberedViewRequest,
     RetireRequest,
     ServiceReportRequest,
     ServiceView,
@@ -162,6 +163,7 @@ class Desk:
         self.routes = Routes(
             {
                 ViewRequest: self._view,
+                NumberedViewRequest: self._numbered_view,
                 StatusRequest: self._status,
                 CheckRequest: self._check,
                 DesiredSlotsRequest: self._wish,
@@ -209,7 +211,9 @@ class Desk:
     async def _wish(self, request: DesiredSlotsRequest, _: int) -> DesiredSlotsAnswer:
         run = frozenset(request.run)
         return await self._cluster_state.set_desired_slots(
-            request.array_job_id, run, request.note, request.urgency, avoid=request.avoid or ()
+            *(request.array_job_id, run, request.note, request.urgency),
+            avoid=request.avoid or (),
+            after=request.after,
         )
 
     async def _retire(self, request: RetireRequest, _: int) -> DoneAnswer:
@@ -237,6 +241,10 @@ class Desk:
         principal = self._reader(uid)
         service = self._own_service(request.array_job_id, principal)
         return await self._orders.order(request, service, principal)
+
+    async def _numbered_view(self, _: NumberedViewRequest, uid: int) -> ViewAnswer:
+        view = await self._view(ViewRequest(), uid)
+        return view.model_copy(update={"asked": self._cluster_state.asked})
 
     async def _view(self, _: ViewRequest, uid: int) -> ViewAnswer:
         view = self._cluster_state.view

@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Protocol
 
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
@@ -78,6 +79,8 @@ class ClusterState:
             by the monotonic clock; see ``quota_cycle.standstill``.
         refusals: why deferred jobs are held, by job id.
         kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
+        asked: number of the last request for an array's slots that was taken, by array job id. It
+            only rises; each array gets another one while this daemon does not lead.
         service_reports: what the launcher reports about services, for people.
         leaving: replicas that were told to end; the view shows them from the next look on.
         looked_s: when the last complete look began, Unix seconds of ``clock``.
@@ -114,6 +117,9 @@ class ClusterState:
         self.first_until_s: Mapping[int, float] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
+        # No number is one that another daemon has given, or this one before it started anew.
+        self._numbers = count(int(time.time() * 1e6))
+        self.asked: Mapping[int, int] = {}
         own = settings.daemon
         pace = Pace(own.sync_interval_s, own.rest_interval_s, own.requests_per_min)
         self.pacing = Pacing(pace, lambda: ASKED.total)
@@ -247,13 +253,16 @@ class ClusterState:
         urgency: float = 0.0,
         *,
         avoid: Sequence[str] = (),
+        after: int | None = None,
     ) -> DesiredSlotsAnswer:
         """Bring a service's slots to those desired, within its tenant's quota.
 
         ``run`` are the slots to run. Slots that are released now start on a node in ``avoid`` only
         if they find no other one soon; its first nodes matter most. ``note`` is shown with the
-        service unless the quota check has a note of its own. Raises InvalidInputError
-        (SW-SERVICE-UNKNOWN), and UnreachableError (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
+        service unless the quota check has a note of its own. ``after`` is the number of ``asked``
+        that the launcher knew when it decided; None: it sends none. Raises InvalidInputError
+        (SW-SERVICE-UNKNOWN, SW-SERVICE-OVERTAKEN if another request was taken since), and
+        UnreachableError (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
         self.hear()
         # The launcher waits for a look that shows what it has asked for.
@@ -261,6 +270,7 @@ class ClusterState:
         async with self._lock:
             service = self.service(array_job_id)
             self._require_complete_view()
+            self._require_newest(array_job_id, after)
             self.urgencies = {**self.urgencies, array_job_id: urgency}
             self._followed |= {array_job_id}
             if self.mode != "enforce":
@@ -274,6 +284,7 @@ class ClusterState:
                 plan = self._planned(service, run)
             if self._desired_slots is not None:
                 self._desired_slots[array_job_id] = run
+            self.asked = {**self.asked, array_job_id: next(self._numbers)}
             self._notes[array_job_id] = plan.note or note
             self.kept_back = {**self.kept_back, array_job_id: plan.kept_back}
             await self._avoid(Release(array_job_id, plan.release, avoid))
@@ -374,6 +385,16 @@ class ClusterState:
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
             )
 
+    def _require_newest(self, array_job_id: int, after: int | None) -> None:
+        """Refuse a request that comes after another one that was taken since it was decided."""
+        if after is not None and after != self.asked.get(array_job_id):
+            raise InvalidInputError(
+                "SW-SERVICE-OVERTAKEN",
+                f"Another request for slots of job {array_job_id} was carried out since this one"
+                " was decided.",
+                "The launcher decides again at its next turn.",
+            )
+
     def _notice_unadmitted(self) -> None:
         """Find jobs that slicewise.lua did not mark, and warn when there is a newer one.
 
@@ -396,6 +417,7 @@ class ClusterState:
         """
         if self._desired_slots is None or not self._leader.leads():
             self._desired_slots = {s.array_job_id: desired_after_restart(s) for s in found}
+            self.asked = {}
         before = self._desired_slots
         self._desired_slots = {
             s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found
@@ -403,6 +425,9 @@ class ClusterState:
         self._notes = {array: self._notes.get(array, "") for array in self._desired_slots}
         self.kept_back = {
             array: kept for array, kept in self.kept_back.items() if array in self._desired_slots
+        }
+        self.asked = {
+            array: self.asked.get(array) or next(self._numbers) for array in self._desired_slots
         }
         self._followed &= self._desired_slots.keys()
         self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._desired_slots}

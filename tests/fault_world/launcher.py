@@ -117,9 +117,9 @@ class WorldLauncher:
         except SlicewiseError:
             return
         for one in self._those:
-            view = views.get(one.array)
-            if view is not None:
-                await self._serve(one, one.published(view))
+            if one.array in views:
+                view, number = views[one.array]
+                await self._serve(one, one.published(view), number)
 
     def _follow_clock(self) -> None:
         """As ``launcher.process.loop`` does."""
@@ -129,14 +129,19 @@ class WorldLauncher:
                 moved = after_step({"": launcher.state}, step_s)
                 launcher.state, launcher.rests = moved[""], None
 
-    def _views(self) -> Mapping[int, ServiceView]:
+    def _views(self) -> Mapping[int, tuple[ServiceView, int]]:
+        """Each service, and the number of its last request that the daemon has taken."""
         daemon = self._daemon()
         if daemon is None or not daemon.answers or not daemon.state.view.complete:
             raise down("daemon")
         daemon.state.hear()
-        return {view.array_job_id: view for view in daemon.state.view.services}
+        asked = daemon.state.asked
+        return {
+            view.array_job_id: (view, asked[view.array_job_id])
+            for view in daemon.state.view.services
+        }
 
-    async def _serve(self, one: AppliedService, view: ServiceView) -> None:
+    async def _serve(self, one: AppliedService, view: ServiceView, number: int) -> None:
         launcher = self._turns.get(one.array)
         if launcher is None:
             launcher = self._turns[one.array] = ServiceLauncher(one.service, EVERY_S)
@@ -150,7 +155,7 @@ class WorldLauncher:
         one.gateway.apply(plan.route)
         desired = plan.desired_by_array.get(one.array)
         if desired is not None:
-            await self._ask(one, launcher, desired)
+            await self._ask(one, launcher, desired, number)
         one.saved = launcher.state
 
     @property
@@ -158,12 +163,12 @@ class WorldLauncher:
         return self._site.clock
 
     async def _ask(
-        self, one: AppliedService, launcher: ServiceLauncher, desired: DesiredSlots
+        self, one: AppliedService, launcher: ServiceLauncher, desired: DesiredSlots, after: int
     ) -> None:
         words = f"desired slots of {one.array}: {sorted(desired.run)}"
         try:
             asking = await self._link.ask(
-                "daemon", words, lambda: self._asking(one.array, desired), changes=True
+                "daemon", words, lambda: self._asking(one.array, desired, after), changes=True
             )
             answer = await asking
         except SlicewiseError as error:
@@ -172,7 +177,7 @@ class WorldLauncher:
         else:
             launcher.hear(one.array, desired, answer)
 
-    def _asking(self, array: int, desired: DesiredSlots) -> "asyncio.Future[object]":
+    def _asking(self, array: int, desired: DesiredSlots, after: int) -> "asyncio.Future[object]":
         """The daemon's work on a request; it goes on if nobody waits for its end."""
         daemon = self._daemon()
         if daemon is None or not daemon.answers:
@@ -180,7 +185,9 @@ class WorldLauncher:
         self._site.asked_for(array, len(desired.run))
         work = daemon.begin(
             daemon.state.set_desired_slots(
-                array, desired.run, desired.note, desired.urgency, avoid=desired.avoid
+                *(array, desired.run, desired.note, desired.urgency),
+                avoid=desired.avoid,
+                after=after,
             )
         )
         answer = asyncio.ensure_future(_answered(work))

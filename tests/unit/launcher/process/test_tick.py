@@ -81,12 +81,18 @@ class World:
         self.kept: Mapping[str, str] = {}
         self.may_write = True
         self.seen_s = 1.0
+        self.numbers: dict[int, int] | None = None
+        self.after: list[int | None] = []
 
     async def view(self) -> ViewAnswer:
         if self.failure is not None:
             raise self.failure
         return ViewAnswer(
-            observed_s=self.seen_s, complete=self.complete, services=self.services, tenants=()
+            observed_s=self.seen_s,
+            complete=self.complete,
+            services=self.services,
+            tenants=(),
+            asked=self.numbers,
         )
 
     async def set_desired_slots(
@@ -96,11 +102,14 @@ class World:
         note: str,
         urgency: float,
         avoid: tuple[str, ...] = (),
+        *,
+        after: int | None = None,
     ) -> DesiredSlotsAnswer:
         if array_job_id in self.refused:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
         self.log.append((array_job_id, run))
         self.avoided = avoid
+        self.after.append(after)
         if self.silent:
             raise UnreachableError("SW-DAEMON-DOWN", "No answer.")
         return DesiredSlotsAnswer(released=tuple(run))
@@ -157,6 +166,14 @@ async def test_the_daemon_is_told_which_nodes_to_avoid():
     known = ServiceState(None, {7: GenerationState(is_proved=True, failures=failures)})
     await turn(world, world, world, {"t/a": known})
     assert world.avoided == ("gpu01",)
+
+
+async def test_the_daemon_is_told_after_which_request_this_one_was_decided():
+    world = World(service(7, "a", HELD), service(8, "b", HELD))
+    for numbers in ({7: 41, 8: 45}, None):
+        world.numbers = numbers
+        await turn(world, world, world, {})
+    assert world.after == [41, 45, None, None]
 
 
 async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():

@@ -163,6 +163,19 @@ async def test_only_the_launcher_and_operators_wish(asked: Asking, uid: int):
     assert isinstance(answer, DesiredSlotsAnswer)
 
 
+async def test_only_the_launcher_sees_which_request_for_slots_was_taken_last(asked: Asking):
+    assert await asked.code(ALICE, op="numbered_view") == "SW-FORBIDDEN"
+    plain = await asked.as_user(LAUNCHER, op="view")
+    view = await asked.as_user(LAUNCHER, op="numbered_view")
+    assert isinstance(plain, ViewAnswer)
+    assert view == plain.model_copy(update={"asked": dict(asked.cluster_state.asked)})
+    # A launcher of an earlier version can't read a field that it does not know.
+    assert b"asked" not in plain.model_dump_json(exclude_none=True).encode()
+    wish = {"op": "wish", "array_job_id": 814, "run": [0], "after": asked.cluster_state.asked[814]}
+    await asked.as_user(LAUNCHER, **wish)
+    assert await asked.code(LAUNCHER, **wish) == "SW-SERVICE-OVERTAKEN"
+
+
 NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s": 0.5}
 TOLD = NEWS | {"name": "bert", "wanted": 1, "reason": "1 in flight: 1"}
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
-from cluster.language.errors import UnreachableError
+from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime import leadership
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import Slurm, Tasks
@@ -232,6 +232,22 @@ async def test_on_standby_it_looks_and_touches_nothing() -> None:
     assert (slurm.actions, cluster_state.acts) == ([], False)
     leader.led = True
     assert cluster_state.acts
+
+
+async def test_what_was_asked_before_another_daemon_led_is_not_carried_out_later() -> None:
+    slurm, leader = ScriptedSlurm(job(0)), Standby()
+    cluster_state = ClusterState(settings(), slurm, Admission("enforce"), leader)
+    cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
+    leader.led = True
+    await cluster_state.turn()
+    number = cluster_state.asked[814]
+    leader.led = False
+    await cluster_state.turn()
+    leader.led = True
+    await cluster_state.turn()
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-OVERTAKEN"):
+        await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
+    await cluster_state.set_desired_slots(814, frozenset({0}), after=cluster_state.asked[814])
 
 
 async def test_what_is_under_way_at_a_takeover_counts_as_wished() -> None:

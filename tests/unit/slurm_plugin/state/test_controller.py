@@ -290,6 +290,56 @@ async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> 
     assert cluster_state.acted.is_set()
 
 
+async def test_a_request_that_comes_after_a_newer_one_is_not_carried_out() -> None:
+    """The launcher gave it up long ago, and thinks that the newer one stands."""
+    slurm = ScriptedSlurm(job(0), job(1))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    number = cluster_state.asked[814]
+    await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
+    assert cluster_state.asked[814] > number
+    done = list(slurm.actions)
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-OVERTAKEN"):
+        await cluster_state.set_desired_slots(814, frozenset({0, 1}), "", 0.5, after=number)
+    assert (slurm.actions, cluster_state.desired_slots) == (done, {814: frozenset({0})})
+    assert cluster_state.urgencies == {814: 0.0}
+
+
+async def test_a_request_whose_action_failed_was_taken_all_the_same() -> None:
+    slurm = ScriptedSlurm(job(0))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    number, slurm.failure = cluster_state.asked[814], DOWN
+    with pytest.raises(UnreachableError):
+        await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
+    slurm.failure = None
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-OVERTAKEN"):
+        await cluster_state.set_desired_slots(814, frozenset(), after=number)
+
+
+async def test_a_launcher_of_an_earlier_version_sends_no_number() -> None:
+    cluster_state = sync_of(ScriptedSlurm(job(0), job(1)))
+    await cluster_state.turn()
+    for slot in (0, 1):
+        await cluster_state.set_desired_slots(814, frozenset({slot}))
+        await cluster_state.turn()
+        assert cluster_state.desired_slots == {814: frozenset({slot})}
+
+
+async def test_a_daemon_that_starts_anew_gives_no_number_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = set()
+    for now_s in (1000.0, 1000.5, 1001.0):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        cluster_state = sync_of(ScriptedSlurm(job(0)))
+        await cluster_state.turn()
+        for _ in range(2):
+            numbers.add(cluster_state.asked[814])
+            await cluster_state.set_desired_slots(814, frozenset())
+    assert len(numbers) == 6
+
+
 async def test_a_look_for_a_wish_that_stays_kept_back_is_followed_by_a_whole_turn() -> None:
     other = job(7, JobState.RUNNING, array_job_id=None, tres={"gres/gpu:1g.10gb": "2"})
     cluster_state = sync_of(ScriptedSlurm(job(0), other))
