@@ -90,18 +90,20 @@ def plan_guard(
 ) -> SlotActions:
     """Slots to hold as soon as they are seen, and slots that are to borrow.
 
-    Held are slots that their user could release, released slots that are not desired, and slots
-    that Slurm has requeued by itself: once they are held and released again, they need not wait out
-    Slurm's delay. ``revive`` are lost slots that are due to be brought back. ``room`` is asked for
-    where a slot ``waits_beyond_quota``, and is None for a tenant without quota.
+    Held are slots that their user could release, released slots that are not desired, those that
+    wait for more than their tenant may even borrow, and slots that Slurm has requeued by itself:
+    once they are held and released again, they need not wait out Slurm's delay. ``revive`` are lost
+    slots that are due to be brought back. ``room`` is asked for where a slot
+    ``waits_beyond_quota``, and is None for a tenant without quota.
     """
     releasable = _indices_of(service, lambda s: s.state == "held" and s.reason == "JobHeldUser")
     requeued = _indices_of(service, _was_requeued)
     loose = _indices(service, {"released"}) - desired_slots
     hold = releasable | requeued | loose
+    too_much, borrow = _beyond_quota(service, room)
     return SlotActions(
-        borrow=_beyond_quota(service, room) - hold,
-        hold=hold,
+        borrow=borrow - hold,
+        hold=hold | too_much,
         revive=revive & lost_slots(service),
     )
 
@@ -111,20 +113,25 @@ def waits_beyond_quota(service: ServiceView) -> bool:
     return bool(_waiting_for_quota(service))
 
 
-def _beyond_quota(service: ServiceView, room: TenantCapacity | None) -> frozenset[int]:
-    """Slots that wait in their tenant's own QOS for more than its guaranteed quota, and may borrow.
+def _beyond_quota(
+    service: ServiceView, room: TenantCapacity | None
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Slots that wait in their tenant's own QOS for more than it may even borrow, and slots that
+    wait there for more than its guaranteed quota, and may borrow.
 
     They had room when they were released: then jobs of the tenant took it, or its quota shrank. A
-    tenant within its quota only waits for what it has lent. What it may not even borrow waits on.
+    tenant within its quota only waits for what it has lent. Released slots count as held quota, so
+    one that is too large for what is left would keep smaller ones from it.
     """
     if room is None or not service.cost_millislices:
-        return frozenset()
+        return frozenset(), frozenset()
     beyond, too_much = (
         -(-max(0, held - limit) // service.cost_millislices)
         for held, limit in ((room.own_held, room.own), (room.held, room.most))
     )
     waiting = sorted(_waiting_for_quota(service), reverse=True)
-    return frozenset(waiting[too_much : max(beyond, too_much)])
+    may_borrow = waiting[too_much : max(beyond, too_much)]
+    return frozenset(waiting[:too_much]), frozenset(may_borrow)
 
 
 def _waiting_for_quota(service: ServiceView) -> frozenset[int]:

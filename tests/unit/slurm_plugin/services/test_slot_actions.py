@@ -1,5 +1,7 @@
 """Tests the actions that follow from a wish, and which slots are held on sight."""
 
+from dataclasses import replace
+
 import pytest
 from scripted import job
 from service_views import a_service
@@ -270,5 +272,18 @@ def test_of_slots_that_wait_beyond_all_that_may_be_borrowed_the_others_borrow() 
     waits = service("released", "released", "released", reason="QOSGrpBilling")
     by_one = TenantCapacity(own=1000, own_held=3000, most=2000, held=3000)
     assert borrows(waits, by_one) == of(1)
+    assert plan_guard(waits, of(0, 1, 2), room=by_one).hold == of(2)
     by_all = TenantCapacity(own=1000, own_held=3000, most=1000, held=5000)
     assert borrows(waits, by_all) == of()
+    assert plan_guard(waits, of(0, 1, 2), room=by_all) == SlotActions(hold=of(0, 1, 2))
+
+
+def test_a_slot_that_its_tenant_may_never_have_leaves_what_is_left_to_smaller_ones() -> None:
+    """Its quota has shrunk since the slot was released, and it may not borrow."""
+    waits = service("running", "released", reason="QOSGrpBilling")
+    shrunk = TenantCapacity(own=1500, own_held=2000, most=1500, held=2000)
+    plan = plan_guard(waits, of(0, 1), room=shrunk)
+    assert plan == SlotActions(hold=of(1))
+    kept = plan_desired(after(waits, plan), of(0, 1), replace(shrunk, own_held=1000, held=1000))
+    assert (kept.release, kept.kept_back) == (of(), of(1))
+    assert plan_guard(waits, of(0, 1), room=replace(shrunk, own=2000, most=2000)) == SlotActions()
