@@ -15,6 +15,7 @@ from cluster.settings.file import load_settings
 from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (
+    AnyTenant,
     Json,
     Reason,
     TenantName,
@@ -133,8 +134,14 @@ def list_tenants(as_json: Json = False) -> None:
     "show",
     epilog="Examples: slicewise tenant show vision | slicewise tenant show vision --json",
 )
-def show_tenant(tenant: TenantName, as_json: Json = False) -> None:
-    """Show everything about one tenant: quota, loans, use, budget, last change."""
+def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
+    """Show everything about one tenant: quota, loans, use, budget, last change.
+
+    Without a name it shows the tree, as tenant list does.
+    """
+    if tenant is None:
+        list_tenants(as_json)
+        return
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         ledger_view = ledger_view_now(ledger, settings)

@@ -17,6 +17,7 @@ from slurm_plugin.cli.calendar import calendar_app
 from slurm_plugin.cli.quota import plan_and_loans_app
 from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (
+    AnyTenant,
     BorrowingLimit,
     Json,
     LendingLimit,
@@ -245,8 +246,14 @@ def _warn_of_overcommitment(policy: Policy, look: SlurmLook) -> None:
     epilog="Examples: slicewise tenant-quota show vision"
     " | slicewise tenant-quota show vision --json",
 )
-def show_quota(tenant: TenantName, as_json: Json = False) -> None:
-    """Show a tenant's quota, what it holds now, in all and by type, and whether it is in force."""
+def show_quota(tenant: AnyTenant = None, as_json: Json = False) -> None:
+    """Show a tenant's quota, what it holds now, in all and by type, and whether it is in force.
+
+    Without a name it shows every tenant, as tenant-quota list does.
+    """
+    if tenant is None:
+        list_quotas(as_json)
+        return
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         ledger_view = ledger_view_now(ledger, settings)

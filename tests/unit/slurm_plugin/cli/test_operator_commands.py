@@ -341,6 +341,13 @@ def test_quotas_say_where_the_calendar_has_another_now(
     assert "calendar" not in said("tenant-quota", "show", "optics")
 
 
+@pytest.mark.parametrize("noun", ["tenant", "tenant-quota"])
+def test_without_a_name_show_shows_every_tenant(ledger: FakeLedger, noun: str):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert said(noun, "show") == said(noun, "list")
+    assert read(noun, "show") == read(noun, "list")
+
+
 def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
