@@ -1,6 +1,6 @@
 """Explains a tenant's state: what it holds, what waits and for what, what may start now."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cluster.language.jobs import WAITING, JobView, is_resting
 from cluster.language.units import slices_text, slices_words
@@ -16,7 +16,7 @@ from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
 def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     """Explain a tenant of the policy; the tenants below it appear as a sum."""
     found = explain(tenant, sight.situation)
-    waiting = _waiting(tenant, sight)
+    waiting = [job for job in _waiting(sight) if holder_of(job) == tenant]
     count = _count(waiting)
     held = slices_text(found.in_use_millislices)
     ceiling = slices_words(found.ceiling.ceiling_millislices)
@@ -40,7 +40,7 @@ def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
 def why_no_tenant(account: str, sight: WhyInput) -> WhyAnswer | None:
     """Explain the jobs of an account that is no tenant, or no longer one; None if it has none."""
     own = [(job, sight.cost(job)) for job in sight.allotted() if job.account == account]
-    waiting = _waiting(account, sight)
+    waiting = [job for job in _waiting(sight) if job.account == account]
     if not own and not waiting:
         return None
     held, count = slices_words(sum(cost for _, cost in own)), _count(waiting)
@@ -72,14 +72,10 @@ def why_no_tenant(account: str, sight: WhyInput) -> WhyAnswer | None:
     )
 
 
-def _waiting(account: str, sight: WhyInput) -> list[JobView]:
-    return [
-        job
-        for job in sight.jobs
-        if job.account == account
-        and job.state in WAITING
-        and not sight.partitions.isdisjoint(job.partition.split(","))
-    ]
+def _waiting(sight: WhyInput) -> Iterator[JobView]:
+    for job in sight.jobs:
+        if job.state in WAITING and not sight.partitions.isdisjoint(job.partition.split(",")):
+            yield job
 
 
 def _count(waiting: Iterable[JobView]) -> int:

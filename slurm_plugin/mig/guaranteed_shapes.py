@@ -109,7 +109,7 @@ def _slots(jobs: Iterable[JobView]) -> _Used:
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
         if job.state is not JobState.ENDED and is_of_service(job):
-            found[job.account].update(_instances(job))
+            found[holder_of(job)].update(_instances(job))
     return found
 
 

@@ -138,8 +138,12 @@ def test_what_others_hold_in_a_tenant_s_qos_is_a_sum_and_what_it_holds_in_theirs
         running(1, account="lab"),
         running(2, account="students", user="mallory", **of_lab),
         running(3, account="vision", user="mallory", **of_lab),
+        job(4, "Resources", account="students", **of_lab),
+        job(5, "Resources", account="vision", **of_lab),
         tenants=(tenant("lab", 4000), tenant("vision", 1000)),
     )
+    heads = [why_tenant(name, now).headline for name in ("lab", "vision")]
+    assert [head.partition("; ")[2] for head in heads] == ["2 jobs wait.", "0 jobs wait."]
     rows = why_tenant("lab", now).tables[0].rows
     assert [(row.what, row.amount_millislices) for row in rows] == [
         ("job 1 of alice", 1000),
