@@ -247,6 +247,7 @@ class RunRecord:
         end_s: Unix seconds; None while the run goes on.
         state: first word of sacct's State.
         tres: AllocTRES, which includes ``billing``.
+        qos: the last one that the run had; "" if none is known.
     """
 
     job_id: int
@@ -259,6 +260,7 @@ class RunRecord:
     state: str
     time_limit_s: int | None
     tres: Mapping[str, str] = field(hash=False)
+    qos: str = ""
 
     @cached_property
     def gpus(self) -> Mapping[str, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.language.jobs import RunRecord
-from cluster.slurm.fields import time_s, tres, unreadable
+from cluster.slurm.fields import named, time_s, tres, unreadable
 from cluster.slurm.parse import piped
 from cluster.slurm.unread import ReportsUnread, each, ignored
 
@@ -18,6 +18,7 @@ RUN_FIELDS = (
     "State",
     "TimelimitRaw",
     "AllocTRES",
+    "QOS",
 )
 """Fields that every version has and that no user can write into."""
 
@@ -92,4 +93,5 @@ def _run(row: Mapping[str, str]) -> RunRecord:
         state=row["State"].partition(" ")[0],
         time_limit_s=int(minutes) * 60 if minutes.isdecimal() else None,
         tres=tres(row["AllocTRES"]),
+        qos=named(row["QOS"]),
     )

@@ -352,4 +352,5 @@ def _run(of: JobView | EndedRun, start_s: int, end_s: int | None) -> RunRecord:
         state="RUNNING" if end_s is None else "COMPLETED",
         time_limit_s=None,
         tres={f"gres/gpu:{kind}": str(count) for kind, count in of.gpus.items()},
+        qos=of.qos,
     )

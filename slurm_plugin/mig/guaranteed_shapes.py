@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from cluster.language.jobs import ALLOTTED, JobState, JobView, RunRecord, is_of_service
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import holder_of, is_own
+from slurm_plugin.common.qos_names import holder, holder_of, is_own
 from slurm_plugin.quota.demand import is_managed, is_waiting
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types, lesser
 from slurm_plugin.quota.type_limits import binding_type_limits
@@ -123,17 +123,18 @@ def _peaks(runs: Iterable[RunRecord], partitions: frozenset[str]) -> _Used:
     changes = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
     for run in runs:
         if run.partition in partitions:
+            tenant = holder(run.account, run.qos)
             for kind, count in run.gpus.items():
-                changes[run.account, kind].append((run.start_s, count))
+                changes[tenant, kind].append((run.start_s, count))
                 if run.end_s is not None:
-                    changes[run.account, kind].append((run.end_s, -count))
+                    changes[tenant, kind].append((run.end_s, -count))
     found = defaultdict[str, Counter[str]](Counter)
-    for (account, kind), those in changes.items():
+    for (tenant, kind), those in changes.items():
         held = 0
         # Within one second, ends come before starts.
         for _, change in sorted(those):
             held += change
-            found[account][kind] = max(held, found[account][kind])
+            found[tenant][kind] = max(held, found[tenant][kind])
     return found
 
 

@@ -77,10 +77,13 @@ def test_only_what_is_used_now_is_claimed():
     assert not +Counter(seen(run(10, 50, WHOLE)).claimed)
 
 
-def test_the_slots_of_an_account_in_the_qos_of_a_tenant_count_for_that_tenant():
+def test_slots_and_runs_of_an_account_in_the_qos_of_a_tenant_count_for_that_tenant():
     slot = job(0, account="students", tres={f"gres/gpu:{WHOLE}": "1"})
     assert need(slot) == {WHOLE: 1}
     assert need(replace(slot, qos="normal")) == {}
+    lately = run(10, 50, WHOLE, account="students")
+    assert need(replace(lately, qos="slicewise_vision_borrowed")) == {WHOLE: 1}
+    assert need(lately) == {}
 
 
 def test_who_holds_comes_before_who_waits_and_never_more_than_the_own_part_counts():
