@@ -25,6 +25,7 @@ from slurm_plugin.accounting.types import (
     RunKey,
 )
 from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import holder
 from slurm_plugin.quota.types import Policy
 
 
@@ -126,7 +127,7 @@ class SiteBudgets:
         used = sum(
             run_cost(one.gpus, self._tariff.costs) * (end_s - max(one.start_s, start_s))
             for one in records
-            if self._tariff.payers.get(one.account, one.account) == name
+            if self._tariff.payers.get(by := holder(one.account, one.qos), by) == name
             and (end_s := one.end_s or 0) > start_s
         )
         entry = due_rollover(
@@ -165,6 +166,7 @@ class SiteBudgets:
             state=run.state,
             time_limit_s=None,
             tres={tres_name(kind): str(count) for kind, count in run.gpus.items() if kind},
+            qos=run.qos,
         )
 
 

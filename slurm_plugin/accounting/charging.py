@@ -19,6 +19,7 @@ from slurm_plugin.accounting.types import (
     TransferKind,
 )
 from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import holder
 
 UNLIMITED_RESERVE_S = 30 * 86_400
 """Seconds that a run without a time limit reserves; a longer run is extended when it ends."""
@@ -38,7 +39,8 @@ class Tariff:
     Attributes:
         costs: millislices of one instance by GRES type (``Settings.costs``).
         payers: the tenant with the budget that pays, by tenant; a tenant that is missing pays
-            itself. A run keeps the payer with which it was reserved.
+            itself. An account's run in the QOS of a tenant is paid for as that tenant's. A run
+            keeps the payer with which it was reserved.
         node_failure: who bears the cost of a run that ended because its node failed; with
             "operator" all of the cost is waived.
         billing: the unit of Slurm's ``billing``, which is only compared with the charge.
@@ -203,7 +205,7 @@ def _lost(run: Run, end_s: int) -> Anomaly:
 def _sighting(
     tariff: Tariff, seen: JobView | RunRecord, start_s: int, task: str, end_s: int | None
 ) -> _ShownRun:
-    gres = seen.gpus
+    gres, counts_for = seen.gpus, holder(seen.account, seen.qos)
     run = Run(
         key=RunKey(tariff.cluster, seen.job_id, start_s),
         tenant=seen.account,
@@ -211,7 +213,7 @@ def _sighting(
         task=task,
         gres=gres,
         cost_millislices=run_cost(gres, tariff.costs),
-        payer=tariff.payers.get(seen.account, seen.account),
+        payer=tariff.payers.get(counts_for, counts_for),
     )
     wanted_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else seen.time_limit_s
     limit_s = min(max(1, wanted_s), MOST_RESERVED_S)

@@ -65,6 +65,23 @@ def test_what_can_not_be_read_reserves_nothing_and_keeps_what_it_has(field: str)
     assert charge(TARIFF, [odd], [], (held,), {}).charges == ()
 
 
+@pytest.mark.parametrize("qos", ["slicewise_tenant1", "slicewise_tenant1_borrowed"])
+def test_an_account_s_run_in_the_qos_of_a_tenant_is_paid_for_as_that_tenant_s(qos: str):
+    run = a_run()
+    students = {"account": "students", "qos": qos}
+    (seen,) = charge(TARIFF, [replace(job_view(run), **students)], [], (), {}).charges
+    run.end_s = run.visible_s = START_S + 20
+    record = replace(run_record(run, run.end_s), **students)
+    (missed,) = charge(TARIFF, [], [record], (), {}).charges
+    elsewhere = charge(TARIFF, [], [replace(record, qos="normal")], (), {})
+    charges = (seen, missed, *elsewhere.charges)
+    assert [(one.run.tenant, one.run.payer) for one in charges] == [
+        ("students", "group"),
+        ("students", "group"),
+        ("students", "students"),
+    ]
+
+
 def test_a_start_reserves_cost_times_limit():
     decided = live(a_run(gres={"1g.10gb": 2, "3g.40gb": 1}))
     assert amounts(decided) == [("reserve", 60 * 5500, 60)]

@@ -420,7 +420,7 @@ async def test_a_ledger_that_refuses_everything_is_not_asked_for_each_run(
 
     monkeypatch.setattr(books.ledger, "post", refusing)
     books.slurm.shown = tuple(
-        replace(RUNNING, job_id=1000 + number, account=f"tenant{number % 20}")
+        replace(RUNNING, job_id=1000 + number, qos=f"slicewise_tenant{number % 20}")
         for number in range(1000)
     )
     with pytest.raises(OutsideError):
