@@ -311,7 +311,7 @@ class SiteRecuts:
             ),
             move_s=move_s({RepartitionStep.MOVE: self._moves_s}, MOVE_S),
             term_s=settings.lending.term_s,
-            preempting=preempting(policy, there),
+            preempting=preempting(policy, there) if owed else {},
             at_s=now_s,
         )
 

@@ -31,13 +31,14 @@ class ReplicaHolder:
 
     Attributes:
         move_s: seconds for which both hold an instance.
-        preempts: whether the successor is within its tenant's guarantee, too, so that Slurm
-            preempts jobs on loan for it.
+        preempts: how many successors like this one are within its tenant's guarantee, too, so that
+            Slurm preempts jobs on loan for them; all replicas of the ``tenant`` share that.
     """
 
     name: str
     move_s: int
-    preempts: bool = False
+    preempts: int = 0
+    tenant: str = ""
 
 
 @dataclass(frozen=True)

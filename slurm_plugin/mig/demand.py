@@ -16,7 +16,6 @@ from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
 from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.attainable import highest_ceilings
 from slurm_plugin.quota.demand import (
-    has_types,
     is_managed,
     take_types,
     types_left,
@@ -165,16 +164,13 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
     )
 
 
-def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
-    """Ids of the replicas for whose successors Slurm preempts jobs on loan.
+def preempting(policy: Policy, there: Holdings) -> Mapping[int, int]:
+    """For how many successors like each replica Slurm preempts jobs on loan, by job id.
 
-    They run within their tenants' guarantees, which have room for one more replica beside all that
-    their tenants' jobs hold and wait for, also on loan: what waits there takes such room first.
-    What a doubtful job holds is not known, so no replica of its tenant counts. Where no quota names
-    a type, nobody is owed one, and none counts.
+    These replicas run within their tenants' guarantees, which have room for so many more beside all
+    that their tenants' jobs hold and wait for, also on loan: what waits there takes such room
+    first. What a doubtful job holds is not known, so no replica of its tenant counts.
     """
-    if not guaranteed_types(policy):
-        return frozenset()
     left, types = Counter(guaranteed_quota(policy)), types_left(policy, there)
     left.subtract(there.by_tenant)
     for job in filter(waits_for_quota, there.others):
@@ -184,14 +180,14 @@ def preempting(policy: Policy, there: Holdings) -> frozenset[int]:
         take_types(types.get(tenant), {kind: n * tasks for kind, n in job.gpus.items()})
     for job in there.doubtful:
         left[holder_of(job)] = 0
-    return frozenset(
-        job.job_id
-        for job in there.runs
-        if is_of_service(job)
-        and is_own(job.qos)
-        and 0 < job_cost(job, there.costs) <= left[holder_of(job)]
-        and has_types(types.get(holder_of(job)), job.gpus)
-    )
+    found: dict[int, int] = {}
+    for job in there.runs:
+        cost, tenant = job_cost(job, there.costs), holder_of(job)
+        if is_of_service(job) and is_own(job.qos) and cost > 0:
+            of = types.get(tenant, {})
+            rooms = [of[kind] // count for kind, count in job.gpus.items() if kind in of and count]
+            found[job.job_id] = max(0, min([left[tenant] // cost, *rooms]))
+    return {job_id: count for job_id, count in found.items() if count}
 
 
 def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:

@@ -16,7 +16,7 @@ from cluster.mig.inventory import Gpu as SeenGpu
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
 from cluster.slurm.node_states import RESERVED
-from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.checks import differences, unfit
 from slurm_plugin.mig.steps import Repartition, RepartitionState
@@ -165,12 +165,12 @@ def holders(
     *,
     move_s: int,
     term_s: float,
-    preempting: Collection[int],
+    preempting: Mapping[int, int],
 ) -> Mapping[int, Holder]:
     """The holder of each of the node's devices that is held, by Slurm's index.
 
-    Jobs on loan may be ended once they have run for ``term_s``. For the successors of the replicas
-    in ``preempting``, by job id, Slurm preempts such jobs.
+    Jobs on loan may be ended once they have run for ``term_s``. For so many successors of the
+    replicas in ``preempting``, by job id, Slurm preempts such jobs.
 
     Users can write lines into their jobs' names that look like Slurm's, and so claim devices or
     hide their own. So the holder of a device that no job, or more than one, seems to hold counts as
@@ -179,8 +179,8 @@ def holders(
     named = defaultdict[int, list[Holder]](list)
     for job in jobs:
         holder = _holding(job, now_s, move_s, term_s)
-        if isinstance(holder, ReplicaHolder) and job.job_id in preempting:
-            holder = replace(holder, preempts=True)
+        if isinstance(holder, ReplicaHolder) and (most := preempting.get(job.job_id)):
+            holder = replace(holder, preempts=most, tenant=holder_of(job))
         for index in indices.get(job.job_id, {}).get(node.name, ()):
             named[index].append(holder)
     return {

@@ -2,12 +2,14 @@
 
 A replica moves to another node: its own is reserved while a GPU of it is cut, so nothing starts
 there. Its successor takes an instance of the same profile that is free. For a job that is owed its
-type it may also take one on loan, if it ``preempts``: Slurm then ends the job on loan there.
+type it may also take one on loan, if it ``preempts``: Slurm then ends the job on loan there. What
+its tenant's guarantee has room for is shared by all replicas of the tenant that move.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
 
@@ -30,7 +32,7 @@ class Places:
         """
         free, on_loan = Counter(self.free), Counter(self.on_loan)
         firm, movers = Counter[str](), Counter[str]()
-        left = set[_OnNode]()
+        left, used = set[_OnNode](), defaultdict[str, Fraction](Fraction)
         for node, one, is_owed in destroyed:
             profile = one.placement.profile
             match one.holder:
@@ -38,10 +40,14 @@ class Places:
                     free[node, profile] -= 1
                 case JobHolder():
                     on_loan[node, profile] -= 1
-                case ReplicaHolder(preempts=preempts):
+                case ReplicaHolder(preempts=most, tenant=tenant):
                     left.add((node, profile))
                     movers[profile] += 1
-                    firm[profile] += not (preempts and is_owed)
+                    share = Fraction(1, most) if most and is_owed else 2
+                    if used[tenant] + share <= 1:
+                        used[tenant] += share
+                    else:
+                        firm[profile] += 1
         for node, profile in left:
             found = _elsewhere(free, node, profile)
             if firm[profile] > found:

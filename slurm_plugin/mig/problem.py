@@ -40,7 +40,8 @@ class SiteObservation:
         shapes: types that jobs may ask for although no GPU is cut into them.
         move_s: seconds for which a replica and its successor both hold an instance.
         term_s: seconds for which a job on loan is left alone after its start.
-        preempting: replicas, by job id, for whose successors Slurm preempts jobs on loan.
+        preempting: for how many successors of each replica Slurm preempts jobs on loan, by job id;
+            empty where nobody is owed a type.
         at_s: Unix seconds of the look.
     """
 
@@ -54,7 +55,7 @@ class SiteObservation:
     past: Past
     move_s: int
     term_s: float
-    preempting: frozenset[int]
+    preempting: Mapping[int, int] = field(hash=False)
     at_s: float
 
 
@@ -161,7 +162,7 @@ def _gpus(seen: SiteObservation, out: Collection[str]) -> Iterator[tuple[Board, 
             jobs[node].append(job)
     # Where nothing is owed, no job ends for another one: GPUs are alike then, whose jobs they hold.
     is_owed = any(one.is_owed for one in seen.waiting)
-    term_s, preempting = (seen.term_s, seen.preempting) if is_owed else (inf, frozenset[int]())
+    term_s = seen.term_s if is_owed else inf
     for look in seen.looks:
         name = look.node.name
         if name in out:
@@ -174,6 +175,6 @@ def _gpus(seen: SiteObservation, out: Collection[str]) -> Iterator[tuple[Board, 
                 seen.at_s,
                 move_s=seen.move_s,
                 term_s=term_s,
-                preempting=preempting,
+                preempting=seen.preempting,
             )
             yield from gpus(look, held, seen.past)

@@ -71,6 +71,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     looks = await asyncio.to_thread(node_looks, settings, on_disk.records, nodes, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
     there = holdings(jobs, partitions, settings.costs, settings.models)
+    owed = owed_tasks(on_disk.policy, there)
     seen = SiteObservation(
         looks=looks,
         jobs=holding,
@@ -82,7 +83,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
                 room,
                 settings.costs,
                 now_s,
-                owed=owed_tasks(on_disk.policy, there),
+                owed=owed,
             )
         ),
         in_use=in_use(runs, since_s, now_s),
@@ -93,7 +94,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
         past=on_disk.past,
         move_s=move_s(on_disk.step_seconds, MOVE_S),
         term_s=settings.lending.term_s,
-        preempting=preempting(on_disk.policy, there),
+        preempting=preempting(on_disk.policy, there) if owed else {},
         at_s=now_s,
     )
     took_s = repartition_s(on_disk.step_seconds, settings.repartition.repartition_s)

@@ -246,10 +246,10 @@ def test_for_who_is_owed_a_type_a_replica_moves_onto_a_loan_that_slurm_preempts(
     own = ones(0, 1, 2, 3, holder=JobHolder("7"))
     small = ones(0, 4, holder=JobHolder("8")) + ones(1, holder=on_loan("1", 30))
     for preempts, node, asked, can in (
-        (True, "m", owed("3g.40gb"), True),
-        (False, "m", owed("3g.40gb"), False),
-        (True, "n", owed("3g.40gb"), False),
-        (True, "m", waiting("3g.40gb"), False),
+        (1, "m", owed("3g.40gb"), True),
+        (0, "m", owed("3g.40gb"), False),
+        (1, "n", owed("3g.40gb"), False),
+        (1, "m", waiting("3g.40gb"), False),
     ):
         here = GpuState("a", "n", own + ones(4, holder=ReplicaHolder("r", 20, preempts)))
         steps = plan(A100, [here, GpuState("b", node, small)], asked, TERMS)
@@ -258,13 +258,25 @@ def test_for_who_is_owed_a_type_a_replica_moves_onto_a_loan_that_slurm_preempts(
 
 def test_two_replicas_share_no_place():
     own = ones(0, 1, 2, 3, holder=JobHolder("7"))
-    here = GpuState("a", "n", own + ones(4, 5, holder=ReplicaHolder("r", 20, preempts=True)))
+    here = GpuState("a", "n", own + ones(4, 5, holder=ReplicaHolder("r", 20, preempts=2)))
     held = ones(0, 4, holder=JobHolder("8"))
     for more in (ones(1, 2, holder=on_loan("1", 30)), ones(1, holder=on_loan("1", 30)) + ones(2)):
         steps = plan(A100, [here, GpuState("b", "m", held + more)], owed("3g.40gb"), TERMS)
         assert only(steps).moves == ("r", "r")
         less = GpuState("b", "m", held + more[:1])
         assert plan(A100, [here, less], owed("3g.40gb"), TERMS) == ()
+
+
+def test_replicas_of_one_tenant_share_the_room_of_its_guarantee():
+    there = GpuState(
+        "b", "m", ones(0, 4, holder=JobHolder("8")) + ones(1, 2, holder=on_loan("1", 30))
+    )
+    for tenant, preempts, can in (("x", 2, True), ("x", 1, False), ("y", 1, True)):
+        movers = (ReplicaHolder("r", 20, preempts, "x"), ReplicaHolder("s", 20, preempts, tenant))
+        own = ones(0, 1, 2, 3, holder=JobHolder("7"))
+        here = GpuState("a", "n", own + ones(4, holder=movers[0]) + ones(5, holder=movers[1]))
+        steps = plan(A100, [here, there], owed("3g.40gb"), TERMS)
+        assert [step.moves for step in steps] == [("r", "s")] * can
 
 
 def test_what_others_claim_goes_for_nobody_who_is_owed_a_type():

@@ -434,29 +434,32 @@ async def test_who_asks_for_several_instances_is_owed_none(site: Site) -> None:
     assert Counter(one.is_owed for one in waiting) == {False: 2, True: 1}
 
 
+def moves(preempts: int) -> ReplicaHolder:
+    tenant = "vision" if preempts else ""
+    return ReplicaHolder("vision/bert (job 814_0)", 60, preempts=preempts, tenant=tenant)
+
+
 @pytest.mark.parametrize(
     ("types", "nominal", "changes", "preempts"),
     [
-        ({"1g.10gb": 3, "3g.40gb": 1}, 20_000, {}, True),
-        # A type that the quota does not name has no bound but the slices.
-        ({"3g.40gb": 1}, 20_000, {}, True),
-        ({"1g.10gb": 2, "3g.40gb": 1}, 20_000, {}, False),
-        # Both jobs hold 1,000, and one waits for 3,500.
-        ({"3g.40gb": 1}, 6500, {}, True),
-        ({"3g.40gb": 1}, 6499, {}, False),
-        ({"3g.40gb": 1}, 20_000, {"qos": "slicewise_vision_borrowed"}, False),
+        ({"1g.10gb": 4, "3g.40gb": 1}, 20_000, {}, 2),
+        ({"1g.10gb": 2, "3g.40gb": 1}, 20_000, {}, 0),
+        # Both jobs hold 1,000, and one waits for 3,500. A type that the quota does not name has no
+        # bound but the slices.
+        ({"3g.40gb": 1}, 20_000, {}, 14),
+        ({"3g.40gb": 1}, 6500, {}, 1),
+        ({"3g.40gb": 1}, 6499, {}, 0),
+        ({"3g.40gb": 1}, 20_000, {"qos": "slicewise_vision_borrowed"}, 0),
     ],
 )
 async def test_slurm_preempts_for_a_successor_that_is_within_the_guarantee_too(
-    site: Site, types: dict[str, int], nominal: int, changes: dict[str, Any], preempts: bool
+    site: Site, types: dict[str, int], nominal: int, changes: dict[str, Any], preempts: int
 ) -> None:
     site.journal.types, site.journal.nominal = types, nominal
     replica = runs(0, **{"qos": "slicewise_vision"} | changes)
     holds(site, (replica, {0}), (runs(5, **PLAIN), {2}))
     site.slurm.shown += (waits(1),)
-    assert await holder_of(site, ONES[0]) == ReplicaHolder(
-        "vision/bert (job 814_0)", 60, preempts=preempts
-    )
+    assert await holder_of(site, ONES[0]) == moves(preempts)
 
 
 async def test_what_waits_on_borrowed_quota_takes_the_room_of_a_successor(site: Site) -> None:
@@ -467,8 +470,7 @@ async def test_what_waits_on_borrowed_quota_takes_the_room_of_a_successor(site: 
     for tasks in (1, 5):
         more = waits(2, untouched=frozenset(range(tasks)), **lent)
         site.slurm.shown = (*shown, waits(1), more)
-        holder = ReplicaHolder("vision/bert (job 814_0)", 60, preempts=tasks == 1)
-        assert await holder_of(site, ONES[0]) == holder
+        assert await holder_of(site, ONES[0]) == moves({1: 11, 5: 0}[tasks])
 
 
 async def test_no_successor_is_sure_of_room_while_a_record_of_its_tenant_is_unreadable(
@@ -481,8 +483,7 @@ async def test_no_successor_is_sure_of_room_while_a_record_of_its_tenant_is_unre
         qos = f"slicewise_{account}"
         unread = runs(7, account=account, qos=qos, tres={}, unread=frozenset({"tres"}))
         site.slurm.shown = (*shown, waits(1), unread)
-        holder = ReplicaHolder("vision/bert (job 814_0)", 60, preempts=account == "nlp")
-        assert await holder_of(site, ONES[0]) == holder
+        assert await holder_of(site, ONES[0]) == moves(14 if account == "nlp" else 0)
 
 
 async def test_jobs_on_loan_may_end_once_their_term_is_over_if_somebody_is_owed_a_type(
