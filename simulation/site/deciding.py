@@ -26,7 +26,7 @@ from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.ceilings import Ceiling
-from slurm_plugin.quota.demand import QOS_SLICES, capacity, holdings, waits_for_quota
+from slurm_plugin.quota.demand import capacity, holdings, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.type_limits import own_type_limits
@@ -114,12 +114,6 @@ class SlicewiseOnModel:
             for view in self.services.views
             for slot in view.slots
         )
-
-    @property
-    def wait_for_lent(self) -> frozenset[int]:
-        """Ids of the jobs in their tenants' own QOS that wait for slices."""
-        there = self._holdings().in_own
-        return frozenset(job.job_id for job in there if job.reason == QOS_SLICES)
 
     @property
     def shares(self) -> Mapping[str, float]:

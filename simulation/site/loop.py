@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from statistics import median
 
 from cluster.language.jobs import WAITING, JobState, JobView
 from cluster.language.units import Millislices
@@ -43,7 +42,7 @@ from simulation.slurm_model.priority import next_period_s
 from simulation.slurm_model.records import NODE_FAIL
 from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.quota.demand import is_waiting, waits_since_s
+from slurm_plugin.quota.demand import is_waiting
 
 Progress = Callable[[float], None]
 """Is told which share of the simulated time has passed, 0 to 1."""
@@ -52,9 +51,6 @@ _TOLD = 200
 """How often progress is told in all."""
 _SETTLE_S = 1.0
 """Seconds that Slurm needs to start what it can, beside the distance of its scheduler's runs."""
-_OF_WAIT, _LONGEST_S = 1 / 200, 60.0
-"""Rounds are further apart than the daemon's where jobs wait for hours: by this share of the time
-for which half of them have waited, and no further."""
 _SAME_S = 300.0
 """Seconds after which a round comes although jobs are as they were: turns and standstills go by the
 clock."""
@@ -133,10 +129,6 @@ class Site:
         self._changed_s = self._unseen_s = -inf
         self._looks = Looks(*_paces(plan))
         self._round_s = -inf
-        # How far apart rounds may be, until when the next one need not come, and which jobs waited
-        # for what is lent at the last one.
-        self._pace_s, self._rests_until_s = 0.0, -inf
-        self._owed: frozenset[int] = frozenset()
         # The jobs after the last round, and those of them that had not ended.
         self._shown: Sequence[JobView] = ()
         self._seen: Sequence[JobView] = ()
@@ -218,29 +210,13 @@ class Site:
     def _round_due_s(self) -> float:
         if self._slicewise is None:
             return inf
-        changed_s = max(self._since_s(self._changed_s) + self._settle_s, self._rests_until_s)
+        changed_s = self._since_s(self._changed_s)
         own_s = min(self._dated_s(), self._minutes_s())
-        return max(min(changed_s, own_s), self._next_round_s)
+        return max(min(changed_s + self._settle_s, own_s), self._next_round_s)
 
     @property
     def _next_round_s(self) -> float:
         return self._round_s + (self._settle_s if self._takes_back else _round_s(self._plan))
-
-    def _rests(self, slicewise: SlicewiseOnModel) -> bool:
-        """Whether the next round comes later than the daemon's: unless a tenant's job waits for
-        slices of its own that are lent, and did not at the last round.
-        """
-        now_s = self._model.now_s
-        is_dated = min(self._dated_s(), self._minutes_s()) <= now_s
-        if now_s >= self._round_s + self._pace_s or is_dated or self._takes_back:
-            return False
-        return slicewise.wait_for_lent <= self._owed
-
-    def _paced_s(self, jobs: Sequence[JobView]) -> float:
-        """Seconds between two rounds while these jobs wait."""
-        now_s = self._model.now_s
-        waits_s = [now_s - (waits_since_s(one) or now_s) for one in jobs if one.state in WAITING]
-        return min(median(waits_s or (0.0,)) * _OF_WAIT, _LONGEST_S)
 
     @property
     def _takes_back(self) -> bool:
@@ -335,9 +311,6 @@ class Site:
         now_s = self._model.now_s
         if self._slicewise is None or self._round_due_s() > now_s:
             return
-        if self._rests(self._slicewise):
-            self._rests_until_s = min(now_s + _round_s(self._plan), self._round_s + self._pace_s)
-            return
         self._collect()
         self._changed_s = inf
         jobs = self._model.jobs
@@ -355,8 +328,6 @@ class Site:
         self._collect()
         self._slicewise.round()
         self._round_s, self._shown = self._model.now_s, self._model.jobs
-        self._pace_s = self._paced_s(self._shown)
-        self._owed = self._slicewise.wait_for_lent
         self._seen = _going_on(self._shown)
 
     def _collect(self) -> None:

@@ -96,26 +96,6 @@ def test_a_lender_that_comes_back_preempts_and_the_borrower_runs_again() -> None
     assert second.end_s == second.start_s + 3000
 
 
-def test_rounds_are_further_apart_where_jobs_wait_for_hours() -> None:
-    """A minute is nothing to them, and rounds take most of a simulation's time."""
-    full = past("a", 8, 0, 20_000.0)
-    waits = [past("a", 4, 1, 900.0) for _ in range(100)]
-    comes = [past("a", 1, 12_000 + 20 * nth, 900.0) for nth in range(90)]
-    plan = slicewise(tenants(a=8))
-    before = simulated(plan, full, *waits, last_s=12_000).rounds
-    after = simulated(plan, full, *waits, *comes, last_s=13_800).rounds
-    assert 25 <= after - before <= 40
-
-
-def test_a_lender_waits_no_longer_because_others_wait_for_hours() -> None:
-    jobs = past("a", 4, 0, 90_000.0), past("a", 4, 1, 90_000.0), past("b", 4, 12_000)
-    # The last one comes a round before the lender's.
-    waits = (past("a", 4, at_s, 90_000.0) for at_s in (2, 2, 2, 11_995))
-    found = starts(simulated(slicewise(tenants(a=4, b=4)), *jobs, *waits))
-    assert found[2] is not None
-    assert found[2] - 12_000 <= SOON_S
-
-
 def test_a_window_of_the_calendar_changes_what_a_tenant_may_have() -> None:
     begin_s = int(BEGIN_S) + 300
     window = Window(
