@@ -120,8 +120,9 @@ def _beyond_quota(
     wait there for more than its guaranteed quota, and may borrow.
 
     They had room when they were released: then jobs of the tenant took it, or its quota shrank. A
-    tenant within its quota only waits for what it has lent. Released slots count as held quota, so
-    one that is too large for what is left would keep smaller ones from it.
+    tenant within its quota only waits for what it has lent, whatever it holds on loan itself.
+    Released slots count as held quota, so one that is too large for what is left would keep smaller
+    ones from it.
     """
     if room is None or not service.cost_millislices:
         return frozenset(), frozenset()
@@ -129,9 +130,9 @@ def _beyond_quota(
         -(-max(0, held - limit) // service.cost_millislices)
         for held, limit in ((room.own_held, room.own), (room.held, room.most))
     )
+    too_much = min(too_much, beyond)
     waiting = sorted(_waiting_for_quota(service), reverse=True)
-    may_borrow = waiting[too_much : max(beyond, too_much)]
-    return frozenset(waiting[:too_much]), frozenset(may_borrow)
+    return frozenset(waiting[:too_much]), frozenset(waiting[too_much:beyond])
 
 
 def _waiting_for_quota(service: ServiceView) -> frozenset[int]:

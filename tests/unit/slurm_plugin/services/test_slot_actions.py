@@ -275,7 +275,14 @@ def test_of_slots_that_wait_beyond_all_that_may_be_borrowed_the_others_borrow() 
     assert plan_guard(waits, of(0, 1, 2), room=by_one).hold == of(2)
     by_all = TenantCapacity(own=1000, own_held=3000, most=1000, held=5000)
     assert borrows(waits, by_all) == of()
-    assert plan_guard(waits, of(0, 1, 2), room=by_all) == SlotActions(hold=of(0, 1, 2))
+    assert plan_guard(waits, of(0, 1, 2), room=by_all) == SlotActions(hold=of(1, 2))
+
+
+def test_a_slot_within_the_guarantee_waits_for_what_is_lent_whatever_is_held_on_loan() -> None:
+    """The tenant may not borrow now, and what it still holds on loan is on its way out."""
+    waits = service("running", "released", reason="QOSGrpBilling")
+    within = TenantCapacity(own=2000, own_held=2000, most=2000, held=5000)
+    assert plan_guard(waits, of(0, 1), room=within) == SlotActions()
 
 
 def test_a_slot_that_its_tenant_may_never_have_leaves_what_is_left_to_smaller_ones() -> None:
