@@ -122,7 +122,7 @@ def plan_leases(
     limits_min: dict[SlotRunKey, int] = {}
     ends: dict[SlotRunKey, LeaseEnd] = {}
     for slot in slots:
-        limits = spare.limits.get(slot.run.account, ())
+        limits = spare.limits.get(holder_of(slot.run), ())
         paid = [left[name] for name in limits]
         wall = _first((*_standing(walls, slot, costs), *_unpaid(paid, slot, costs)))
         if extends and slot.is_wanted and (more := _minutes(slot, wall, now_s)):
@@ -226,7 +226,7 @@ def _unpaid(left: Sequence[int], slot: Leased, costs: Mapping[str, Millislices])
     """Yield a wall at the end of what budgets pay for; ``left`` has what each of them has left."""
     if left and (cost := _cost(slot, costs)):
         at_s = slot.end_s + 60 * max(0, min(left) // cost)
-        yield Wall(at_s, f"the budget of {slot.run.account} is used up then")
+        yield Wall(at_s, f"the budget of {holder_of(slot.run)} is used up then")
 
 
 def _cost(slot: Leased, costs: Mapping[str, Millislices]) -> int:

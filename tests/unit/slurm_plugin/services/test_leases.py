@@ -110,8 +110,13 @@ def test_as_far_as_the_budget_pays() -> None:
     assert planned(slot(280), spare={"nlp": 0, "vision": 10**6}) == LeasePlan({RUN_KEY: 16})
 
 
+def test_an_account_without_quota_is_bound_by_the_budget_of_its_qos_tenant() -> None:
+    below = slot(280, run=replace(RUN, account="students", qos="slicewise_vision"))
+    assert planned(below, spare={"vision": -1}) == planned(slot(280), spare={"vision": -1})
+
+
 def test_what_the_budget_pays_for_is_given_once() -> None:
-    of_sibling = slot(280, key=(815, 0), run=replace(RUN, account="nlp"))
+    of_sibling = slot(280, key=(815, 0), run=replace(RUN, account="nlp", qos="slicewise_nlp"))
     slots = (slot(280), of_sibling, slot(280, key=(814, 1)))
     spare = Spare({"site": 8000, "nlp": 9000}, {"vision": ("site",), "nlp": ("nlp", "site")})
     plan = plan_leases(slots, {}, spare, NOW_S, COSTS, extends=True)
