@@ -43,9 +43,8 @@ class Places:
                 case ReplicaHolder(preempts=most, tenant=tenant):
                     left.add((node, profile))
                     movers[profile] += 1
-                    share = Fraction(1, most) if most and is_owed else 2
-                    if used[tenant] + share <= 1:
-                        used[tenant] += share
+                    if most and is_owed and used[tenant] + Fraction(1, most) <= 1:
+                        used[tenant] += Fraction(1, most)
                     else:
                         firm[profile] += 1
         for node, profile in left:
