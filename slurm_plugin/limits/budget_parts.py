@@ -33,7 +33,7 @@ from slurm_plugin.quota.demand import (
     lacks_only_room,
     waits_for_quota,
 )
-from slurm_plugin.quota.holdings import Holdings, QosQueue
+from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.room import QuotaRoom
 from slurm_plugin.quota.tenants import upward
 from slurm_plugin.quota.types import Policy
@@ -135,7 +135,7 @@ def _first_runs(queue: QosQueue) -> Sequence[tuple[tuple[int, int], WaitingRun]]
         if cost := job_cost(job, queue.costs):
             one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
             tasks = min(max(1, len(job.untouched)), FIRST_TASKS - len(found))
-            found += [((-job.priority, job.job_id), one)] * tasks
+            found += [(place_in_order(job), one)] * tasks
             if len(found) == FIRST_TASKS:
                 break
     return found
@@ -215,7 +215,7 @@ def as_budgets_let(
         return {}
     room, costs = QuotaRoom(policy, there), there.costs
     found: dict[int, JobView] = {}
-    waiting.sort(key=lambda one: (one[0], -one[1].priority, one[1].job_id))
+    waiting.sort(key=lambda one: (one[0], place_in_order(one[1])))
     for _, job, name in waiting:
         cost, bound = job_cost(job, costs), budgets[name]
         minutes, most = cost * (job.time_limit_s or 0) // 60, min(left[one] for one in bound)

@@ -26,7 +26,12 @@ class PricedRun(NamedTuple):
 
 def by_priority(jobs: Iterable[JobView]) -> list[JobView]:
     """Sort jobs in the order in which Slurm would start them."""
-    return sorted(jobs, key=lambda job: (-job.priority, job.job_id))
+    return sorted(jobs, key=place_in_order)
+
+
+def place_in_order(job: JobView) -> tuple[int, int]:
+    """Sort key of the order in which Slurm would start jobs: by priority, then by number."""
+    return -job.priority, job.job_id
 
 
 @dataclass(frozen=True, eq=False)

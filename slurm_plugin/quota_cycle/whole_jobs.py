@@ -44,7 +44,7 @@ from slurm_plugin.quota.demand import (
     wanted_on_nodes,
     within_guarantees,
 )
-from slurm_plugin.quota.holdings import Holdings, QosQueue, by_priority
+from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
@@ -154,7 +154,8 @@ def waiting_for_loans(
     queues: dict[str, Sequence[_ForLoan]] = {}
     for tenant, jobs in found:
         # Few tenants' jobs wait in several QOS.
-        queues[tenant] = _in_order((*queues[tenant], *jobs)) if tenant in queues else jobs
+        both = (*queues.get(tenant, ()), *jobs)
+        queues[tenant] = sorted(both, key=lambda one: place_in_order(one.record))
     return {tenant: _without(stuck, jobs) for tenant, jobs in queues.items()}
 
 
@@ -180,11 +181,6 @@ def _for_loans(queue: QosQueue) -> Mapping[str, Sequence[_ForLoan]]:
             )
             found[holder_of(record)].append(_ForLoan(record, job))
     return found
-
-
-def _in_order(jobs: Iterable[_ForLoan]) -> Sequence[_ForLoan]:
-    of = {one.record.job_id: one for one in jobs}
-    return [of[job.job_id] for job in by_priority(one.record for one in of.values())]
 
 
 def _without(stuck: frozenset[int], jobs: Iterable[_ForLoan]) -> Sequence[WaitingJob]:
