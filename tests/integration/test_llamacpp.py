@@ -30,6 +30,8 @@ LONG_TOKENS = 6_000
 FEW_TOKENS = 1_500
 """Within the sandbox's KillWait of 8 s, also on a busy machine."""
 ENDLESS_TOKENS = 30_000
+STREAMS = 5
+"""Tried before a test gives up to find the replica that works on one."""
 OBJECTIVE = "ttft_ms 60000, tpot_ms 60000"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
 FILE = """\
@@ -299,27 +301,45 @@ async def test_it_rolls_over_without_a_failed_request(
     assert failed == []
 
 
-async def busy_one(chat: Chat) -> Replica:
-    """The replica that works on a request; one that begins or ends can't be asked."""
+async def _busy(chat: Chat) -> list[Replica]:
+    """Those that work on a request; one that begins or ends can't be asked."""
     found = []
     for one in chat.replicas():
         with suppress(aiohttp.ClientError):
             found += [one] * ((await one.figures())["requests_processing"] > 0)
-    (busy,) = found
-    return busy
+    return found
+
+
+@asynccontextmanager
+async def stream_and_its_replica(
+    session: aiohttp.ClientSession, chat: Chat, tokens: int
+) -> AsyncIterator[tuple[aiohttp.ClientResponse, Replica]]:
+    """A completion that has begun, and who works on it.
+
+    Another one where it was over before that was known: a busy machine stalls for as long as few
+    tokens take.
+    """
+    for _ in range(STREAMS):
+        async with stream(session, chat, tokens) as answer:
+            if busy := await _busy(chat):
+                (replica,) = busy
+                yield answer, replica
+                return
+    pytest.fail(f"each of {STREAMS} streams was over before its replica was found")
 
 
 async def test_a_replica_whose_lease_ends_finishes_its_streams(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
     """llama-server would cut them off, in a way that looks like their end."""
-    async with stream(session, chat, LONG_TOKENS) as answer:
-        busy = await busy_one(chat)
-        async with steadily(session, chat) as failed:
-            await asyncio.to_thread(chat.signal_script, busy, "USR1")
-            assert await ending(answer) == COMPLETE
-            await until_ready(chat)
-            await asyncio.to_thread(until, lambda: busy not in chat.replicas())
+    async with (
+        stream_and_its_replica(session, chat, LONG_TOKENS) as (answer, busy),
+        steadily(session, chat) as failed,
+    ):
+        await asyncio.to_thread(chat.signal_script, busy, "USR1")
+        assert await ending(answer) == COMPLETE
+        await until_ready(chat)
+        await asyncio.to_thread(until, lambda: busy not in chat.replicas())
     assert failed == []
 
 
@@ -328,13 +348,14 @@ async def test_a_preempted_replica_finishes_its_streams(
 ) -> None:
     """Slurm gives it KillWait; the launcher takes it out, and its slot comes back."""
     await until_ready(chat)
-    async with stream(session, chat, FEW_TOKENS) as answer:
-        busy = await busy_one(chat)
-        async with steadily(session, chat) as failed:
-            await asyncio.to_thread(chat.requeue, busy)
-            assert await ending(answer) == COMPLETE
-            await asyncio.to_thread(until, lambda: busy not in chat.replicas())
-            await until_ready(chat)
+    async with (
+        stream_and_its_replica(session, chat, FEW_TOKENS) as (answer, busy),
+        steadily(session, chat) as failed,
+    ):
+        await asyncio.to_thread(chat.requeue, busy)
+        assert await ending(answer) == COMPLETE
+        await asyncio.to_thread(until, lambda: busy not in chat.replicas())
+        await until_ready(chat)
     assert failed == []
 
 
@@ -380,14 +401,15 @@ async def test_only_what_a_killed_replica_had_in_flight_fails(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
     await until_ready(chat)
-    async with stream(session, chat, ENDLESS_TOKENS) as answer:
-        busy = await busy_one(chat)
-        async with steadily(session, chat) as failed:
-            os.kill(busy.pid, signal.SIGKILL)
-            with suppress(aiohttp.ClientError):
-                assert b"[DONE]" not in await answer.read()
-            await asyncio.to_thread(until, lambda: _is_replaced(busy, chat.replicas()))
-            await until_ready(chat)
+    async with (
+        stream_and_its_replica(session, chat, ENDLESS_TOKENS) as (answer, busy),
+        steadily(session, chat) as failed,
+    ):
+        os.kill(busy.pid, signal.SIGKILL)
+        with suppress(aiohttp.ClientError):
+            assert b"[DONE]" not in await answer.read()
+        await asyncio.to_thread(until, lambda: _is_replaced(busy, chat.replicas()))
+        await until_ready(chat)
     assert len(failed) <= CONCURRENCY
 
 
