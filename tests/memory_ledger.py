@@ -137,7 +137,11 @@ class MemoryStore(LedgerParts):
 
     def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
         charges = sorted(self.booked.values(), key=lambda one: (one.run.tenant, one.run.key))
-        rows = tuple(self._shown(one, now_s) for one in charges if tenant in (None, one.run.tenant))
+        rows = tuple(
+            self._shown(one, now_s)
+            for one in charges
+            if tenant in (None, one.run.tenant, one.run.payer)
+        )
         rows = tuple(row for row in rows if row.end_s is None or row.end_s >= since_s)
         return Statement(rows, totals(rows))
 
@@ -151,22 +155,23 @@ class MemoryStore(LedgerParts):
 
     def statement_page(
         self,
-        tenants: Collection[str] | None,
+        tenant: str | None,
         since_s: int,
         now_s: int,
         after: tuple[str, int, int] | None,
         rows: int,
         *,
         until_s: int | None = None,
+        accounts: Collection[str] | None = None,
     ) -> tuple[StatementRow, ...]:
         def place(row: StatementRow) -> tuple[str, int, int]:
             return row.run.tenant, row.run.key.start_s, row.run.key.job_id
 
-        found = sorted(self.statement(None, since_s, now_s).rows, key=place)
+        found = sorted(self.statement(tenant, since_s, now_s).rows, key=place)
         wanted = (
             row
             for row in found
-            if (tenants is None or row.run.tenant in tenants)
+            if (accounts is None or row.run.tenant in accounts)
             and (until_s is None or row.run.key.start_s < until_s)
         )
         return tuple(row for row in wanted if after is None or place(row) > after)[:rows]

@@ -46,8 +46,9 @@ class StatementAnswer(Answer):
 class StatementRequest(Request, Asks[StatementAnswer], get="statement"):
     """Asks what was used, run by run, by a tenant or by all that the user may read.
 
-    Of runs that began before ``until_s``, if it is given. ``after`` is ``more`` of an earlier
-    answer, to get the next page.
+    Of a tenant, the runs of its account and those that it pays for, as far as they are of accounts
+    that the user may read. Of runs that began before ``until_s``, if it is given. ``after`` is
+    ``more`` of an earlier answer, to get the next page.
     """
 
     tenant: TenantText | None = None

@@ -223,12 +223,13 @@ class Reads:
         place = request.after
         now_s = place.now_s if place else int(time.time())
         rows = self._ledger.audit.statement_page(
-            tenants_asked(request.tenant, principal),
+            request.tenant,
             request.since_s,
             now_s,
             (place.tenant, place.start_s, place.job_id) if place else None,
             _PAGE_ROWS,
             until_s=request.until_s,
+            accounts=principal.tenants,
         )
         return StatementAnswer(
             now_s=now_s,

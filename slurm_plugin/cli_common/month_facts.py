@@ -27,7 +27,8 @@ def month_facts(
     zone = settings.ledger.time_zone
     until_s = min(next_start_s(Period.MONTH, begin_s, zone) or now_s, now_s)
     days = tuple(ledger_days(begin_s, until_s - 1, ZoneInfo(zone)))
-    whole = source.statement(tenant, begin_s)[0].rows
+    paid = source.statement(tenant, begin_s)[0].rows
+    whole = tuple(row for row in paid if tenant in (None, row.run.tenant))
     rows = part(whole, begin_s, until_s)
     charged = {one.tenant: one for one in totals(rows)}
     names = source.tenants() if tenant is None else (tenant,)

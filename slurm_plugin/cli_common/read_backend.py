@@ -24,13 +24,14 @@ class Source(Protocol):
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """Return runs that ended at ``since_s`` or later, or still run.
 
+        Of a tenant, those of its account and those that it pays for, where the caller may see them.
         The second value is the time up to which running ones are counted, in Unix seconds.
         """
 
     def charged_below(self, tenant: str) -> tuple[str, ...]:
         """Return the tenants below one that have had runs, by name, where the caller may see them.
 
-        A statement of a tenant does not have theirs.
+        A statement of a tenant has none of theirs that it does not pay for.
         """
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:

@@ -124,6 +124,7 @@ def statement(
 ) -> None:
     """Show what was used, in slice-hours, line by line, and the sum of each tenant.
 
+    Of one tenant, that is what its own runs used, and the runs of other accounts that it pays for.
     Running jobs count up to now. --journal shows every run instead, in slice-seconds.
 
     With --since, each run counts in full, even if it started earlier. With --from and --until, runs

@@ -171,7 +171,7 @@ def period_text(begin: datetime | None, end: datetime | None, since: datetime | 
 def below_text(below: Sequence[str]) -> str:
     """Say where the runs of tenants below a tenant stand: ``slicewise ledger statement optics``."""
     return (
-        f"Tenants below it have runs, which their own statements show: {', '.join(below)}."
+        f"Tenants below it have runs, all of which their own statements show: {', '.join(below)}."
         f" For example: slicewise ledger statement {below[0]}"
     )
 

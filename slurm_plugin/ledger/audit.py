@@ -22,7 +22,8 @@ class Audit(LedgerPart):
     def statement(self, tenant: str | None, since_s: int, now_s: int) -> Statement:
         """Runs that ended at ``since_s`` or later or still run, of one tenant or of all (None).
 
-        The use of a running job is counted up to ``now_s``; each run counts whole.
+        Of a tenant, those of its account and those that it pays for, of whichever account. The use
+        of a running job is counted up to ``now_s``; each run counts whole.
         """
         with reading(self._engine) as connection:
             found = connection.execute(queries.statement_of(self._cluster, tenant, since_s)).all()
@@ -45,22 +46,23 @@ class Audit(LedgerPart):
 
     def statement_page(
         self,
-        tenants: Collection[str] | None,
+        tenant: str | None,
         since_s: int,
         now_s: int,
         after: tuple[str, int, int] | None,
         rows: int,
         *,
         until_s: int | None = None,
+        accounts: Collection[str] | None = None,
     ) -> tuple[StatementRow, ...]:
-        """A page of such a statement: ``rows`` rows of these tenants (None: of all), in its order.
+        """A page of such a statement: ``rows`` of its rows, in its order.
 
-        Only runs that began before ``until_s``, if it is given. ``after`` is tenant, start and job
-        id of the last row of the page before. Raises UnreachableError (SW-DATABASE-DOWN) if
-        PostgreSQL takes too long.
+        Only runs that began before ``until_s``, and runs of ``accounts``, where these are given.
+        ``after`` is account, start and job id of the last row of the page before. Raises
+        UnreachableError (SW-DATABASE-DOWN) if PostgreSQL takes too long.
         """
-        page = queries.statement_page_of(self._cluster, tenants, since_s, after, until_s).limit(
-            rows
+        page = queries.statement_page_of(
+            self._cluster, tenant, since_s, after, until_s, accounts=accounts
         )
         with reading(self._engine) as connection:
             connection.execute(text(f"SET LOCAL statement_timeout = {_PAGE_DEADLINE_MS}"))

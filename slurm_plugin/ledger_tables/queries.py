@@ -79,9 +79,17 @@ def reservation(row: Any) -> Reservation:
 
 
 def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
-    """Select runs with their open reservations and booked amounts, for ``statement_row``."""
+    """Select runs with their open reservations and booked amounts, for ``statement_row``.
+
+    Of a tenant, those of its account and those that it pays for; None: all.
+    """
     query = _statement(cluster, since_s)
-    return query if tenant is None else query.where(runs.c.tenant == tenant)
+    return query if tenant is None else query.where(_concerns(tenant))
+
+
+def _concerns(tenant: str) -> ColumnElement[bool]:
+    """Return whether a run is one of the tenant's account, or the tenant pays for it."""
+    return or_(runs.c.tenant == tenant, _PAYER.in_((tenant,)))
 
 
 def open_paid_by(cluster: str, payer: str) -> Select[Any]:
@@ -115,19 +123,21 @@ def settled_use_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
 
 def statement_page_of(
     cluster: str,
-    tenants: Collection[str] | None,
+    tenant: str | None,
     since_s: int,
     after: tuple[str, int, int] | None,
     until_s: int | None,
+    *,
+    accounts: Collection[str] | None,
 ) -> Select[Any]:
-    """Select the same for these tenants (None: all), after the run with that tenant, start, job,
-    of runs that began before ``until_s`` (None: whenever).
+    """Select the same of runs of these accounts (None: all), after the run with that account,
+    start, job, of runs that began before ``until_s`` (None: whenever).
     """
-    query = _statement(cluster, since_s)
+    query = statement_of(cluster, tenant, since_s)
     if until_s is not None:
         query = query.where(runs.c.start_s < until_s)
-    if tenants is not None:
-        query = query.where(runs.c.tenant.in_(tenants))
+    if accounts is not None:
+        query = query.where(runs.c.tenant.in_(accounts))
     if after is not None:
         query = query.where(tuple_(*_STATEMENT_ORDER) > tuple_(*after))
     return query

@@ -265,7 +265,7 @@ def test_a_run_is_named_by_the_service_of_its_array(ledger: Ledger):
     }
     assert ledger.audit.used_of_budget("nlp", 0, 110) == 10_000
     ledger.generations.record([a_generation(814, "again")])
-    page = ledger.audit.statement_page({"vision"}, 0, 1000, None, 9)
+    page = ledger.audit.statement_page("vision", 0, 1000, None, 9)
     assert [row.service for row in page if row.run.task == "814_0"] == ["again"]
 
 
@@ -664,6 +664,24 @@ def paid_by_science(ledger: Ledger) -> Ledger:
     ledger.budgets.enter(an_adjustment(5000, "science"), None)
     ledger.budgets.enter(a_roll(0, 1000, "science"), None)
     return ledger
+
+
+def test_a_tenant_s_statement_shows_what_its_budget_paid_for(paid_by_science: Ledger):
+    students, own = a_run(3, "students", "science"), a_run(4, "science")
+    paid_by_science.charges.post([reserve(students), reserve(own)])
+    paid_by_science.charges.post([settle(students, 10), settle(own, 20)])
+    audit = paid_by_science.audit
+    rows = audit.statement("science", 0, 130).rows
+    assert {row.run.key.job_id for row in rows} == {1, 3, 4}
+    used = sum(row.used_millislice_s for row in rows)
+    assert used == audit.used_of_budget("science", 0, 130) == 60_000
+    # The account's own statement has the run, too, whoever paid.
+    assert [row.run.key.job_id for row in audit.statement("students", 0, 130).rows] == [3]
+    assert audit.statement_page("science", 0, 130, None, 9) == rows
+    (last,) = audit.statement_page("science", 0, 130, ("students", 0, 0), 1)
+    assert last.run.tenant == "students"
+    page = audit.statement_page("science", 0, 130, None, 9, accounts={"science", "nlp"})
+    assert [row.run.tenant for row in page] == ["science"]
 
 
 def test_a_statement_of_a_payer_adds_up_to_what_its_balances_say_was_ever_used(

@@ -152,6 +152,17 @@ async def test_a_statement_shows_own_tenants_only(reads: Reads):
     assert (await ask(reads, StatementRequest(), replace(ALICE, tenants=frozenset())))["rows"] == []
 
 
+async def test_a_statement_has_what_the_tenant_pays_for_of_accounts_that_the_user_may_read(
+    reads: Reads,
+):
+    request = StatementRequest(tenant="lab")
+    everything = await ask(reads, request, ROOT)
+    assert [row["run"]["key"]["job_id"] for row in everything["rows"]] == [2, 1, 3]
+    member = replace(ALICE, tenants=frozenset({"lab", "vision"}))
+    mine = await ask(reads, request, member)
+    assert [row["run"]["key"]["job_id"] for row in mine["rows"]] == [1, 3]
+
+
 async def test_a_long_statement_comes_in_pages(reads: Reads, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
     found, more, pages = [], None, 0
@@ -221,7 +232,8 @@ async def test_tenants_of_others_can_not_be_told_from_none(reads: Reads, request
 
 async def test_members_of_the_account_above_do_not_see_what_is_below(reads: Reads):
     head = Principal(61009, "head", frozenset({"lab"}))
-    assert (await ask(reads, StatementRequest(), head))["rows"] == []
+    for request in (StatementRequest(), StatementRequest(tenant="lab")):
+        assert (await ask(reads, request, head))["rows"] == []
     assert isinstance(await refusal(reads, StatementRequest(tenant="nlp"), head), InvalidInputError)
 
 

@@ -843,7 +843,7 @@ def test_the_statement_of_a_parent_names_the_tenants_below_that_have_runs(
     assert said("ledger", "statement", "physics") == "No runs.\n"
     monkeypatch.setattr(FakeLedger, "charged_tenants", lambda _: frozenset({"bio", "optics"}))
     assert said("ledger", "statement", "physics") == (
-        "No runs.\nTenants below it have runs, which their own statements show: optics."
+        "No runs.\nTenants below it have runs, all of which their own statements show: optics."
         " For example: slicewise ledger statement optics\n"
     )
     assert "below" not in said("ledger", "statement", "bio")

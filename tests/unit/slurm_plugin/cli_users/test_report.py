@@ -191,6 +191,16 @@ def test_an_hour_that_two_months_share_is_of_the_later_one(
     assert found.times_s[0] == begin_s - 1800
 
 
+def test_a_tenant_s_report_has_no_run_of_an_account_that_it_pays_for(
+    source: OctoberSource, monkeypatch: pytest.MonkeyPatch
+):
+    own, everyone = source.statement("vision", BEGIN_S), source.statement(None, BEGIN_S)
+    monkeypatch.setattr(source, "statement", lambda *_: everyone)
+    (found,) = facts_of(source, "vision").tenants
+    assert found.charged is not None
+    assert (found.name, found.charged.runs) == ("vision", own[0].totals[0].runs)
+
+
 def test_a_tenant_s_report_has_only_it(said: Said, source: OctoberSource, tmp_path: Path):
     file = tmp_path / "vision.html"
     said("report", "--tenant", "vision", "--out", str(file))
