@@ -43,7 +43,8 @@ and 500 for a fault of the daemon. The header `X-Request-Id` of an answer is the
 which the daemon's [log](log-events.md) has the question.
 
 [openapi.json](openapi.json) describes requests and answers for programs (OpenAPI 3.1). Newer
-versions may add fields to answers under `/v1/`.
+versions may add fields to answers under `/v1/`: ignore those that you do not know, as the launcher
+and the commands do.
 """
 
 
@@ -82,9 +83,25 @@ def document() -> str:
         "info": {"title": "Slicewise's daemon", "version": "1"},
         "servers": [{"url": "http://localhost", "description": "run_dir/user.sock"}],
         "paths": paths,
-        "components": {"schemas": dict(sorted({**schemas["$defs"], **_of_queries()}.items()))},
+        "components": {
+            "schemas": dict(sorted({**_open(schemas["$defs"]), **_of_queries()}.items()))
+        },
     }
     return json.dumps(found, indent=1) + "\n"
+
+
+def _open(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same schemas, of which those of answers, and of what answers hold, allow further keys."""
+    answers = dict.fromkeys((*(answer_of(kind) for kind in requests()), FailureAnswer))
+    _, found = models_json_schema(
+        [(one, "validation") for one in answers], ref_template=_IN_A_MODEL
+    )
+    return {
+        name: {key: value for key, value in one.items() if key != "additionalProperties"}
+        if name in found["$defs"]
+        else one
+        for name, one in schemas.items()
+    }
 
 
 def _operation(kind: type[Request]) -> Mapping[str, Any]:

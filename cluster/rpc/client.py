@@ -22,10 +22,11 @@ from cluster.rpc.exchange import UnsentError, exchange
 from cluster.rpc.message import (
     Answered,
     Asks,
-    FailureAnswer,
     Request,
     acting_target,
     answer_of,
+    failure_in,
+    read_answer,
 )
 from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.settings.file import DaemonSettings
@@ -103,7 +104,7 @@ class DaemonClient:
         assert isinstance(request, Request)  # noqa: S101 -- whatever asks is one
         answer = self._exchanged(place, request)
         try:
-            read = kind.model_validate_json(answer)
+            read = read_answer(kind, answer)
         except ValidationError:
             raise _failure(answer, kind.__name__) from None
         self._last = place
@@ -218,12 +219,11 @@ def _still_unsure(unsure: SlicewiseError, refused: SlicewiseError) -> Unreachabl
 
 
 def _failure(answer: bytes, wanted: str) -> SlicewiseError:
-    try:
-        failure = FailureAnswer.model_validate_json(answer)
-    except ValidationError:
-        return OutsideError(
-            "SW-WIRE",
-            f"The daemon's answer can't be read as {wanted}.",
-            "Check that daemon and command have the same version.",
-        )
-    return InvalidInputError(failure.code, failure.message, failure.hint)
+    failure = failure_in(answer)
+    if failure is not None:
+        return InvalidInputError(failure.code, failure.message, failure.hint)
+    return OutsideError(
+        "SW-WIRE",
+        f"The daemon's answer can't be read as {wanted}.",
+        "Check that daemon and command have the same version.",
+    )

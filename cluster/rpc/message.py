@@ -28,7 +28,7 @@ launcher or the web server, and operators, which are root and SlurmUser.
 
 
 class Message(BaseModel):
-    """Base of all messages: frozen; an unknown key is an error on the way in."""
+    """Base of all messages: frozen; an unknown key is an error, save for who reads an answer."""
 
     # Each is built at its first use: a command uses two of some fifty.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -56,6 +56,32 @@ class FailureAnswer(Answer):
 
 
 Answered = TypeVar("Answered", bound=Message)
+
+
+def failure_in(answer: bytes) -> FailureAnswer | None:
+    """The failure that an answer says; None if it says none. Unknown keys are ignored.
+
+    Only ``ok`` tells a failure: the answer to a check has all its other keys, too.
+    """
+    try:
+        found = FailureAnswer.model_validate_json(answer, extra="ignore")
+    except ValidationError:
+        return None
+    return found if "ok" in found.model_fields_set else None
+
+
+def read_answer(kind: type[Answered], answer: bytes) -> Answered:
+    """Read what a daemon answers, which may be newer: keys that are not known are ignored.
+
+    Raises ValidationError for what is no such answer, as a failure is.
+    """
+    try:
+        return kind.model_validate_json(answer)
+    except ValidationError:
+        # Without its unknown keys a failure would be an answer of which all can be left out.
+        if failure_in(answer) is not None:
+            raise
+        return kind.model_validate_json(answer, extra="ignore")
 
 
 class Request(Message):

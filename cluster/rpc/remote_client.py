@@ -6,11 +6,9 @@ from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from itertools import count
 
-from pydantic import ValidationError
-
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.rpc.exchange import exchange
-from cluster.rpc.message import FailureAnswer
+from cluster.rpc.message import failure_in
 from cluster.rpc.messages import ANSWER_LIMIT
 from cluster.rpc.munge import Munge
 from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, SEALED_PATH, MessagePart, seal, unseal
@@ -76,9 +74,8 @@ def _refused(line: bytes) -> InvalidInputError | UnreachableError:
 
     A daemon that could not verify the asking user seals nothing, so anyone may have written this.
     """
-    try:
-        said = FailureAnswer.model_validate_json(line)
-    except ValidationError:
+    said = failure_in(line)
+    if said is None:
         return _no_daemon()
     if said.code == "SW-BUSY":
         return UnreachableError(

@@ -93,6 +93,15 @@ def test_the_wire_s_document_names_what_there_is(written: Mapping[str, str]):
         assert f" {path}\n" in written["wire-api.md"]
 
 
+def test_the_wire_s_document_lets_answers_have_further_keys_and_no_request(
+    written: Mapping[str, str],
+):
+    schemas = json.loads(written["openapi.json"])["components"]["schemas"]
+    is_closed = {name: one.get("additionalProperties") is False for name, one in schemas.items()}
+    assert not any(is_closed[name] for name in ("ViewAnswer", "TenantView", "FailureAnswer"))
+    assert is_closed["DesiredSlotsRequest"]
+
+
 def typed() -> Iterator[str]:
     """The commands of Slicewise in the blocks of README, the tutorial and the guides."""
     for page in (DOCS.parent / "README.md", *DOCS.glob("tutorial/*.md"), *DOCS.glob("how-to/*.md")):

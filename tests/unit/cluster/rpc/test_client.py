@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
+from pydantic import ValidationError
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.rpc import client
@@ -20,10 +21,12 @@ from cluster.rpc.exchange import UnsentError
 from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
 from cluster.rpc.message import Answered, Asks
 from cluster.rpc.messages import (
+    CheckRequest,
     DeleteRequest,
     DesiredSlotsRequest,
     ServiceReportRequest,
     StatusRequest,
+    SubmitAnswer,
     ViewRequest,
 )
 from cluster.rpc.read_messages import (
@@ -100,6 +103,40 @@ async def test_a_refusal_keeps_its_code_and_hint(tmp_path: Path):
     failure = b'{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":"Ask."}'
     with pytest.raises(InvalidInputError, match=r"No\. Ask\. \[SW-FORBIDDEN\]"):
         await ask(tmp_path, failure, DeleteRequest(array_job_id=814), "403 Forbidden")
+
+
+async def test_keys_of_an_answer_that_are_not_known_are_ignored(tmp_path: Path):
+    """The daemon may be newer, at any depth of its answer."""
+    tenant = (
+        b'{"name":"vision","nominal_millislices":1,"in_use_millislices":2,'
+        b'"own_in_use_millislices":3,"new":{"er":4}}'
+    )
+    view = b'{"v":1,"observed_s":1,"complete":true,"services":[],"tenants":[%b],"more":5}' % tenant
+    answer, _ = await ask(tmp_path, view, ViewRequest())
+    assert [(one.name, one.own_in_use_millislices) for one in answer.tenants] == [("vision", 3)]
+    taken, _ = await ask(tmp_path, b'{"v":1,"released":[2],"code":"a","message":"b"}', WISH)
+    assert taken.released == (2,)
+    admitted = SubmitAnswer(action="admit", code="a").model_dump_json().encode()
+    check = CheckRequest(tenant="vision", directives=())
+    read, _ = await ask(tmp_path, admitted[:-1] + b',"new":1}', check)
+    assert read.action == "admit"
+
+
+def test_keys_of_a_request_that_are_not_known_are_refused_at_any_depth():
+    report = (
+        '{"tenant":"vision","name":"bert","in_flight":0,"queued":0,"held":0,"rate_per_s":0,'
+        '"wanted":1,"reason":""%s}'
+    )
+    news = '{"services":[%s]}'
+    ServiceReportRequest.model_validate_json(news % report % "")
+    with pytest.raises(ValidationError, match="new"):
+        ServiceReportRequest.model_validate_json(news % report % ',"new":1')
+
+
+async def test_a_failure_of_a_newer_daemon_keeps_its_code(tmp_path: Path):
+    failure = b'{"v":1,"ok":false,"code":"SW-FORBIDDEN","message":"No.","hint":"","new":1}'
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await ask(tmp_path, failure, WISH, "403 Forbidden")
 
 
 async def test_the_keys_of_a_large_site_are_read(tmp_path: Path):

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 from http_peer import sent
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
-from cluster.rpc.message import DoneAnswer, Request, requests
+from cluster.rpc.message import (
+    DoneAnswer,
+    Request,
+    answer_of,
+    failure_in,
+    read_answer,
+    requests,
+)
 from cluster.rpc.messages import (
     CheckRequest,
     DesiredSlotsAnswer,
@@ -403,3 +410,14 @@ async def test_for_a_user_nothing_is_changed_and_no_program_is_asked_for(
     else:
         await asked.routes.answer(Asked(kind.method, target, b"", WEB))
         assert reached == [kind]
+
+
+@pytest.mark.parametrize("new", ["", ',"new":1'])
+@pytest.mark.parametrize("kind", requests(), ids=lambda kind: kind.__name__)
+def test_a_failure_is_no_answer_to_any_request(kind: type[Request], new: str):
+    failure = f'{{"v":1,"ok":false,"code":"SW-BUSY","message":"No.","hint":""{new}}}'.encode()
+    with pytest.raises(ValidationError):
+        read_answer(answer_of(kind), failure)
+    found = failure_in(failure)
+    assert found is not None
+    assert found.code == "SW-BUSY"
