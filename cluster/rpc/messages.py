@@ -361,8 +361,9 @@ class ViewAnswer(Answer):
         observed_s: Unix seconds of the look at Slurm.
         complete: False means that the receiver must not act.
         news: the launcher's recent reports of these services; not sent to the launcher.
-        asked: number of the last request for an array's slots that was taken, by array job id; only
-            in answer to ``NumberedViewRequest``.
+        asked: by array job id, the number of the last request for the array's slots that the daemon
+            took; of an array of which it has taken none yet, a number that no request had. Only in
+            answer to ``NumberedViewRequest``.
     """
 
     observed_s: float
@@ -381,9 +382,10 @@ class ViewRequest(Request, Asks[ViewAnswer], get="view"):
 
 
 class NumberedViewRequest(Request, Asks[ViewAnswer], get="numbered_view", asker="launcher"):
-    """The launcher asks for the view, and which requests for slots were taken before it.
+    """The launcher asks for the view, with the number of each array's last request for slots.
 
-    A request of its own, since a launcher of an earlier version can't read the numbers.
+    The numbers are in ``asked``. It is a request of its own, since a launcher of an earlier version
+    refuses an answer that has them.
     """
 
 
@@ -414,8 +416,10 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
     """
     avoid: tuple[NodeName, ...] | None = Field(None, max_length=MOST_AVOIDED)
     after: int | None = None
-    """The array's number in ``asked`` of the view on which the launcher decided. The request is
-    refused (SW-SERVICE-OVERTAKEN) if another one was taken since. None: it is never refused so.
+    """Number of the last request for this array's slots that the daemon had taken when the launcher
+    looked to decide this one: the array's in ``asked`` of that view. If the daemon has taken
+    another one since, it refuses this one (SW-SERVICE-OVERTAKEN). None, as from a launcher of an
+    earlier version: it is never refused so.
     """
 
 

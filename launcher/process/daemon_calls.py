@@ -46,7 +46,8 @@ class DaemonCalls:
     ) -> DesiredSlotsAnswer:
         """Let these slots of a service run and hold every other one; show the note to its users.
 
-        ``after`` is the array's number in ``asked`` of the view; None with a daemon of an earlier
+        ``after`` is the number of the last request for these slots that the daemon had taken when
+        the launcher looked: the array's in ``asked`` of the view. None with a daemon of an earlier
         version, which shows none.
         """
         return await self._daemon.ask(

@@ -192,7 +192,12 @@ async def _ask_daemon(daemon: Daemon, turning: "_Turning", first: frozenset[str]
 
 @dataclass
 class _Turning:
-    """The results of a turn that is still asking the daemon."""
+    """The results of a turn that is still asking the daemon.
+
+    Attributes:
+        asked: by array, the number of the last request for its slots that the daemon had taken when
+            the turn looked.
+    """
 
     state: dict[str, ServiceState]
     plan: TurnPlan

@@ -119,6 +119,8 @@ class ClusterState:
         self.kept_back: Mapping[int, frozenset[int]] = {}
         # No number is one that another daemon has given, or this one before it started anew.
         self._numbers = count(int(time.time() * 1e6))
+        # By array: the number of the last request for its slots that was taken, shown to the
+        # launcher as ``asked``; one that no request had if none was taken yet.
         self.asked: Mapping[int, int] = {}
         own = settings.daemon
         pace = Pace(own.sync_interval_s, own.rest_interval_s, own.requests_per_min)
@@ -259,10 +261,11 @@ class ClusterState:
 
         ``run`` are the slots to run. Slots that are released now start on a node in ``avoid`` only
         if they find no other one soon; its first nodes matter most. ``note`` is shown with the
-        service unless the quota check has a note of its own. ``after`` is the number of ``asked``
-        that the launcher knew when it decided; None: it sends none. Raises InvalidInputError
-        (SW-SERVICE-UNKNOWN, SW-SERVICE-OVERTAKEN if another request was taken since), and
-        UnreachableError (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
+        service unless the quota check has a note of its own. ``after`` is the number of the last
+        request for these slots that the view showed on which the launcher decided this one; None:
+        an earlier version sends none. Raises InvalidInputError (SW-SERVICE-UNKNOWN,
+        SW-SERVICE-OVERTAKEN if another request was taken since), and UnreachableError
+        (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
         self.hear()
         # The launcher waits for a look that shows what it has asked for.
@@ -386,7 +389,10 @@ class ClusterState:
             )
 
     def _require_newest(self, array_job_id: int, after: int | None) -> None:
-        """Refuse a request that comes after another one that was taken since it was decided."""
+        """Refuse a request if another one for the array was taken since it was decided.
+
+        ``after`` is the number of the last one that was known then; None: that is not known.
+        """
         if after is not None and after != self.asked.get(array_job_id):
             raise InvalidInputError(
                 "SW-SERVICE-OVERTAKEN",
