@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from jobs_as_users import Users
+from jobs_as_users import Outcome, Users
 from quotas import until_in_force
-from waiting import until_is
+from waiting import until, until_is
 
 from sandbox.cluster import Sandbox
 
@@ -131,7 +131,13 @@ def test_a_job_beside_preempts_nobody(users: Users, qos: tuple[str, ...]) -> Non
     users.slicewise("tenant-quota", "set", "nlp", "--nominal", "1", "--borrowing-limit", "4")
     until_in_force(users.sandbox, "vision", "nlp")
     borrowed = ("--nodelist=gpu01", "--qos=slicewise-borrowed", GPU)
-    (job,) = users.submit("bob", "sbatch", *borrowed, script=LASTING).jobs
+
+    def is_lent() -> Outcome | None:
+        """What he may borrow is lent at the daemon's next look: before, his job is refused."""
+        outcome = users.submit("bob", "sbatch", *borrowed, script=LASTING)
+        return outcome if outcome.status == 0 else None
+
+    (job,) = until(is_lent).jobs
     until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
     greedy = ("--partition=cpu", "--nodelist=gpu01", "--ntasks-per-node=16", *qos)
     (hog,) = users.submit("alice", "sbatch", *greedy, script=LASTING).jobs
