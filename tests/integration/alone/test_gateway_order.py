@@ -17,6 +17,8 @@ pytestmark = pytest.mark.integration
 
 FRAME_S = 4.0
 """Time enough for five requests to come one after another, on a busy machine."""
+TRIES = 5
+"""Until all that is to come in a frame has come in it."""
 _APART_S = 0.2
 """So much younger is each: on a busy machine tens of milliseconds may go by between HAProxy's look
 at the clock for one and its place in the queue."""
@@ -61,17 +63,20 @@ class Arrivals:
         self._gateway, self._replica, self._ask = gateway, replica, ask
         self._asked: list[asyncio.Task[object]] = []
 
-    async def come(self, *numbers: int) -> None:
+    async def come(self, *numbers: int) -> bool:
+        """Whether all of them came in one frame: on a machine that stalls they may not."""
+        begun = time.time() // FRAME_S
         for number in numbers:
             waiting = len(self._asked)
             self._asked.append(asyncio.ensure_future(self._ask(number)))
             await eventually(lambda n=waiting: self._gateway.waits(Load(1, n)))
             await asyncio.sleep(_APART_S)
+        return time.time() // FRAME_S == begun
 
     async def end(self) -> list[int]:
         """In which order the replica got them: their answers may overtake each other."""
         await asyncio.gather(*self._asked)
-        assert await self._gateway.waits(Load())
+        await eventually(lambda: self._gateway.waits(Load()))
         return self._replica.numbers
 
 
@@ -93,15 +98,19 @@ async def test_beyond_what_is_in_time_the_newest_goes_first_frame_by_frame(
     await gateway.set_replicas((replica, ServerMode.READY), concurrency=1, in_time=2)
     async with protocol(gateway) as ask:
         await ask(0)  # connecting may take its time
-        replica.numbers.clear()
-        replica.pause()
-        arrivals = Arrivals(gateway, replica, ask)
-        await frame(0.3)
-        await arrivals.come(0, 1, 2, 3, 4)
-        await frame(0.0)
-        await arrivals.come(5, 6)
-        replica.go_on()
-        assert await arrivals.end() == [0, 4, 3, 1, 2, 6, 5]
+        for _ in range(TRIES):
+            replica.numbers.clear()
+            replica.pause()
+            arrivals = Arrivals(gateway, replica, ask)
+            await frame(0.3)
+            came = [await arrivals.come(0, 1, 2, 3, 4)]
+            await frame(0.0)
+            came.append(await arrivals.come(5, 6))
+            replica.go_on()
+            served = await arrivals.end()
+            if all(came):
+                break
+        assert (came, served) == ([True, True], [0, 4, 3, 1, 2, 6, 5])
 
 
 @PROTOCOLS
