@@ -293,6 +293,11 @@ class Harness:
     async def load(self) -> Load:
         return load_of((await self.runtime.observe()).backend_of("t/a"))
 
+    async def has_counted(self, wanted: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether those are the answers and errors of the replicas that have answered, by port."""
+        lines = (await self.runtime.observe()).backends["pool1"].servers
+        return wanted == {one.port: (one.answers, one.errors) for one in lines if one.answers}
+
     async def waits(self, load: Load) -> bool:
         """Whether that is in flight, queued, held now."""
         now = await self.load()
