@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
+from waiting import until
 
 WINDOW_S = 0.3
+"""At least: on a machine that stalls a window lasts until something is answered in it."""
 MOST_WINDOWS = 5
 _STABLE = 0.1
 """By how much three windows in a row may differ from their mean."""
@@ -153,6 +155,7 @@ def measure(measured: Measured, client: Client, goes_on: Callable[[], bool] | No
     while True:
         before = measured.answers
         time.sleep(WINDOW_S)
+        until(lambda before=before: measured.answers > before)
         measured.windows.append(measured.answers - before)
         measured.counted.append(client.statistics())
         if goes_on is not None:
