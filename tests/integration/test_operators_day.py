@@ -90,7 +90,7 @@ def doctor(sandbox: Sandbox, *words: str, **variables: str) -> "subprocess.Compl
 
 def test_the_doctor_has_nothing_to_mend_on_a_good_site(sandbox: Sandbox):
     # Right after a module before this one the daemon may still put limits back.
-    until_is(lambda: diagnosed(sandbox), (0, {}), 20)
+    until_is(lambda: diagnosed(sandbox), (0, {}))
     assert "nothing to mend" in doctor(sandbox).stdout
     assert doctor(sandbox, "--fix").stdout == "# nothing to mend\n"
 
@@ -156,7 +156,7 @@ def test_the_doctor_finds_what_slurm_has_otherwise(sandbox: Sandbox):
     try:
         site.write_text(SPOILT_CONF)
         sandbox.run("slurm", ("scontrol", "reconfigure"))
-        until_is(lambda: set(diagnosed(sandbox, "--section", "slurm")[1]), wanted, 20)
+        until_is(lambda: set(diagnosed(sandbox, "--section", "slurm")[1]), wanted)
         fixes = doctor(sandbox, "--fix").stdout
         assert {"KillWait=30", "RequeueExitHold=99,187", "PreemptMode=REQUEUE"} <= set(
             fixes.splitlines()
@@ -164,7 +164,7 @@ def test_the_doctor_finds_what_slurm_has_otherwise(sandbox: Sandbox):
     finally:
         site.write_text(before)
         sandbox.run("slurm", ("scontrol", "reconfigure"))
-    until_is(lambda: diagnosed(sandbox, "--section", "slurm"), (0, {}), 20)
+    until_is(lambda: diagnosed(sandbox, "--section", "slurm"), (0, {}))
 
 
 def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
@@ -187,7 +187,7 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
     assert set(found) == {f"SW-{word}" for word in down}
     assert "database-url has mode 0644" in found["SW-FILE-OPEN"]
     back = ("--section", "daemon", "--section", "gateway", "--section", "host")
-    until_is(lambda: diagnosed(sandbox, *back), (0, {}), 60)
+    until_is(lambda: diagnosed(sandbox, *back), (0, {}))
 
     # Of settings that Slurm, the daemon and the gateway do not have.
     text = layout.settings_file.read_text()
