@@ -34,7 +34,7 @@ class Queue:
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
-    def submit(self, user: str, *options: str, job_class: str = "normal", runs_s: int = 120) -> int:
+    def submit(self, user: str, *options: str, job_class: str = "normal", runs_s: int = 280) -> int:
         script = f"#!/bin/bash\n#SLICEWISE class={job_class}\nsleep {runs_s}\n"
         return int(self.sandbox.run(user, (*RARE, *options), input=script).stdout)
 
@@ -106,11 +106,12 @@ def queue(settled: Queue) -> Iterator[Queue]:
 def test_it_grows_from_submit_on_while_a_job_waits_and_a_restart_writes_nothing_again(
     queue: Queue,
 ) -> None:
-    running = queue.submit("bob", runs_s=280)
+    running = queue.submit("bob")
     until(lambda: queue.is_running(running))
     began_s = time.monotonic()
-    low = queue.submit("alice", job_class="low")
+    # The high one first: the other has not waited for longer, however late it comes.
     high = queue.submit("bob", job_class="high")
+    low = queue.submit("alice", job_class="low")
     until(lambda: {low, high} <= queue.site_factors().keys())
     at_first = queue.site_factors()
     # However long the machine has taken until here: as much as it has waited, and no more.
