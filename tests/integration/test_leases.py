@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from effort import is_nightly
 from quotas import until_in_force
+from second_witness import accounted_runs
 from service_status import status
 from steady_load import SteadyLoad
 from waiting import until
@@ -262,23 +263,28 @@ def test_nothing_runs_into_a_reservation_and_beside_it_leases_are_extended(
 
 def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased) -> None:
     """As in a repartition, in which Slicewise reserves the GPU's node."""
-    node, _, _ = leased.a_run()[1]
-    job_ids = frozenset(int(job_id) for (job_id,) in leased.squeue("%A", "running"))
+    node, start_s, _ = leased.a_run()[1]
+    (job_id,) = (int(job_id) for (job_id,) in leased.squeue("%A", "running"))
     daemon = DaemonClient(load_settings(leased.sandbox.layout.settings_file).daemon)
     name = "reservationname=slicewise_recut_0"
     what = ("flags=maint,ignore_jobs", "users=root", "duration=5", f"nodes={node}")
     leased.sandbox.run("root", ("scontrol", "create", "reservation", name, "starttime=now", *what))
 
-    nodes: list[set[str]] = []
-
     def has_left() -> bool:
-        daemon.call(EvictRequest(job_ids=tuple(sorted(job_ids)), why="its GPU is cut anew"))
-        nodes.append({where for where, _, _ in leased.runs().values()})
-        return bool(nodes[-1]) and node not in nodes[-1]
+        daemon.call(EvictRequest(job_ids=(job_id,), why="its GPU is cut anew"))
+        nodes = {where for where, _, _ in leased.runs().values()}
+        return bool(nodes) and node not in nodes
+
+    def ended_s() -> int | None:
+        """As accounting has it: a look at both at the same time may come too late."""
+        runs = accounted_runs(leased.sandbox)
+        mine = (one.end_s for one in runs if one.job_id == job_id and one.start_s >= start_s)
+        return next(mine, None)
 
     try:
         assert leased.while_asked(partial(until, has_left)).failed == []
-        assert any(len(both) == 2 for both in nodes), "a successor first"
+        successors_s = min(start_s for _, start_s, _ in leased.runs().values())
+        assert successors_s < until(ended_s), "a successor first"
         assert not any("reservation" in why for why in leased.whys())
     finally:
         leased.sandbox.run("root", ("scontrol", "delete", name))
@@ -301,10 +307,11 @@ def test_a_bigger_job_starts_when_slurm_has_planned_it(leased: Leased) -> None:
 
 
 def test_a_slot_whose_task_was_cancelled_comes_back(leased: Leased) -> None:
-    task, _ = leased.a_run()
+    task, run = leased.a_run()
     index = int(task.partition("_")[2])
+    # It runs no more when the command ends, and is cancelled until the daemon has looked.
     leased.sandbox.run("bob", ("scancel", task))
-    until(lambda: leased.states().get(index) == "CANCELLED")
+    assert leased.runs().get(task) != run
     until(lambda: leased.states().get(index) in {"PENDING", "RUNNING"})
     until(leased.runs)
 
