@@ -104,7 +104,7 @@ def planted(sandbox: Sandbox, tenant: str) -> Planted:
     sandbox.run(user, ("slicewise", "service", "apply", str(file)))
     sandbox.run(user, ("slicewise", "key", "create", tenant, "--name", key, "--yes"))
     options = (f"--job-name={job}", f"--comment={comment}", "--gres=gpu:1g.10gb:1", "--parsable")
-    script = f"#!/bin/sh\necho {line}\nsleep 600\n"
+    script = f"#!/bin/sh\necho {line}\nsleep 3600\n"
     jobs = [
         sandbox.run(user, ("sbatch", *options), input=script).stdout.strip() for _ in range(JOBS)
     ]
@@ -423,9 +423,9 @@ async def test_without_scripts_a_user_logs_in_goes_round_and_logs_out(
         await opened.tab.get_by_role("button", name="Log in").click()
         await opened.tab.get_by_role("link", name="Queue").click()
         await opened.tab.get_by_role("link", name=tenants["nlp"].jobs[-1]).click()
-        assert "Job" in str(await opened.tab.locator("h1").text_content())
+        await opened.tab.locator("h1", has_text="Job").wait_for()
         await opened.tab.get_by_role("button", name="Log out").click()
-        assert opened.tab.url == f"{site.base}/login"
+        await opened.tab.wait_for_url(f"{site.base}/login")
         assert opened.troubles == []
         assert await opened.open("/cluster") == 401
 
