@@ -44,7 +44,7 @@ def lab(sandbox: Sandbox) -> Iterator[str]:
     own = (*job, f"--account={name}", f"--job-name={NAME}", f"--comment={NAME}")
     ran = sandbox.run("alice", (*own, "--wrap=true")).stdout.split(";")[0].strip()
     # Accounting leaves out of a window what came in its last seconds.
-    until(lambda: f"{ran}|COMPLETED" in ended(sandbox, name), 60)
+    until(lambda: f"{ran}|COMPLETED" in ended(sandbox, name))
     sandbox.run("alice", (*own, "--hold", "--wrap=true"))
     yield name
     sandbox.run("slurm", ("scancel", "-A", name))
