@@ -27,7 +27,7 @@ _KILL_S = 120
 """Slurm looks at time limits every 30 s, and gives jobs KillWait to end; then it starts others."""
 _WIDTH = 40
 """Characters of a column of squeue."""
-_SHORT_MINUTES, _SHORTEST_MINUTES = 2, 1
+_SHORT_MINUTES, _SHORTEST_MINUTES = 4, 1
 """The other jobs are submitted, seen and explained within the first. Then the second does."""
 
 
@@ -187,9 +187,19 @@ def test_the_overview_shows_users_own_tenants_and_top_why_a_job_waits(
         assert found.returncode in {0, 1, 9}, found.stderr
         return json.loads(found.stdout)
 
-    until(lambda: job in {one["job"] for one in overview("alice")["waiting"]})
-    own, whole, others = overview("alice"), overview("root"), overview("bob")
-    (seat,) = [one for gpu in own["gpus"] for one in gpu["instances"] if one["job"] == running]
+    def seats(found: dict[str, Any]) -> list[dict[str, Any]]:
+        """Instances that the job has which runs."""
+        instances = (one for gpu in found["gpus"] for one in gpu["instances"])
+        return [one for one in instances if one["job"] == running]
+
+    def both_seen() -> dict[str, Any]:
+        found = overview("alice")
+        waits = job in {one["job"] for one in found["waiting"]}
+        return found if waits and seats(found) else {}
+
+    own = until(both_seen)
+    whole, others = overview("root"), overview("bob")
+    (seat,) = seats(own)
     assert (seat["tenant"], seat["gres_type"]) == (lab.name, "1g.10gb")
     for answer in (own, whole):
         (tenant,) = [one for one in answer["tenants"] if one["name"] == lab.name]
