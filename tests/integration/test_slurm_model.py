@@ -25,6 +25,7 @@ OWN, LOAN = "model_own", "model_loan"
 EXPIRES_S = 5.0
 """AuthInfo=cred_expire of the sandbox."""
 SETTLED_S = 20.0
+"""By the model's clock."""
 SCHEDULING = Scheduling(
     interval_s=0.0,
     backfill_s=1.0,
@@ -125,7 +126,7 @@ class Pair:
             return _shown(one for one in jobs if (one.array_job_id or one.job_id) in own)
 
         try:
-            shown = await until_done(seen, lambda now: now == expected, SETTLED_S)
+            shown = await until_done(seen, lambda now: now == expected)
         except AssertionError:
             assert await seen() == expected
             raise
@@ -218,7 +219,7 @@ async def test_a_queue_waits_as_long_as_in_the_model(slurm: CommandSlurm, sandbo
         jobs = {one.job_id: one for one in await slurm.jobs() if one.job_id in asked}
         return {number: one for number, one in jobs.items() if one.state is JobState.ENDED}
 
-    really = await until_done(ended, lambda now: len(now) == len(asked), 90.0)
+    really = await until_done(ended, lambda now: len(now) == len(asked), 240.0)
     runs_s = {
         number: float((one.end_s or 0) - (one.start_s or 0)) for number, one in really.items()
     }
