@@ -53,6 +53,7 @@ return slurm.SUCCESS
 """
 SUBMIT = """
 for n in $(seq {count}); do
+    while [ $n -gt $(({count} / 2)) ] && [ ! -e {has_failed} ]; do sleep 0.05; done
     gres=gpu:1g.10gb:1; [ $((n % 5)) = 0 ] && gres=gpu:auto:1
     sbatch --parsable --output=/dev/null --time=10 --gres=$gres --wrap='sleep 600' || true
 done
@@ -290,19 +291,25 @@ def test_a_stream_of_submissions(world: World, watch: Watch, failure: Failure) -
     log = world.sandbox.layout.log / "slurmctld.log"
     logged = log.stat().st_size
     called = len(world.durations())
-    loop = SUBMIT.format(count=SUBMISSIONS // STREAMS)
+    # The second half waits for the failure, however long the machine takes to make it.
+    has_failed = world.sandbox.layout.home / world.sandbox.state.users["alice"].name / "has-failed"
+    loop = SUBMIT.format(count=SUBMISSIONS // STREAMS, has_failed=has_failed)
     streams = [
         world.sandbox.popen("alice", ("bash", "-c", loop), stdout=-1, stderr=-1)
         for _ in range(STREAMS)
     ]
     until(lambda: len(world.durations()) >= called + FAILS_AFTER)
     failed_s, failed = time.time(), log.stat().st_size
-    recover = failure(world)
+    try:
+        recover = failure(world)
+    finally:
+        has_failed.touch()
     try:
         outputs = [stream.communicate(timeout=120) for stream in streams]
     finally:
         ended_s = time.time()
         asked = unanswered(log, failed)
+        has_failed.unlink()
         recover()
     recovered_s = time.monotonic()
     accepted = [line for out, _ in outputs for line in out.split()]
