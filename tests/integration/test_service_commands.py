@@ -208,7 +208,7 @@ def test_a_roll_over_whose_replica_fails_is_aborted_and_the_one_before_stays(ser
     assert done.returncode == 1
     assert f"and {before} before it stays: " in done.stderr
     assert "was aborted after a failed start" in done.stderr
-    assert service.arrays() == [before]
+    until_is(service.arrays, [before])
     assert not service.status()["is_scaled"]
     service.asks()
 
