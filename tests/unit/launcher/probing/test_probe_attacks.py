@@ -34,8 +34,10 @@ STALL_S = 0.2
 """Of its own time that the launcher's loop may give to one answer. Real ones take 1 ms; the worst
 took 0.1 s beside others.
 """
-MOST_OF_ALL = 0.2
-"""Of the loop's time that one replica may take, however often it is asked."""
+MOST_OF_ALL = 0.5
+"""Of the loop's time that one replica may take, however often it is asked. The worst took 0.33 on
+a slow machine; without bounds it takes 0.95.
+"""
 
 
 def answer(body: bytes, *headers: bytes) -> bytes:

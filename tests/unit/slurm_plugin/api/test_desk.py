@@ -413,7 +413,7 @@ async def test_for_a_user_nothing_is_changed_and_no_program_is_asked_for(
 
 
 @pytest.mark.parametrize("new", ["", ',"new":1'])
-@pytest.mark.parametrize("kind", requests(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", tuple(requests()), ids=lambda kind: kind.__name__)
 def test_a_failure_is_no_answer_to_any_request(kind: type[Request], new: str):
     failure = f'{{"v":1,"ok":false,"code":"SW-BUSY","message":"No.","hint":""{new}}}'.encode()
     with pytest.raises(ValidationError):
