@@ -298,6 +298,13 @@ class Harness:
         lines = (await self.runtime.observe()).backends["pool1"].servers
         return wanted == {one.port: (one.answers, one.errors) for one in lines if one.answers}
 
+    async def is_draining(self, replica: "Replica | ReplicaProcess") -> bool:
+        """Whether the replica drains, with one request in flight: known, after a reload, once the
+        process that was replaced has answered.
+        """
+        shown = (await self.runtime.observe()).backends["pool1"].server_of(replica.endpoint)
+        return shown is not None and (shown.mode, shown.in_flight) == (ServerMode.DRAIN, 1)
+
     async def waits(self, load: Load) -> bool:
         """Whether that is in flight, queued, held now."""
         now = await self.load()

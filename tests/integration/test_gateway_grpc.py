@@ -225,14 +225,7 @@ async def test_a_stream_outlives_its_replicas_drain_and_a_reload(gateway: Harnes
         assert await _echo(stream, "2") == "2"
         await gateway.set_replicas((two, ServerMode.READY))
         assert await asked(gateway) == [str(two.port)]
-
-        async def is_drained() -> bool:
-            """Once the process that was replaced has answered."""
-            backend = (await gateway.runtime.observe()).backend_of("t/a")
-            shown = None if backend is None else backend.server_of(one.endpoint)
-            return shown is not None and (shown.mode, shown.in_flight) == (ServerMode.DRAIN, 1)
-
-        await eventually(is_drained)
+        await eventually(lambda: gateway.is_draining(one))
         assert await _echo(stream, "3") == "3"
         await stream.done_writing()
 

@@ -192,13 +192,7 @@ async def test_a_streamed_answer_outlives_drain_and_reload(gateway: Harness, rep
         await gateway.set_replicas((one, ServerMode.DRAIN), (two, ServerMode.READY))
         await gateway.reload()
         await gateway.set_replicas((two, ServerMode.READY))
-
-        async def is_drained() -> bool:
-            """Once the process that was replaced has answered."""
-            shown = (await gateway.runtime.observe()).backends["pool1"].server_of(one.endpoint)
-            return shown is not None and (shown.mode, shown.in_flight) == (ServerMode.DRAIN, 1)
-
-        await eventually(is_drained)
+        await eventually(lambda: gateway.is_draining(one))
         one.go_on()
         assert (await answer.read()).endswith(b"data: 11\n\n")
     await eventually(lambda: gateway.waits(Load()))
