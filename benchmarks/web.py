@@ -53,7 +53,7 @@ _SAMPLED_S = 0.5
 _PATIENCE_S = 30.0
 _LONGEST_LINE = 2**22
 """An event may have a whole table in one line."""
-_TURNS = "slicewise_turn_seconds"
+_TURNS = "slicewise_loop_duration_seconds"
 
 
 @dataclass(frozen=True)

@@ -52,12 +52,12 @@ class Board:
     rows: Mapping[str, tuple[Panel, ...]]
 
 
-_CLUSTER = {"cluster": "slicewise_leads"}
+_CLUSTER = {"cluster": "slicewise_is_leader"}
 _TENANT = {**_CLUSTER, "tenant": 'slicewise_tenant_nominal_millislices{cluster=~"$cluster"}'}
 _SERVICE = {
     **_CLUSTER,
-    "tenant": 'slicewise_service_wanted_replicas{cluster=~"$cluster"}',
-    "service": 'slicewise_service_wanted_replicas{cluster=~"$cluster",tenant=~"$tenant"}',
+    "tenant": 'slicewise_service_desired_replicas{cluster=~"$cluster"}',
+    "service": 'slicewise_service_desired_replicas{cluster=~"$cluster",tenant=~"$tenant"}',
 }
 _BY_SERVICE = "{{tenant}}/{{service}}"
 
@@ -80,11 +80,11 @@ CLUSTER = Board(
     _CLUSTER,
     {
         "Now": (
-            stat("Daemons that lead", "none", "sum(slicewise_leads{C})"),
-            stat("Launchers that lead", "none", "sum(slicewise_launcher_leads{C})"),
-            stat("HAProxy answers", "none", "max(slicewise_launcher_gateway_seen{C})"),
-            stat("Look at Slurm is old by", "s", "min(slicewise_view_age_seconds{C})"),
-            stat("Slices in use", "percentunit", "avg(cluster:slicewise_use:ratio{C})"),
+            stat("Daemons that lead", "none", "sum(slicewise_is_leader{C})"),
+            stat("Launchers that lead", "none", "sum(slicewise_launcher_is_leader{C})"),
+            stat("HAProxy answers", "none", "max(slicewise_launcher_gateway_up{C})"),
+            stat("Look at Slurm is old by", "s", "min(slicewise_slurm_view_age_seconds{C})"),
+            stat("Slices in use", "percentunit", "avg(cluster:slicewise_in_use:ratio{C})"),
             stat(
                 "Part of the tenants in time",
                 "percentunit",
@@ -95,7 +95,7 @@ CLUSTER = Board(
             Panel(
                 "In use",
                 "percentunit",
-                (("{{cluster}}", "cluster:slicewise_use:ratio{C}"),),
+                (("{{cluster}}", "cluster:slicewise_in_use:ratio{C}"),),
             ),
             Panel(
                 "Slices that tenants' own jobs hold",
@@ -129,7 +129,7 @@ CLUSTER = Board(
             Panel(
                 "Requests that wait for a replica",
                 "none",
-                ((_BY_SERVICE, "slicewise_service_waiting_requests{C}"),),
+                ((_BY_SERVICE, "slicewise_service_backlog_requests{C}"),),
             ),
         ),
         "What is wrong": (
@@ -163,18 +163,18 @@ TENANTS = Board(
     {
         "Quota": (
             Panel(
-                "In use, of what is guaranteed",
+                "In use, of the nominal",
                 "percentunit",
-                (("{{tenant}}", "tenant:slicewise_use:ratio{T}"),),
+                (("{{tenant}}", "tenant:slicewise_in_use:ratio{T}"),),
             ),
             Panel(
-                "Slices held, and the ceiling",
+                "Slices in use, and the limit",
                 "none",
                 (
-                    ("{{tenant}} holds", _held("in_use")),
-                    ("{{tenant}} may hold", _held("ceiling")),
-                    ("{{tenant}} guaranteed", _held("nominal")),
-                    ("{{tenant}} at most ever", _held("highest_ceiling")),
+                    ("{{tenant}} in use", _held("in_use")),
+                    ("{{tenant}} limit", _held("limit")),
+                    ("{{tenant}} nominal", _held("nominal")),
+                    ("{{tenant}} highest limit", _held("highest_limit")),
                 ),
             ),
             Panel(
@@ -206,7 +206,7 @@ TENANTS = Board(
                         (
                             "max by (tenant) (slicewise_tenant_budget_left_millislice_seconds{T})"
                             " / max by (tenant)"
-                            " (slicewise_tenant_budget_rule_millislice_seconds{T} > 0)"
+                            " (slicewise_tenant_budget_amount_millislice_seconds{T} > 0)"
                         ),
                     ),
                 ),
@@ -246,25 +246,31 @@ SERVICES = Board(
                 "Requests per second",
                 "reqps",
                 (
-                    (f"{_BY_SERVICE} answered", _per_s("answers")),
-                    (f"{_BY_SERVICE} failed", _per_s("errors")),
+                    (f"{_BY_SERVICE} answered", _per_s("responses")),
+                    (f"{_BY_SERVICE} failed", _per_s("failed_responses")),
                 ),
             ),
             Panel(
                 "Time of answers",
                 "s",
                 (
-                    (f"{_BY_SERVICE} 50 %", _service("p50_seconds")),
-                    (f"{_BY_SERVICE} 95 %", "service:slicewise_p95_seconds:max{S}"),
+                    (f"{_BY_SERVICE} 50 %", _service("response_p50_seconds")),
+                    (f"{_BY_SERVICE} 95 %", "service:slicewise_response_p95_seconds:max{S}"),
                 ),
             ),
             Panel(
                 "In time, and failed",
                 "percentunit",
                 (
-                    (f"{_BY_SERVICE} in time", _service("in_time_ratio")),
-                    (f"{_BY_SERVICE} failed, 1 h", "service:slicewise_errors:ratio_rate1h{S}"),
-                    (f"{_BY_SERVICE} failed, 6 h", "service:slicewise_errors:ratio_rate6h{S}"),
+                    (f"{_BY_SERVICE} in time", _service("objective_met_ratio")),
+                    (
+                        f"{_BY_SERVICE} failed, 1 h",
+                        "service:slicewise_failed_responses:ratio_rate1h{S}",
+                    ),
+                    (
+                        f"{_BY_SERVICE} failed, 6 h",
+                        "service:slicewise_failed_responses:ratio_rate6h{S}",
+                    ),
                 ),
             ),
         ),
@@ -273,7 +279,7 @@ SERVICES = Board(
                 "Replicas",
                 "none",
                 (
-                    (f"{_BY_SERVICE} wanted", _service("wanted_replicas")),
+                    (f"{_BY_SERVICE} wanted", _service("desired_replicas")),
                     (f"{_BY_SERVICE} ready", _service("ready_replicas")),
                 ),
             ),
@@ -281,9 +287,9 @@ SERVICES = Board(
                 "Requests",
                 "none",
                 (
-                    (f"{_BY_SERVICE} wait", _service("waiting_requests")),
+                    (f"{_BY_SERVICE} wait", _service("backlog_requests")),
                     (f"{_BY_SERVICE} in replicas", _service("in_flight_requests")),
-                    (f"{_BY_SERVICE} at once a replica", _service("concurrent_requests")),
+                    (f"{_BY_SERVICE} at once a replica", _service("concurrency_requests")),
                 ),
             ),
             Panel(
@@ -291,8 +297,8 @@ SERVICES = Board(
                 "none",
                 (
                     (f"{_BY_SERVICE} failed starts", _service("failed_starts")),
-                    (f"{_BY_SERVICE} doubted", _service("doubted_replicas")),
-                    (f"{_BY_SERVICE} replaced", _service("removed_replicas")),
+                    (f"{_BY_SERVICE} suspect", _service("suspect_replicas")),
+                    (f"{_BY_SERVICE} replaced", _service("failed_replicas")),
                     (
                         f"{_BY_SERVICE} cold starts in 1 h",
                         (
@@ -308,36 +314,39 @@ SERVICES = Board(
                 "Tokens per second",
                 "none",
                 (
-                    (f"{_BY_SERVICE} prompts", _per_s("prompt_tokens")),
-                    (f"{_BY_SERVICE} made", _per_s("output_tokens")),
+                    (f"{_BY_SERVICE} prompts", _per_s("engine_prompt_tokens")),
+                    (f"{_BY_SERVICE} made", _per_s("engine_output_tokens")),
                 ),
             ),
             Panel(
                 "Time of tokens",
                 "s",
                 (
-                    (f"{_BY_SERVICE} first, mean", _service("first_token_seconds")),
-                    (f"{_BY_SERVICE} first, 95 %", _service("first_token_p95_seconds")),
-                    (f"{_BY_SERVICE} next, mean", _service("output_token_seconds")),
+                    (f"{_BY_SERVICE} first, mean", _service("time_to_first_token_seconds")),
+                    (f"{_BY_SERVICE} first, 95 %", _service("time_to_first_token_p95_seconds")),
+                    (f"{_BY_SERVICE} next, mean", _service("time_per_output_token_seconds")),
                 ),
             ),
             Panel(
                 "Requests in servers",
                 "none",
                 (
-                    (f"{_BY_SERVICE} run", _service("server_running_requests")),
-                    (f"{_BY_SERVICE} wait", _service("server_waiting_requests")),
-                    (f"{_BY_SERVICE} set back per s", _per_s("preemptions")),
+                    (f"{_BY_SERVICE} run", _service("engine_running_requests")),
+                    (f"{_BY_SERVICE} wait", _service("engine_waiting_requests")),
+                    (f"{_BY_SERVICE} set back per s", _per_s("engine_preemptions")),
                 ),
             ),
             Panel(
                 "KV cache",
                 "percentunit",
                 (
-                    (f"{_BY_SERVICE} in use", _service("kv_cache_ratio")),
+                    (f"{_BY_SERVICE} in use", _service("engine_kv_cache_ratio")),
                     (
                         f"{_BY_SERVICE} hits",
-                        f"{_per_s('cache_hit_tokens')} / {_per_s('cache_lookup_tokens')}",
+                        (
+                            f"{_per_s('engine_prefix_cache_hit_tokens')}"
+                            f" / {_per_s('engine_prefix_cache_lookup_tokens')}"
+                        ),
                     ),
                 ),
                 width=12,
@@ -369,9 +378,10 @@ INTERNALS = Board(
                     (
                         "{{loop}}",
                         (
-                            "sum by (loop) (rate(slicewise_turn_seconds_sum{C}[$__rate_interval]))"
+                            "sum by (loop)"
+                            " (rate(slicewise_loop_duration_seconds_sum{C}[$__rate_interval]))"
                             " / sum by (loop)"
-                            " (rate(slicewise_turn_seconds_count{C}[$__rate_interval]))"
+                            " (rate(slicewise_loop_duration_seconds_count{C}[$__rate_interval]))"
                         ),
                     ),
                 ),
@@ -382,7 +392,7 @@ INTERNALS = Board(
                 (
                     (
                         "{{loop}}",
-                        "sum by (loop) (increase(slicewise_turn_failures_total{C}[10m]))",
+                        "sum by (loop) (increase(slicewise_loop_failures_total{C}[10m]))",
                     ),
                 ),
             ),
@@ -391,7 +401,7 @@ INTERNALS = Board(
                 "s",
                 (
                     ("{{instance}} set ahead by", "slicewise_clock_step_seconds{C}"),
-                    ("{{instance}} look", "slicewise_view_age_seconds{C}"),
+                    ("{{instance}} look", "slicewise_slurm_view_age_seconds{C}"),
                 ),
             ),
         ),
@@ -404,7 +414,7 @@ INTERNALS = Board(
                         "{{action}} {{code}}",
                         (
                             "sum by (action, code)"
-                            " (rate(slicewise_decisions_total{C}[$__rate_interval]))"
+                            " (rate(slicewise_admission_decisions_total{C}[$__rate_interval]))"
                         ),
                     ),
                 ),
@@ -417,7 +427,8 @@ INTERNALS = Board(
                         f"{100 * share:g} %",
                         (
                             f"histogram_quantile({share}, sum by (le)"
-                            " (rate(slicewise_decision_seconds_bucket{C}[$__rate_interval])))"
+                            " (rate(slicewise_admission_duration_seconds_bucket{C}"
+                            "[$__rate_interval])))"
                         ),
                     )
                     for share in (0.5, 0.99)
@@ -427,8 +438,11 @@ INTERNALS = Board(
                 "Workers that died, decisions not logged, in 1 h",
                 "none",
                 (
-                    ("died", "sum(increase(slicewise_worker_restarts_total{C}[1h]))"),
-                    ("not logged", "sum(increase(slicewise_dropped_reports_total{C}[1h]))"),
+                    ("died", "sum(increase(slicewise_admission_worker_restarts_total{C}[1h]))"),
+                    (
+                        "not logged",
+                        "sum(increase(slicewise_admission_unlogged_decisions_total{C}[1h]))",
+                    ),
                 ),
             ),
         ),
@@ -452,7 +466,10 @@ INTERNALS = Board(
                 (
                     (
                         "{{record}}",
-                        "sum by (record) (increase(slicewise_slurm_unreadable_total{C}[1h]))",
+                        (
+                            "sum by (record)"
+                            " (increase(slicewise_slurm_unreadable_values_total{C}[1h]))"
+                        ),
                     ),
                 ),
             ),
@@ -478,8 +495,9 @@ INTERNALS = Board(
                     (
                         "{{instance}}",
                         (
-                            "rate(slicewise_launcher_turn_seconds_sum{C}[$__rate_interval])"
-                            " / rate(slicewise_launcher_turn_seconds_count{C}[$__rate_interval])"
+                            "rate(slicewise_launcher_loop_duration_seconds_sum{C}[$__rate_interval])"
+                            " / rate(slicewise_launcher_loop_duration_seconds_count{C}"
+                            "[$__rate_interval])"
                         ),
                     ),
                 ),
@@ -490,7 +508,7 @@ INTERNALS = Board(
                 (
                     (
                         "{{code}}",
-                        "sum by (code) (increase(slicewise_launcher_turn_failures_total{C}[10m]))",
+                        "sum by (code) (increase(slicewise_launcher_loop_failures_total{C}[10m]))",
                     ),
                 ),
             ),

@@ -15,8 +15,8 @@ MetricKind = Literal["counter", "gauge", "histogram", "info", "summary"]
 LABELS: Mapping[str, str] = {
     "action": "`admit`, `pass` or `refuse`.",
     "adapter": "An adapter of the service, which has 32 at most.",
-    "code": "An [error code](errors.md) of Slicewise's, empty if there is none; of a turn of the "
-    "launcher also the name of a Python exception.",
+    "code": "An [error code](errors.md) of Slicewise's, empty if there is none; of a round of "
+    "the launcher also the name of a Python exception.",
     "command": "A command by which Slurm is asked: `squeue`, `sinfo`, `sprio`, `scontrol`, "
     "`pyslurm` or `slurmrestd`.",
     "loop": "A loop of the daemon.",

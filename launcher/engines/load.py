@@ -17,15 +17,15 @@ class EngineCounts:
         preemptions: how often it has set a request back, since its cache was full.
         prompt_tokens: tokens of prompts.
         output_tokens: tokens that it has made.
-        cache_lookup_tokens: tokens of prompts that it has looked for in its cache.
-        cache_hit_tokens: those of them that it has found there.
+        prefix_cache_lookup_tokens: tokens of prompts that it has looked for in its cache.
+        prefix_cache_hit_tokens: those of them that it has found there.
     """
 
     preemptions: float | None = None
     prompt_tokens: float | None = None
     output_tokens: float | None = None
-    cache_lookup_tokens: float | None = None
-    cache_hit_tokens: float | None = None
+    prefix_cache_lookup_tokens: float | None = None
+    prefix_cache_hit_tokens: float | None = None
 
     def later(
         self, before: "EngineCounts", now: "EngineCounts", keep: float = 1.0
@@ -99,7 +99,7 @@ class CountsSeen:
 
     def later(self, before: EngineCounts, now: EngineCounts) -> "CountsSeen":
         """Add what a replica has counted between two looks."""
-        more = EngineCounts().later(before, now).cache_lookup_tokens or 0.0
+        more = EngineCounts().later(before, now).prefix_cache_lookup_tokens or 0.0
         keep = _FADE_TOKENS / (_FADE_TOKENS + more)
         return CountsSeen(self.total.later(before, now), self.lately.later(before, now, keep))
 
@@ -111,8 +111,8 @@ def servers_load(loads: Iterable[EngineLoad], seen: CountsSeen) -> ServersLoad |
         return None
     lately = seen.lately
     hits = None
-    if lately.cache_lookup_tokens and lately.cache_hit_tokens is not None:
-        hits = min(1.0, lately.cache_hit_tokens / lately.cache_lookup_tokens)
+    if lately.prefix_cache_lookup_tokens and lately.prefix_cache_hit_tokens is not None:
+        hits = min(1.0, lately.prefix_cache_hit_tokens / lately.prefix_cache_lookup_tokens)
     return ServersLoad(
         min(round(sum(one.running for one in found)), _MOST),
         min(round(sum(one.waiting for one in found)), _MOST),

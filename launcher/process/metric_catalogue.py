@@ -18,20 +18,30 @@ def _of_service(
 
 
 METRICS: Mapping[str, MetricSpec] = catalogue(
-    MetricSpec("slicewise_launcher_turn_seconds", "summary", "seconds", "Duration of turns."),
     MetricSpec(
-        "slicewise_launcher_turn_failures_total",
+        "slicewise_launcher_loop_duration_seconds",
+        "summary",
+        "seconds",
+        "Duration of one round of the launcher's loop.",
+    ),
+    MetricSpec(
+        "slicewise_launcher_loop_failures_total",
         "counter",
         "",
-        "Turns that could not read or change something, by error.",
+        "Rounds that could not read or change something, by error.",
         ("code",),
     ),
-    MetricSpec("slicewise_launcher_leads", "gauge", FLAG, "Whether this launcher acts."),
     MetricSpec(
-        "slicewise_launcher_gateway_seen",
+        "slicewise_launcher_is_leader",
         "gauge",
         FLAG,
-        "Whether the last turn that asked HAProxy was answered.",
+        "Whether this launcher is the leader: only the leader acts.",
+    ),
+    MetricSpec(
+        "slicewise_launcher_gateway_up",
+        "gauge",
+        FLAG,
+        "Whether HAProxy answered the last round that asked it.",
     ),
     MetricSpec(
         "slicewise_launcher_decision_age_seconds",
@@ -45,15 +55,15 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "nodes",
         "Nodes on which replicas of several services failed in the last hour.",
     ),
-    _of_service("gauge", "wanted_replicas", "replicas", "Replicas that the autoscaler wants."),
+    _of_service("gauge", "desired_replicas", "replicas", "Replicas that the autoscaler wants."),
     _of_service(
         "gauge", "ready_replicas", "replicas", "Replicas that get requests and pass their checks."
     ),
-    _of_service("gauge", "waiting_requests", "requests", "Requests that wait for a replica."),
+    _of_service("gauge", "backlog_requests", "requests", "Requests that wait for a replica."),
     _of_service("gauge", "in_flight_requests", "requests", "Requests that a replica works on."),
     _of_service(
         "gauge",
-        "concurrent_requests",
+        "concurrency_requests",
         "requests",
         "Requests that each replica gets at the same time.",
     ),
@@ -62,37 +72,50 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
     ),
     _of_service(
         "gauge",
-        "doubted_replicas",
+        "suspect_replicas",
         "replicas",
         "Replicas that answer worse than others and are asked.",
     ),
     _of_service(
         "gauge",
-        "removed_replicas",
+        "failed_replicas",
         "replicas",
-        "Replicas that failed when asked, in the last hour.",
-    ),
-    _of_service(
-        "gauge", "first_token_seconds", "seconds", "Mean time in a replica to the first token."
+        "Replicas that failed when asked, in the last hour: each is replaced.",
     ),
     _of_service(
         "gauge",
-        "first_token_p95_seconds",
+        "time_to_first_token_seconds",
+        "seconds",
+        "Mean time in a replica to the first token.",
+    ),
+    _of_service(
+        "gauge",
+        "time_to_first_token_p95_seconds",
         "seconds",
         f"95 % of the first tokens {_IN_REPLICA}.",
     ),
     _of_service(
-        "gauge", "output_token_seconds", "seconds", "Mean time from one token to the next."
+        "gauge", "time_per_output_token_seconds", "seconds", "Mean time from one token to the next."
     ),
     _of_service(
-        "gauge", "p50_seconds", "seconds", f"Half of the answers {_LATELY} took at most this."
+        "gauge",
+        "response_p50_seconds",
+        "seconds",
+        f"Half of the answers {_LATELY} took at most this.",
     ),
     _of_service(
-        "gauge", "p95_seconds", "seconds", f"95 % of the answers {_LATELY} took at most this."
+        "gauge",
+        "response_p95_seconds",
+        "seconds",
+        f"95 % of the answers {_LATELY} took at most this.",
     ),
-    _of_service("gauge", "in_time_ratio", "ratio", f"Answers {_LATELY} that met the objective."),
-    _of_service("counter", "answers", "answers", "Requests whose answer was passed on."),
-    _of_service("counter", "errors", "errors", "Answers that say that the server failed."),
+    _of_service(
+        "gauge", "objective_met_ratio", "ratio", f"Answers {_LATELY} that met the objective."
+    ),
+    _of_service("counter", "responses", "responses", "Requests whose answer was passed on."),
+    _of_service(
+        "counter", "failed_responses", "responses", "Answers that say that the server failed."
+    ),
     _of_service(
         "counter",
         "cold_starts",
@@ -101,37 +124,41 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
     ),
     _of_service(
         "gauge",
-        "server_running_requests",
+        "engine_running_requests",
         "requests",
         "Requests that replicas' servers work on.",
     ),
     _of_service(
         "gauge",
-        "server_waiting_requests",
+        "engine_waiting_requests",
         "requests",
         "Requests that wait in replicas' servers.",
     ),
     _of_service(
         "gauge",
-        "kv_cache_ratio",
+        "engine_kv_cache_ratio",
         "ratio",
         "Share of a server's KV cache in use, where it is fullest.",
     ),
     _of_service(
         "counter",
-        "preemptions",
+        "engine_preemptions",
         "preemptions",
         "Requests that servers set back: their KV cache was full.",
     ),
-    _of_service("counter", "prompt_tokens", "tokens", "Tokens of prompts, as servers count them."),
-    _of_service("counter", "output_tokens", "tokens", "Tokens that servers have made."),
+    _of_service(
+        "counter", "engine_prompt_tokens", "tokens", "Tokens of prompts, as servers count them."
+    ),
+    _of_service("counter", "engine_output_tokens", "tokens", "Tokens that servers have made."),
     _of_service(
         "counter",
-        "cache_lookup_tokens",
+        "engine_prefix_cache_lookup_tokens",
         "tokens",
         "Tokens of prompts that servers looked for in their KV cache.",
     ),
-    _of_service("counter", "cache_hit_tokens", "tokens", "Those of them that were there."),
+    _of_service(
+        "counter", "engine_prefix_cache_hit_tokens", "tokens", "Those of them that were there."
+    ),
     _of_service(
         "counter",
         "adapter_requests",

@@ -31,8 +31,8 @@ class Metrics:
 
     def __init__(self, leader: Leader) -> None:
         self.registry = CollectorRegistry()
-        turn = METRICS["slicewise_launcher_turn_seconds"]
-        failures = METRICS["slicewise_launcher_turn_failures_total"]
+        turn = METRICS["slicewise_launcher_loop_duration_seconds"]
+        failures = METRICS["slicewise_launcher_loop_failures_total"]
         self._turn_s = Summary(turn.name, turn.text, registry=self.registry)
         self._failures = Counter(
             failures.name, failures.text, failures.labels, registry=self.registry
@@ -100,8 +100,8 @@ class _Last(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        yield single(METRICS["slicewise_launcher_leads"], self._leader.leads())
-        yield single(METRICS["slicewise_launcher_gateway_seen"], self.gateway_seen)
+        yield single(METRICS["slicewise_launcher_is_leader"], self._leader.leads())
+        yield single(METRICS["slicewise_launcher_gateway_up"], self.gateway_seen)
         age_s = time.time() - self.decided_s
         yield single(METRICS["slicewise_launcher_decision_age_seconds"], age_s)
         turned = self.turned
@@ -133,14 +133,14 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
         return sum(len(each.removed_s) for each in known)
 
     values: Mapping[str, Callable[[ServicePlan], float]] = {
-        "wanted_replicas": lambda one: one.decision.wanted,
+        "desired_replicas": lambda one: one.decision.wanted,
         "ready_replicas": _ready,
-        "waiting_requests": lambda one: one.load.waiting,
+        "backlog_requests": lambda one: one.load.waiting,
         "in_flight_requests": lambda one: one.load.in_flight,
-        "concurrent_requests": _concurrency,
+        "concurrency_requests": _concurrency,
         "failed_starts": failures,
-        "doubted_replicas": doubted,
-        "removed_replicas": removed,
+        "suspect_replicas": doubted,
+        "failed_replicas": removed,
     }
     for what, value in values.items():
         yield _by_service(what, ((one.service, value(one)) for one in services))
@@ -148,9 +148,9 @@ def _of_services(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Me
 
 def _of_tokens(turned: Turned, services: Iterable[ServicePlan]) -> Iterator[Metric]:
     times: Mapping[str, Callable[[TokensDone], float | None]] = {
-        "first_token_seconds": _to_first_s,
-        "first_token_p95_seconds": _first_p95_s,
-        "output_token_seconds": _per_token_s,
+        "time_to_first_token_seconds": _to_first_s,
+        "time_to_first_token_p95_seconds": _first_p95_s,
+        "time_per_output_token_seconds": _per_token_s,
     }
     timed = [
         (one.service, memory.tokens)
@@ -165,15 +165,15 @@ def _of_quality(
     qualities: Mapping[str, ServiceQuality], counts: Mapping[str, Counts]
 ) -> Iterator[Metric]:
     gauges: Mapping[str, Callable[[ServiceQuality], float | None]] = {
-        "p50_seconds": _p50_s,
-        "p95_seconds": _p95_s,
-        "in_time_ratio": lambda one: one.in_time,
+        "response_p50_seconds": _p50_s,
+        "response_p95_seconds": _p95_s,
+        "objective_met_ratio": lambda one: one.in_time,
     }
     for what, value in gauges.items():
         yield _by_service(what, ((key, value(one)) for key, one in qualities.items()))
     counters: Mapping[str, Callable[[Counts], int]] = {
-        "answers_total": lambda one: one.timings.answered,
-        "errors_total": lambda one: one.timings.errors,
+        "responses_total": lambda one: one.timings.answered,
+        "failed_responses_total": lambda one: one.timings.errors,
         "cold_starts_total": _cold_starts,
     }
     for what, count in counters.items():
@@ -182,15 +182,15 @@ def _of_quality(
 
 def _of_servers(loads: Mapping[str, ServersLoad]) -> Iterator[Metric]:
     gauges: Mapping[str, Callable[[ServersLoad], float | None]] = {
-        "server_running_requests": _running,
-        "server_waiting_requests": _waiting,
-        "kv_cache_ratio": _kv_cache,
+        "engine_running_requests": _running,
+        "engine_waiting_requests": _waiting,
+        "engine_kv_cache_ratio": _kv_cache,
     }
     for what, value in gauges.items():
         yield _by_service(what, ((key, value(one)) for key, one in loads.items()))
     for one in fields(EngineCounts):
         counted = ((key, getattr(load.counts, one.name)) for key, load in loads.items())
-        yield _by_service(f"{one.name}_total", counted)
+        yield _by_service(f"engine_{one.name}_total", counted)
 
 
 def _by_service(what: str, values: Iterable[tuple[str, float | None]]) -> Metric:

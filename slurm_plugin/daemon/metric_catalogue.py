@@ -9,40 +9,49 @@ _TENANT = ("tenant",)
 
 METRICS: Mapping[str, MetricSpec] = catalogue(
     MetricSpec(
-        "slicewise_decision_seconds",
+        "slicewise_admission_duration_seconds",
         "histogram",
         "seconds",
         "Time from a question's arrival at the admission worker to its answer.",
     ),
     MetricSpec(
-        "slicewise_decisions_total",
+        "slicewise_admission_decisions_total",
         "counter",
         "decisions",
         "Submissions by answer.",
         ("action", "code"),
     ),
     MetricSpec(
-        "slicewise_dropped_reports_total",
+        "slicewise_admission_unlogged_decisions_total",
         "counter",
-        "reports",
-        "Decisions that could not be logged.",
+        "decisions",
+        "Decisions of admission that could not be logged.",
     ),
     MetricSpec(
-        "slicewise_worker_restarts_total", "counter", "restarts", "Admission workers that died."
+        "slicewise_admission_worker_restarts_total",
+        "counter",
+        "restarts",
+        "Admission workers that died.",
     ),
     MetricSpec(
-        "slicewise_module_info",
+        "slicewise_lua_module_info",
         "info",
         "",
-        "The slicewise.lua that asked last.",
+        "Version and mode of the slicewise.lua that asked last.",
         ("version", "mode"),
     ),
     MetricSpec(
-        "slicewise_turn_seconds", "summary", "seconds", "Duration of the daemon's turns.", ("loop",)
+        "slicewise_loop_duration_seconds",
+        "summary",
+        "seconds",
+        "Duration of one round of a loop of the daemon.",
+        ("loop",),
     ),
-    MetricSpec("slicewise_turn_failures_total", "counter", "", "Turns that failed.", ("loop",)),
     MetricSpec(
-        "slicewise_slurm_unreadable_total",
+        "slicewise_loop_failures_total", "counter", "", "Rounds of a loop that failed.", ("loop",)
+    ),
+    MetricSpec(
+        "slicewise_slurm_unreadable_values_total",
         "counter",
         "",
         "Values from Slurm that could not be read, counted at each look; the log has which.",
@@ -68,13 +77,19 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "Whether Slicewise was taken out of Slurm: nothing is changed there.",
     ),
     MetricSpec(
-        "slicewise_leads", "gauge", FLAG, "Whether this daemon leads: only the leader acts."
+        "slicewise_is_leader",
+        "gauge",
+        FLAG,
+        "Whether this daemon is the leader: only the leader acts.",
     ),
     MetricSpec(
-        "slicewise_view_complete", "gauge", FLAG, "Whether the last look at Slurm was complete."
+        "slicewise_slurm_view_complete",
+        "gauge",
+        FLAG,
+        "Whether the last look at Slurm was complete.",
     ),
     MetricSpec(
-        "slicewise_view_age_seconds",
+        "slicewise_slurm_view_age_seconds",
         "gauge",
         "seconds",
         "Seconds since the last complete look began.",
@@ -107,7 +122,7 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "slicewise_tenant_nominal_millislices",
         "gauge",
         "millislices",
-        f"What is guaranteed to {_SUBTREE}.",
+        f"The quota that operators set for {_SUBTREE}.",
         _TENANT,
     ),
     MetricSpec(
@@ -125,10 +140,10 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         _TENANT,
     ),
     MetricSpec(
-        "slicewise_tenant_ceiling_millislices",
+        "slicewise_tenant_limit_millislices",
         "gauge",
         "millislices",
-        f"What {_SUBTREE} may hold now.",
+        f"The most that running jobs of {_SUBTREE} may hold now.",
         _TENANT,
     ),
     MetricSpec(
@@ -146,10 +161,10 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         _TENANT,
     ),
     MetricSpec(
-        "slicewise_tenant_highest_ceiling_millislices",
+        "slicewise_tenant_highest_limit_millislices",
         "gauge",
         "millislices",
-        f"The most that {_SUBTREE} could ever hold, with all that may be borrowed.",
+        f"The most that the limit of {_SUBTREE} could ever be, with all that may be borrowed.",
         _TENANT,
     ),
     MetricSpec(
@@ -161,10 +176,10 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         _TENANT,
     ),
     MetricSpec(
-        "slicewise_tenant_budget_rule_millislice_seconds",
+        "slicewise_tenant_budget_amount_millislice_seconds",
         "gauge",
         "millislice_seconds",
-        "What a tenant's budget gives in each period.",
+        "What a tenant's budget grants in each period.",
         _TENANT,
     ),
     MetricSpec(

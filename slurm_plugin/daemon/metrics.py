@@ -31,8 +31,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        decision, turn = METRICS["slicewise_decision_seconds"], METRICS["slicewise_turn_seconds"]
-        failures = METRICS["slicewise_turn_failures_total"]
+        decision, turn = (
+            METRICS["slicewise_admission_duration_seconds"],
+            METRICS["slicewise_loop_duration_seconds"],
+        )
+        failures = METRICS["slicewise_loop_failures_total"]
         self._decision_s = Histogram(
             decision.name, decision.text, buckets=_SECONDS, registry=self.registry
         )
@@ -98,18 +101,20 @@ class _State(Collector):
         yield from self._of_jobs()
         state = self._cluster_state
         yield single(METRICS["slicewise_uninstalled"], state.is_uninstalled)
-        yield single(METRICS["slicewise_leads"], self._leader.leads())
-        yield single(METRICS["slicewise_view_complete"], state.view.complete)
+        yield single(METRICS["slicewise_is_leader"], self._leader.leads())
+        yield single(METRICS["slicewise_slurm_view_complete"], state.view.complete)
         age_s = time.time() - state.view.observed_s
-        yield single(METRICS["slicewise_view_age_seconds"], age_s)
+        yield single(METRICS["slicewise_slurm_view_age_seconds"], age_s)
         yield single(METRICS["slicewise_clock_step_seconds"], state.clock.stepped_s)
 
     def _of_admission(self) -> Iterator[Metric]:
         decisions = tuple(self._admission.decisions.items())
-        yield family(METRICS["slicewise_decisions_total"], decisions)
-        yield single(METRICS["slicewise_worker_restarts_total"], self._admission.restarts)
-        yield single(METRICS["slicewise_dropped_reports_total"], self._admission.dropped)
-        newest, spec = self._admission.newest, METRICS["slicewise_module_info"]
+        yield family(METRICS["slicewise_admission_decisions_total"], decisions)
+        yield single(METRICS["slicewise_admission_worker_restarts_total"], self._admission.restarts)
+        yield single(
+            METRICS["slicewise_admission_unlogged_decisions_total"], self._admission.dropped
+        )
+        newest, spec = self._admission.newest, METRICS["slicewise_lua_module_info"]
         module = InfoMetricFamily(spec.name.removesuffix("_info"), spec.text)
         if newest is not None:
             said = (newest.module, newest.module_mode)
@@ -119,7 +124,8 @@ class _State(Collector):
     def _of_slurm(self) -> Iterator[Metric]:
         unread = tuple(self._unread.counts.items())
         yield family(
-            METRICS["slicewise_slurm_unreadable_total"], [((one,), count) for one, count in unread]
+            METRICS["slicewise_slurm_unreadable_values_total"],
+            [((one,), count) for one, count in unread],
         )
         by_hand = self._cluster_state.quotas.changed_by_hand
         yield single(METRICS["slicewise_limits_changed_by_hand_total"], by_hand)
@@ -156,10 +162,10 @@ class _State(Collector):
         ceilings = {name: one.ceiling_millislices for name, one in quotas.ceilings.items()}
         lent = {name: one.lent_millislices for name, one in quotas.ceilings.items()}
         borrowed = {name: one.borrowed_millislices for name, one in quotas.ceilings.items()}
-        yield _by_tenant("ceiling_millislices", ceilings)
+        yield _by_tenant("limit_millislices", ceilings)
         yield _by_tenant("lent_millislices", lent)
         yield _by_tenant("borrowed_millislices", borrowed)
-        yield _by_tenant("highest_ceiling_millislices", quotas.highest_ceilings)
+        yield _by_tenant("highest_limit_millislices", quotas.highest_ceilings)
 
     def _of_budgets(self) -> Iterator[Metric]:
         quotas = self._cluster_state.quotas
@@ -171,7 +177,7 @@ class _State(Collector):
         periods = {
             name: LENGTH_S[one.period] for name, one in budgets.items() if one.period in LENGTH_S
         }
-        yield _by_tenant("budget_rule_millislice_seconds", rules)
+        yield _by_tenant("budget_amount_millislice_seconds", rules)
         yield _by_tenant("budget_left_millislice_seconds", left)
         yield _by_tenant("budget_period_seconds", periods)
 

@@ -13,11 +13,11 @@ from benchmarks import web
 from benchmarks.web import Load, Seen, Turns, events_of, measure, pages, show, turns, turns_of
 
 METRICS = """\
-# TYPE slicewise_turn_seconds summary
-slicewise_turn_seconds_count{loop="charging"} 4.0
-slicewise_turn_seconds_sum{loop="charging"} 2.0
-# TYPE slicewise_turn_failures_total counter
-slicewise_turn_failures_total{loop="charging"} 9.0
+# TYPE slicewise_loop_duration_seconds summary
+slicewise_loop_duration_seconds_count{loop="charging"} 4.0
+slicewise_loop_duration_seconds_sum{loop="charging"} 2.0
+# TYPE slicewise_loop_failures_total counter
+slicewise_loop_failures_total{loop="charging"} 9.0
 """
 COOKIES = ("session=alice", "session=bob")
 

@@ -105,36 +105,36 @@ async def test_services_and_turns_are_shown() -> None:
 
 
 SHOWN = {
-    ("slicewise_launcher_leads", ""): 1,
-    ("slicewise_launcher_gateway_seen", ""): 1,
-    ("slicewise_launcher_turn_seconds_sum", ""): 1.0,
-    ("slicewise_launcher_turn_seconds_count", ""): 3,
-    ("slicewise_launcher_turn_failures_total", "SW-DAEMON-DOWN"): 1,
-    ("slicewise_launcher_turn_failures_total", "SW-GATEWAY-DOWN"): 0,
-    ("slicewise_launcher_turn_failures_total", "SW-GATEWAY-FAILED"): 0,
-    ("slicewise_service_wanted_replicas", "bert,nlp"): 3,
+    ("slicewise_launcher_is_leader", ""): 1,
+    ("slicewise_launcher_gateway_up", ""): 1,
+    ("slicewise_launcher_loop_duration_seconds_sum", ""): 1.0,
+    ("slicewise_launcher_loop_duration_seconds_count", ""): 3,
+    ("slicewise_launcher_loop_failures_total", "SW-DAEMON-DOWN"): 1,
+    ("slicewise_launcher_loop_failures_total", "SW-GATEWAY-DOWN"): 0,
+    ("slicewise_launcher_loop_failures_total", "SW-GATEWAY-FAILED"): 0,
+    ("slicewise_service_desired_replicas", "bert,nlp"): 3,
     ("slicewise_service_ready_replicas", "bert,nlp"): 1,
-    ("slicewise_service_waiting_requests", "bert,nlp"): 3,
+    ("slicewise_service_backlog_requests", "bert,nlp"): 3,
     ("slicewise_service_in_flight_requests", "bert,nlp"): 4,
     ("slicewise_service_failed_starts", "bert,nlp"): 2,
-    ("slicewise_service_p50_seconds", "bert,nlp"): 0.02,
-    ("slicewise_service_p95_seconds", "bert,nlp"): 0.08,
-    ("slicewise_service_in_time_ratio", "bert,nlp"): 0.75,
-    ("slicewise_service_answers_total", "bert,nlp"): 4 * BUCKETS,
-    ("slicewise_service_errors_total", "bert,nlp"): 2,
+    ("slicewise_service_response_p50_seconds", "bert,nlp"): 0.02,
+    ("slicewise_service_response_p95_seconds", "bert,nlp"): 0.08,
+    ("slicewise_service_objective_met_ratio", "bert,nlp"): 0.75,
+    ("slicewise_service_responses_total", "bert,nlp"): 4 * BUCKETS,
+    ("slicewise_service_failed_responses_total", "bert,nlp"): 2,
     ("slicewise_service_cold_starts_total", "bert,nlp"): 3,
-    ("slicewise_service_server_running_requests", "bert,nlp"): 7,
-    ("slicewise_service_server_waiting_requests", "bert,nlp"): 2,
-    ("slicewise_service_kv_cache_ratio", "bert,nlp"): 0.75,
-    ("slicewise_service_preemptions_total", "bert,nlp"): 9,
-    ("slicewise_service_prompt_tokens_total", "bert,nlp"): 33,
-    ("slicewise_service_output_tokens_total", "bert,nlp"): 1702,
-    ("slicewise_service_cache_lookup_tokens_total", "bert,nlp"): 33,
-    ("slicewise_service_cache_hit_tokens_total", "bert,nlp"): 16,
+    ("slicewise_service_engine_running_requests", "bert,nlp"): 7,
+    ("slicewise_service_engine_waiting_requests", "bert,nlp"): 2,
+    ("slicewise_service_engine_kv_cache_ratio", "bert,nlp"): 0.75,
+    ("slicewise_service_engine_preemptions_total", "bert,nlp"): 9,
+    ("slicewise_service_engine_prompt_tokens_total", "bert,nlp"): 33,
+    ("slicewise_service_engine_output_tokens_total", "bert,nlp"): 1702,
+    ("slicewise_service_engine_prefix_cache_lookup_tokens_total", "bert,nlp"): 33,
+    ("slicewise_service_engine_prefix_cache_hit_tokens_total", "bert,nlp"): 16,
     ("slicewise_service_adapter_requests_total", "bert,legal.v2,nlp"): 7,
     ("slicewise_launcher_suspect_nodes", ""): 0,
-    ("slicewise_service_doubted_replicas", "bert,nlp"): 1,
-    ("slicewise_service_removed_replicas", "bert,nlp"): 2,
+    ("slicewise_service_suspect_replicas", "bert,nlp"): 1,
+    ("slicewise_service_failed_replicas", "bert,nlp"): 2,
 }
 
 
@@ -165,7 +165,7 @@ async def test_a_gateway_that_is_not_seen_is_shown_and_so_is_standby() -> None:
     metrics.failed("SW-GATEWAY-DOWN", 2.0)
     metrics.stands_by()
     found = await samples(metrics)
-    assert found["slicewise_launcher_gateway_seen", ""] == 0
+    assert found["slicewise_launcher_gateway_up", ""] == 0
     assert not any(name.startswith("slicewise_service") for name, _ in found)
 
 
@@ -180,15 +180,15 @@ async def test_what_servers_do_not_say_is_not_shown() -> None:
     metrics.turned(TURNED, 0.25)
     metrics.measured({}, {}, {"nlp/bert": ServersLoad(7, 2)})
     found = await samples(metrics)
-    shown = [name for name, _ in found if re.search("server_|kv_|preemp|_tokens", name)]
-    assert shown == [f"slicewise_service_server_{one}_requests" for one in ("running", "waiting")]
+    shown = [name for name, _ in found if re.search("engine_|kv_|preemp|_tokens", name)]
+    assert shown == [f"slicewise_service_engine_{one}_requests" for one in ("running", "waiting")]
 
 
 async def test_times_of_tokens_are_shown_where_there_is_an_objective() -> None:
     state = TIMED.state
     names = [
         f"slicewise_service_{one}_seconds"
-        for one in ("first_token", "first_token_p95", "output_token")
+        for one in ("time_to_first_token", "time_to_first_token_p95", "time_per_output_token")
     ]
     for times_tokens, wanted in ((True, [0.5, 0.99, 0.03]), (False, [])):
         metrics = Metrics(ALONE)

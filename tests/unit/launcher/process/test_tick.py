@@ -353,7 +353,7 @@ async def test_a_request_that_the_gateway_holds_makes_a_turn_due_but_not_each_on
 
     async def taken(count: int) -> None:
         async with asyncio.timeout(20):
-            while turns("slicewise_launcher_turn_seconds_count") != count:  # noqa: ASYNC110 -- no event
+            while turns("slicewise_launcher_loop_duration_seconds_count") != count:  # noqa: ASYNC110 -- no event
                 await asyncio.sleep(0.01)
 
     await taken(1)
@@ -363,7 +363,7 @@ async def test_a_request_that_the_gateway_holds_makes_a_turn_due_but_not_each_on
     await taken(2)
     ended.set()
     await running
-    assert turns("slicewise_launcher_turn_seconds_count") == 2
+    assert turns("slicewise_launcher_loop_duration_seconds_count") == 2
 
 
 async def test_turns_and_their_failures_are_counted():
@@ -373,9 +373,9 @@ async def test_turns_and_their_failures_are_counted():
     world.failure = UnreachableError("SW-DAEMON-DOWN", "Gone.")
     await launcher.turn()
     value = launcher._metrics.registry.get_sample_value
-    assert value("slicewise_launcher_turn_seconds_count") == 2
-    assert value("slicewise_launcher_turn_failures_total", {"code": "SW-DAEMON-DOWN"}) == 1
-    assert value("slicewise_service_wanted_replicas", {"tenant": "t", "service": "a"}) == 1
+    assert value("slicewise_launcher_loop_duration_seconds_count") == 2
+    assert value("slicewise_launcher_loop_failures_total", {"code": "SW-DAEMON-DOWN"}) == 1
+    assert value("slicewise_service_desired_replicas", {"tenant": "t", "service": "a"}) == 1
 
 
 async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(

@@ -80,27 +80,27 @@ def samples(busy: Metrics) -> dict[tuple[str, str], float]:
 
 
 SHOWN = {
-    ("slicewise_decisions_total", "SW-QUOTA-NONE,refuse"): 2,
-    ("slicewise_decision_seconds_count", ""): 2,
-    ("slicewise_decision_seconds_bucket", "0.0002"): 0,
-    ("slicewise_decision_seconds_bucket", "0.0005"): 2,
-    ("slicewise_dropped_reports_total", ""): 4,
-    ("slicewise_worker_restarts_total", ""): 0,
-    ("slicewise_module_info", "0.2,enforce"): 1,
-    ("slicewise_turn_seconds_sum", "sync"): 0.25,
-    ("slicewise_turn_failures_total", "sync"): 0,
-    ("slicewise_turn_failures_total", "limits"): 1,
-    ("slicewise_turn_failures_total", "leases"): 0,
-    ("slicewise_slurm_unreadable_total", "job"): 1,
-    ("slicewise_slurm_unreadable_total", "association"): 0,
+    ("slicewise_admission_decisions_total", "SW-QUOTA-NONE,refuse"): 2,
+    ("slicewise_admission_duration_seconds_count", ""): 2,
+    ("slicewise_admission_duration_seconds_bucket", "0.0002"): 0,
+    ("slicewise_admission_duration_seconds_bucket", "0.0005"): 2,
+    ("slicewise_admission_unlogged_decisions_total", ""): 4,
+    ("slicewise_admission_worker_restarts_total", ""): 0,
+    ("slicewise_lua_module_info", "0.2,enforce"): 1,
+    ("slicewise_loop_duration_seconds_sum", "sync"): 0.25,
+    ("slicewise_loop_failures_total", "sync"): 0,
+    ("slicewise_loop_failures_total", "limits"): 1,
+    ("slicewise_loop_failures_total", "leases"): 0,
+    ("slicewise_slurm_unreadable_values_total", "job"): 1,
+    ("slicewise_slurm_unreadable_values_total", "association"): 0,
     ("slicewise_slurm_requests_total", "squeue"): 4,
     ("slicewise_uninstalled", ""): 0,
-    ("slicewise_leads", ""): 1,
+    ("slicewise_is_leader", ""): 1,
     ("slicewise_unadmitted_jobs", ""): 0,
-    ("slicewise_view_complete", ""): 1,
+    ("slicewise_slurm_view_complete", ""): 1,
     ("slicewise_pending_jobs", ""): 4,
     ("slicewise_limits_changed_by_hand_total", ""): 3,
-    ("slicewise_tenant_ceiling_millislices", "vision"): 2500,
+    ("slicewise_tenant_limit_millislices", "vision"): 2500,
     ("slicewise_tenant_lent_millislices", "vision"): 100,
     ("slicewise_tenant_borrowed_millislices", "vision"): 600,
     ("slicewise_capacity_millislices", ""): 7000,
@@ -109,17 +109,17 @@ SHOWN = {
     ("slicewise_tenant_nominal_millislices", "vision"): 2000,
     ("slicewise_tenant_in_use_millislices", "vision"): 0,
     ("slicewise_tenant_own_in_use_millislices", "vision"): 0,
-    ("slicewise_tenant_highest_ceiling_millislices", "vision"): 2000,
-    ("slicewise_tenant_budget_rule_millislice_seconds", "vision"): 36_000,
+    ("slicewise_tenant_highest_limit_millislices", "vision"): 2000,
+    ("slicewise_tenant_budget_amount_millislice_seconds", "vision"): 36_000,
     ("slicewise_tenant_budget_left_millislice_seconds", "vision"): -500,
-    ("slicewise_tenant_budget_rule_millislice_seconds", "nlp"): None,
+    ("slicewise_tenant_budget_amount_millislice_seconds", "nlp"): None,
     ("slicewise_tenant_budget_left_millislice_seconds", "nlp"): None,
 }
 
 
 def test_shown(samples: dict[tuple[str, str], float]) -> None:
     assert {key: samples.get(key) for key in SHOWN} == SHOWN
-    assert 0 <= samples["slicewise_view_age_seconds", ""] < 60
+    assert 0 <= samples["slicewise_slurm_view_age_seconds", ""] < 60
 
 
 def test_all_that_is_served_is_as_catalogued(busy: Metrics) -> None:
@@ -142,10 +142,12 @@ def test_what_an_alert_counts_is_there_with_0_before_it_happens() -> None:
         for family in metrics.registry.collect()
         for sample in family.samples
     }
-    assert found["slicewise_worker_restarts_total",] == 0
+    assert found["slicewise_admission_worker_restarts_total",] == 0
     assert found["slicewise_limits_changed_by_hand_total",] == 0
-    assert found["slicewise_turn_failures_total", "limits"] == 0
-    assert [found["slicewise_slurm_unreadable_total", one] for one in RECORDS] == [0] * len(RECORDS)
+    assert found["slicewise_loop_failures_total", "limits"] == 0
+    assert [found["slicewise_slurm_unreadable_values_total", one] for one in RECORDS] == [0] * len(
+        RECORDS
+    )
 
 
 def test_without_an_address_nobody_is_answered() -> None:
