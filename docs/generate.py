@@ -23,11 +23,13 @@ from typer.main import get_command, get_group
 from cluster.language.exit_codes import KINDS, MEANINGS, ExitCode
 from cluster.language.service import ServiceSpec, allowed_words
 from cluster.runtime.metric_catalogue import LABELS
+from cluster.settings.engines import EngineSettings
 from cluster.settings.file import Settings
 from docs import dashboards, slurm_matrix, wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
+from launcher.engines.registry import OWN_ENGINES
 from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
 from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
@@ -259,7 +261,7 @@ def _configuration() -> Iterator[str]:
 _PLACES = {
     "gpus": 'gpus."MODEL"',
     "gateway.limits.tenants": "gateway.limits.tenants.NAME",
-    "engine": "engine.NAME",
+    "engines": "engines.NAME",
 }
 
 
@@ -281,6 +283,8 @@ def _section(place: str, model: type[BaseModel]) -> Iterator[str]:
                 for name, one in own.items()
             ),
         )
+    if model is EngineSettings:
+        yield from _engines()
     for name, part in parts.items():
         below = f"{place}.{name}".removeprefix(".")
         if issubclass(part, BaseModel):
@@ -290,6 +294,18 @@ def _section(place: str, model: type[BaseModel]) -> Iterator[str]:
         yield from ("## [qos]", "", _said(qos), "")
         yield from ("A key is the name of a QOS, a value `low`, `normal` or `high`:", "")
         yield from ("```toml", "[qos]", 'urgent = "high"', 'scavenger = "low"', "```", "")
+
+
+def _engines() -> Iterator[str]:
+    """What the engines that come with Slicewise say of themselves."""
+    keys = ("command", "image_command", "private_shm")
+    yield from _table(
+        ("engine", *(f"`{key}`" for key in keys)),
+        (
+            (f"`{name}`", *(f"`{json.dumps(getattr(OWN_ENGINES[name], key))}`" for key in keys))
+            for name in OWN_ENGINES
+        ),
+    )
 
 
 def _part(annotation: Any) -> type[BaseModel] | None:

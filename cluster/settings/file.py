@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from annotated_types import Gt, Le
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -43,6 +42,7 @@ from cluster.language.mig_profiles import (
 from cluster.language.periods import check_zone
 from cluster.language.units import Millislices, slices_words
 from cluster.language.vendors import accelerator
+from cluster.settings.engines import EngineSettings
 from cluster.settings.gateway import GatewaySettings
 from cluster.settings.history import HistorySettings
 from cluster.settings.lending import LendingSettings
@@ -402,82 +402,6 @@ def _once(names: object) -> object:
     return names
 
 
-class EngineSettings(_Section):
-    """[engine.NAME]: how the server of an engine of the site is started on a node."""
-
-    command: Path = Field(description="The server on the nodes, for runtime bare.")
-    image_command: str = Field(
-        "", description="The server in images, for runtime apptainer and pyxis."
-    )
-    apptainer: str = Field(
-        "apptainer", description="apptainer on the nodes, for runtime apptainer."
-    )
-    python: str = Field(
-        "python3",
-        description="Python 3.8 or newer on the nodes; runs what lets only the gateway in.",
-    )
-    private_shm: bool = Field(
-        True,
-        description="Give each replica a /dev/shm of its own; false where each job has one anyway.",
-    )
-    interface: str = Field(
-        "",
-        pattern=r"^[A-Za-z0-9_.-]{0,15}$",
-        description="Network interface between the nodes of one replica, such as ib0, on which no "
-        "other network sends: engines neither encrypt nor check what comes there. Unset: that of "
-        "the nodes' addresses in Slurm.",
-    )
-
-
-class TritonSettings(EngineSettings):
-    """[triton]: how a replica's server is started on a node."""
-
-    command: Path = Field(
-        Path("/opt/tritonserver/bin/tritonserver"),
-        description="tritonserver on the nodes, for runtime bare.",
-    )
-    image_command: str = Field(
-        "tritonserver", description="tritonserver in images, for runtime apptainer and pyxis."
-    )
-
-
-class LlamaCppSettings(EngineSettings):
-    """[llamacpp]: how the server of a service with engine llamacpp is started on a node."""
-
-    command: Path = Field(
-        Path("/opt/llama.cpp/bin/llama-server"),
-        description="llama-server on the nodes, for runtime bare.",
-    )
-    image_command: str = Field(
-        "/app/llama-server", description="llama-server in images, for runtime apptainer and pyxis."
-    )
-    private_shm: bool = Field(
-        False, description="Give each replica a /dev/shm of its own; llama-server uses none."
-    )
-
-
-class VllmSettings(EngineSettings):
-    """[vllm]: how the server of a service with engine vllm is started on a node."""
-
-    command: Path = Field(
-        Path("/opt/vllm/bin/vllm"), description="vllm on the nodes, for runtime bare."
-    )
-    image_command: str = Field(
-        "vllm", description="vllm in images, for runtime apptainer and pyxis."
-    )
-
-
-class SGLangSettings(EngineSettings):
-    """[sglang]: how the server of a service with engine sglang is started on a node."""
-
-    command: Path = Field(
-        Path("/opt/sglang/bin/sglang"), description="sglang on the nodes, for runtime bare."
-    )
-    image_command: str = Field(
-        "sglang", description="sglang in images, for runtime apptainer and pyxis."
-    )
-
-
 class LauncherSettings(_Section):
     """[launcher]: how often it looks, what it keeps; docs/explanation/launcher.md."""
 
@@ -656,17 +580,9 @@ class Settings(_Section):
     placement: PlacementSettings = PlacementSettings()
     priority: PrioritySettings = PrioritySettings()
     gateway: GatewaySettings = GatewaySettings()
-    triton: TritonSettings = TritonSettings()
-    llamacpp: LlamaCppSettings = LlamaCppSettings()
-    vllm: VllmSettings = VllmSettings()
-    sglang: SGLangSettings = SGLangSettings()
-    engine: Mapping[EngineName, EngineSettings] = Field(
-        {}, description="How engines of the site are started, by name."
-    )
+    engines: Mapping[EngineName, EngineSettings] = {}
     launcher: LauncherSettings = LauncherSettings()
-    repartition: RepartitionSettings = Field(
-        RepartitionSettings(), validation_alias=AliasChoices("repartition", "recut")
-    )
+    repartition: RepartitionSettings = RepartitionSettings()
     lending: LendingSettings = LendingSettings()
     history: HistorySettings = HistorySettings()
     doctor: DoctorSettings = DoctorSettings()
@@ -702,26 +618,6 @@ class Settings(_Section):
                     f"the nearest values that bill whole numbers for all types: {nearest}"
                 )
         return self
-
-    @model_validator(mode="after")
-    def _own_engines_have_their_own_sections(self) -> Self:
-        for name in sorted(self._own_engines.keys() & self.engine.keys()):
-            raise ValueError(f"engine.{name}: {name} comes with Slicewise: write [{name}]")
-        return self
-
-    @property
-    def engines(self) -> Mapping[str, EngineSettings]:
-        """How each engine is started, by the name that a service file gives."""
-        return {**self.engine, **self._own_engines}
-
-    @property
-    def _own_engines(self) -> Mapping[str, EngineSettings]:
-        return {
-            "triton": self.triton,
-            "llamacpp": self.llamacpp,
-            "vllm": self.vllm,
-            "sglang": self.sglang,
-        }
 
     @cached_property
     def billing(self) -> BillingUnit:
@@ -811,10 +707,6 @@ def load_settings(path: Path | None = None) -> Settings:
     return settings
 
 
-_FORMER = {"recut": "repartition", "recut_s": "repartition_s"}
-"""Former names, read for one more release, and those of today."""
-
-
 def _problem(item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
@@ -828,8 +720,6 @@ def _problem(item: Any) -> str:
 def _no_key(place: Sequence[str | int]) -> str:
     """Say which key is meant by one that does not exist: the nearest, and all beside it."""
     *above, key = map(str, place)
-    if now := _FORMER.get(key):
-        return f"{now} is its name now, and stands there, too: give one of them"
     known = _keys(Settings, above)
     near = get_close_matches(key, known, n=1)
     meant = f", but there is {near[0]}" if near else ""
@@ -840,7 +730,7 @@ def _no_key(place: Sequence[str | int]) -> str:
 def _keys(section: type[BaseModel], place: Sequence[str]) -> Sequence[str]:
     """Return the keys of the section at ``place`` below ``section``; of a table, of its entries."""
     for name in place:
-        field = section.model_fields.get(_FORMER.get(name, name))
+        field = section.model_fields.get(name)
         section = (field and _section_in(field.annotation)) or section
     return tuple(section.model_fields)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class RepartitionSettings(BaseModel):
@@ -20,7 +20,6 @@ class RepartitionSettings(BaseModel):
     repartition_s: int = Field(
         60,
         ge=1,
-        validation_alias=AliasChoices("repartition_s", "recut_s"),
         description="Assumed seconds of a repartition, until some have been measured.",
     )
     move_s: int = Field(

@@ -13,7 +13,7 @@ import typer
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
-from launcher.engines.registry import ENGINES
+from launcher.engines.registry import ENGINES, require_known
 from launcher.gateway import haproxy
 from launcher.gateway.checks import SOON_S
 from launcher.gateway.files import replace_file
@@ -44,7 +44,9 @@ def render_gateway(
     needs where services are applied. Services, replicas and keys are added at run time, and
     known ones stay: render again only after settings have changed, then reload HAProxy.
     """
-    gateway = load_settings().gateway
+    settings = load_settings()
+    require_known(settings.engines)
+    gateway = settings.gateway
     files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))
     for name, text in files.items():
         _write(gateway.directory / name, text)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from cluster.language.service import ServiceSpec
@@ -98,32 +97,26 @@ class Parallelism:
     layers: bool = False
 
 
-class StartSettings(Protocol):
-    """An engine's section of slicewise.toml: how its server is started on a node."""
+@dataclass(frozen=True)
+class StartSettings:
+    """How an engine's server is started on the nodes of this site.
 
-    @property
-    def command(self) -> Path:
-        """The server on the nodes, for runtime bare."""
+    Attributes:
+        command: the server on the nodes, for runtime bare.
+        image_command: the server in images, for runtime apptainer and pyxis.
+        apptainer: Apptainer on the nodes.
+        python: Python on the nodes, which runs the door.
+        private_shm: whether a replica gets a /dev/shm of its own.
+        interface: network interface between the nodes of a replica; "": that of the nodes'
+            addresses.
+    """
 
-    @property
-    def image_command(self) -> str:
-        """The server in images, for runtime apptainer and pyxis."""
-
-    @property
-    def apptainer(self) -> str:
-        """Apptainer on the nodes."""
-
-    @property
-    def python(self) -> str:
-        """Python on the nodes, which runs the door."""
-
-    @property
-    def private_shm(self) -> bool:
-        """Whether a replica gets a /dev/shm of its own."""
-
-    @property
-    def interface(self) -> str:
-        """Network interface between the nodes of a replica; "": that of the nodes' addresses."""
+    command: str
+    image_command: str
+    apptainer: str
+    python: str
+    private_shm: bool
+    interface: str
 
 
 class LoadedModel(Protocol):
@@ -149,6 +142,18 @@ class Engine(Protocol):
         """The engine's name in messages."""
 
     # How it is started and ended.
+
+    @property
+    def command(self) -> str:
+        """Path of its server on the nodes, unless slicewise.toml says another; "": it must."""
+
+    @property
+    def image_command(self) -> str:
+        """Its server in images, unless slicewise.toml says another."""
+
+    @property
+    def private_shm(self) -> bool:
+        """Whether its server uses /dev/shm: a replica then gets one of its own."""
 
     @property
     def parallelism(self) -> Parallelism:

@@ -47,6 +47,10 @@ class LlamaCpp(OpenAIEngine):
 
     title = "llama.cpp"
 
+    command = "/opt/llama.cpp/bin/llama-server"
+    image_command = "/app/llama-server"
+    private_shm = False
+
     # It splits the layers of a model over the GPUs that it sees.
     parallelism = Parallelism(gpus=True)
     # It takes a host that ends in .sock for the path of a unix socket.

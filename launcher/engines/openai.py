@@ -84,6 +84,9 @@ class OpenAIEngine:
     ``launcher.engines.engine.Engine`` says what each part is.
     """
 
+    command = ""
+    image_command = ""
+    private_shm = True
     sockets = ("http.sock",)
     loopback_port = 0
     environment: Mapping[str, str] = MappingProxyType({})

@@ -6,12 +6,13 @@ once, and only when an engine is asked for that does not come with Slicewise, or
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
 from cluster.language.engine_names import ENGINE_NAME
 from cluster.language.errors import InvalidInputError
+from cluster.settings.engines import EngineSettings
 from launcher.engines.engine import IDLE_SUFFIX, Engine, StartSettings
 from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.sglang import SGLang
@@ -92,9 +93,13 @@ def _entry_points() -> Iterable[_EntryPoint]:
     return entry_points(group=_GROUP)
 
 
-ENGINES = Engines(
-    {"triton": Triton(), "llamacpp": LlamaCpp(), "vllm": Vllm(), "sglang": SGLang()}, _entry_points
-)
+OWN_ENGINES: Mapping[str, Engine] = {
+    "triton": Triton(),
+    "llamacpp": LlamaCpp(),
+    "vllm": Vllm(),
+    "sglang": SGLang(),
+}
+ENGINES = Engines(OWN_ENGINES, _entry_points)
 
 
 def engine_of(directives: Mapping[str, str]) -> Engine:
@@ -118,16 +123,46 @@ def engine_named(name: str) -> Engine:
     )
 
 
-def start_settings(name: str, sections: Mapping[str, StartSettings]) -> StartSettings:
-    """Return the section of slicewise.toml of a service's engine.
+def unknown_engines(sections: Iterable[str]) -> Sequence[str]:
+    """Return the names in [engines] of slicewise.toml that are no engines here.
 
-    Raises InvalidInputError (SW-SERVICE-ENGINE) if there is no such engine or no section.
+    An engine of the site that can't be loaded is known: others need not wait until it is mended.
     """
-    engine_named(name)
-    if name in sections:
-        return sections[name]
+    return [name for name in sections if name not in ENGINES and name not in ENGINES.broken]
+
+
+def require_known(sections: Iterable[str]) -> None:
+    """Raise InvalidInputError (SW-SETTINGS) if [engines] of slicewise.toml names no engine here."""
+    if unknown := unknown_engines(sections):
+        raise InvalidInputError(
+            "SW-SETTINGS",
+            f"slicewise.toml: engines.{unknown[0]}: there is no such engine here.",
+            f"Engines here: {', '.join(ENGINES)}.",
+        )
+
+
+def start_settings(name: str, sections: Mapping[str, EngineSettings]) -> StartSettings:
+    """Return how a service's engine is started: as slicewise.toml says, else as the engine does.
+
+    Raises InvalidInputError if there is no such engine, or if neither names the server
+    (SW-SERVICE-ENGINE), or if slicewise.toml has a section of another that is none (SW-SETTINGS).
+    """
+    engine = engine_named(name)
+    require_known(sections)
+    own = sections.get(name, EngineSettings())
+    if command := own.command or engine.command:
+        return StartSettings(
+            command=str(command),
+            image_command=(
+                engine.image_command if own.image_command is None else own.image_command
+            ),
+            apptainer=own.apptainer,
+            python=own.python,
+            private_shm=engine.private_shm if own.private_shm is None else own.private_shm,
+            interface=own.interface,
+        )
     raise InvalidInputError(
         "SW-SERVICE-ENGINE",
         f"engine: slicewise.toml does not say how {name} is started.",
-        f'Add [engine.{name}] with command = "..." to it.',
+        f'Add [engines.{name}] with command = "..." to it.',
     )

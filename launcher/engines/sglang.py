@@ -51,6 +51,9 @@ class SGLang(OpenAIEngine):
 
     title = "SGLang"
 
+    command = "/opt/sglang/bin/sglang"
+    image_command = "sglang"
+
     # On several nodes its network, which leads nowhere, would have to lead to the others.
     parallelism = Parallelism(gpus=True, layers=True)
     # It listens on no unix socket (sgl-project/sglang#14258).

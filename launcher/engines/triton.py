@@ -45,6 +45,10 @@ class Triton:
 
     title = "Triton"
 
+    command = "/opt/tritonserver/bin/tritonserver"
+    image_command = "tritonserver"
+    private_shm = True
+
     # A model's instances of KIND_GPU are spread over the GPUs that it sees.
     parallelism = Parallelism(gpus=True)
     sockets = ("http", "grpc:2")

@@ -49,6 +49,9 @@ class Vllm(OpenAIEngine):
 
     title = "vLLM"
 
+    command = "/opt/vllm/bin/vllm"
+    image_command = "vllm"
+
     parallelism = Parallelism(gpus=True, nodes=True, layers=True)
     environment = MappingProxyType(
         {

@@ -9,7 +9,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal
@@ -19,7 +19,7 @@ from cluster.runtime import log
 from cluster.runtime.leadership import ALONE, Leader, led_only
 from cluster.runtime.systemd import tell_systemd
 from cluster.settings.file import LauncherSettings, Settings
-from launcher.engines.registry import ENGINES
+from launcher.engines.registry import ENGINES, unknown_engines
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.identity import require_key
 from launcher.probing.prober import (
@@ -95,7 +95,7 @@ async def _serve(
 ) -> None:
     daemon = DaemonCalls(settings.daemon)
     require_key(settings.gateway)
-    report_broken_engines()
+    report_broken_engines(settings.engines)
     if await runtime.takes_any_group():
         report("tls_groups_unbounded", logging.WARNING, why=_ANY_GROUP)
     directory = settings.gateway.directory
@@ -131,9 +131,14 @@ async def _serve(
         await launcher.serve(settings.launcher, ended)
 
 
-def report_broken_engines() -> None:
-    """Warn of engines of the site that can't be used: services of theirs never become ready."""
-    for name, why in ENGINES.broken.items():
+def report_broken_engines(sections: Iterable[str]) -> None:
+    """Warn of engines that can't be used: services of theirs never become ready.
+
+    They are those of the site that can't be loaded, and ``sections`` of slicewise.toml's [engines]
+    that are of none.
+    """
+    unknown = dict.fromkeys(unknown_engines(sections), "there is no such engine here")
+    for name, why in {**ENGINES.broken, **unknown}.items():
         report("engine_broken", logging.WARNING, engine=name, why=why)
 
 

@@ -153,7 +153,7 @@ def _words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> tuple[
     before = (*(inside if spec.environment else ()), *_own_network(engine, python))
     match spec.runtime:
         case "bare":
-            return (*before, shlex.quote(str(settings.command)))
+            return (*before, shlex.quote(settings.command))
         case "apptainer":
             models = f"{spec.model_repository}:{spec.model_repository}"
             mounted = (settings.apptainer, "exec", "--nv", "--bind", models, str(spec.image))

@@ -16,6 +16,7 @@ from cluster.language.findings import Finding, SectionReport, failure, looked
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import StatusAnswer, StatusRequest
+from cluster.settings.engines import EngineSettings
 from cluster.settings.file import (
     DATABASE_VARIABLE,
     Settings,
@@ -363,9 +364,10 @@ class _Site:
             return SectionReport("nodes", skipped="no GPU node: run slicewise doctor on each")
         settings = self._settings if self._has_settings else None
         failed = (failure(self._slurm),) if isinstance(self._slurm, SlicewiseError) else ()
-        engines = settings.engines.values() if settings else ()
-        programs = missing_programs(one.python for one in engines)
-        is_needed = settings is None or settings.triton.private_shm
+        engines = settings.engines if settings else {}
+        default = EngineSettings()
+        programs = missing_programs(one.python for one in (default, *engines.values()))
+        is_needed = engines.get("triton", default).private_shm is not False
         namespaces = user_namespaces() if is_needed else None
         found = node_findings(name, self._host_root, settings, nodes if not failed else None)
         return _found("nodes", (*failed, *found, *node_programs_checks(programs, namespaces)))

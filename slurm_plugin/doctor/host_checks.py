@@ -159,8 +159,8 @@ def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> It
             "Users of this node may make no namespaces (user.max_user_namespaces is 0)",
             "a replica gets no /dev/shm of its own, and does not start",
             Mend(Place.NODE, "sysctl -w user.max_user_namespaces=15000"),
-            advice="Where job_container/tmpfs gives each job a /dev/shm: triton.private_shm ="
-            " false.",
+            advice="Where job_container/tmpfs gives each job a /dev/shm: "
+            "engines.triton.private_shm = false.",
         )
 
 

@@ -186,7 +186,7 @@ Nothing was changed. In this order; sections are those of
    Copy /etc/slicewise/gateway.crt to all hosts of step 1.
 8. `slicewise tenant import --dry-run` shows the tree below account {parent_account}; then import,
    and set quotas: `slicewise tenant-quota plan --example`. Models lie in {model_repository}, on
-   nodes and login hosts; [triton] command in slicewise.toml is Triton's path on the nodes.
+   nodes and login hosts; [engines.triton] command in slicewise.toml is Triton's path on the nodes.
 9. `slicewise doctor` on each host until it is clean. Observe for some days; then advise and
    enforce: section 7.
 """

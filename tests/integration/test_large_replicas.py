@@ -171,7 +171,7 @@ def installed(toys: Toys) -> Iterator[None]:
     command, settings = layout.bin / "slicewise", layout.settings_file
     before = {file: file.read_text() for file in (command, settings)}
     command.write_text(before[command].replace("PYTHONPATH=", f"PYTHONPATH={toys.place}:"))
-    section = f'\n[engine.toy]\ncommand = "{server}"\nprivate_shm = false\ninterface = "lo"\n'
+    section = f'\n[engines.toy]\ncommand = "{server}"\nprivate_shm = false\ninterface = "lo"\n'
     settings.write_text(before[settings] + section)
     try:
         reconfigure(toys.sandbox)

@@ -47,35 +47,6 @@ def test_a_weight_that_would_be_computed_for_hours_is_refused(tmp_path: Path) ->
         load_settings(place)
 
 
-@pytest.mark.parametrize(
-    ("section", "key"), [("repartition", "repartition_s"), ("recut", "recut_s")]
-)
-def test_repartition_is_read_by_its_former_names_too(
-    tmp_path: Path, section: str, key: str
-) -> None:
-    place = tmp_path / "slicewise.toml"
-    place.write_text(f"{MINIMAL}[{section}]\nallowed = true\n{key} = 7\n")
-    found = load_settings(place).repartition
-    assert (found.allowed, found.repartition_s) == (True, 7)
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("[repartition]\n[recut]\n", "recut: repartition is its name now"),
-        (
-            "[repartition]\nrecut_s = 7\nrepartition_s = 8\n",
-            "recut_s: repartition_s is its name now",
-        ),
-    ],
-)
-def test_a_name_and_its_former_one_are_one_too_many(tmp_path: Path, more: str, said: str) -> None:
-    place = tmp_path / "slicewise.toml"
-    place.write_text(MINIMAL + more)
-    with pytest.raises(InvalidInputError, match=f"{said}.*give one of them.*SW-SETTINGS"):
-        load_settings(place)
-
-
 def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_path: Path) -> None:
     place = tmp_path / "slicewise.toml"
     more = "whole = ['a100']\n[gpus.'L40S']\nweight = '1/2'\nwhole = ['l40s', 'nvidia_l40s']\n"
@@ -123,7 +94,7 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
             MINIMAL + "type = ['1g.10gb']\n",
             r"gpus\.A100-80GB\.type: there is no such key, but there is types; keys of \[gpus",
         ),
-        (MINIMAL + "[engine.own]\ncomand = 'x'\n", "engine.own.comand: .* there is command;"),
+        (MINIMAL + "[engines.own]\ncomand = 'x'\n", "engines.own.comand: .* there is command;"),
         (MINIMAL + "[lendin]\n", "lendin: there is no such key, but there is lending; keys: clu"),
         (MINIMAL + "[gateway]\nbuffer_kib = 257\n", "gateway.buffer_kib"),
         (MINIMAL + "[daemon]\nmode = 'strict'\n", "daemon.mode"),
@@ -137,9 +108,8 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (BILLED.format('"0"'), "cluster.billing_per_slice"),
         (BILLED.format("1000002"), "cluster.billing_per_slice"),
         (BILLED.format("'many'"), "cluster.billing_per_slice"),
-        (MINIMAL + "[engine.triton]\ncommand = 'x'\n", r"engine\.triton: .*write \[triton\]"),
-        (MINIMAL + "[engine.llamacpp]\ncommand = 'x'\n", r"llamacpp: .*write \[llamacpp\]"),
-        (MINIMAL + "[engine.sglang]\ncommand = 'x'\n", r"sglang: .*write \[sglang\]"),
+        (MINIMAL + "[engines.Own]\ncommand = 'x'\n", r"engines\.Own"),
+        (MINIMAL + "[triton]\ncommand = 'x'\n", "triton: there is no such key.* engines,"),
         ("[cluster", "not TOML"),
     ],
 )

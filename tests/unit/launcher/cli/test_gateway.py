@@ -111,6 +111,14 @@ def test_render_names_engines_that_are_left_out(directory: Path, monkeypatch: py
     assert result.stderr == "Engine toy can't be used and is left out: ImportError: no module\n"
 
 
+def test_render_refuses_a_section_of_no_engine(directory: Path):
+    with (directory.parent / "slicewise.toml").open("a") as settings:
+        settings.write('[engines.trion]\ncommand = "/opt/triton"\n')
+    with pytest.raises(SlicewiseError, match=r"engines\.trion.*SW-SETTINGS"):
+        invoke("render")
+    assert not list(directory.iterdir())
+
+
 def test_render_again_leaves_the_files_to_whose_they_are(directory: Path):
     """Root rendered beside a HAProxy of another user, which could not read its files any more."""
     invoke("render")

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,8 @@ import pytest
 from cluster.language.engine_names import ENGINE_NAME
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
-from cluster.settings.file import Settings
+from cluster.settings.engines import EngineSettings
+from launcher.engines import registry
 from launcher.engines.engine import (
     Answer,
     Engine,
@@ -25,6 +27,7 @@ from launcher.engines.engine import (
 from launcher.engines.openai import SCORES, OpenAIEngine
 from launcher.engines.registry import (
     ENGINES,
+    OWN_ENGINES,
     Engines,
     engine_named,
     engine_of,
@@ -40,11 +43,31 @@ def test_a_service_file_may_name_each():
     assert ServiceSpec.model_fields["engine"].default in ENGINES
 
 
-def test_each_has_its_settings():
-    settings = Settings.model_validate(
-        {"cluster": {"name": "c", "partitions": ["p"]}, "gpus": {"A100-80GB": {"whole": ["a100"]}}}
+@pytest.mark.parametrize("name", OWN_ENGINES)
+def test_those_of_slicewise_are_started_without_a_word_in_the_settings(name: str):
+    engine = OWN_ENGINES[name]
+    start = start_settings(name, {})
+    assert (start.command, start.image_command) == (engine.command, engine.image_command)
+    assert start.command.startswith("/")
+    assert start.image_command
+    assert start.private_shm is (name != "llamacpp")
+
+
+def test_what_the_settings_say_comes_before_what_an_engine_says():
+    said = EngineSettings(command=Path("/opt/llama"), private_shm=True, interface="ib0")
+    start = start_settings("llamacpp", {"llamacpp": said, "triton": EngineSettings()})
+    assert (start.command, start.private_shm, start.interface) == ("/opt/llama", True, "ib0")
+    assert start.image_command == ENGINES["llamacpp"].image_command
+    assert start_settings("triton", {"triton": EngineSettings(private_shm=False)}) == replace(
+        start_settings("triton", {}), private_shm=False
     )
-    assert set(settings.engines) == set(ENGINES)
+
+
+def test_a_section_of_no_engine_is_refused():
+    """A misspelled name would leave the engine's own path in force."""
+    with pytest.raises(InvalidInputError, match=r"engines\.trion: .*triton, llamacpp, vllm") as no:
+        start_settings("triton", {"trion": EngineSettings(command=Path("/opt/triton"))})
+    assert no.value.refusal.code == "SW-SETTINGS"
 
 
 def test_directives_that_name_none_or_an_unknown_one_are_the_default_s():
@@ -141,7 +164,7 @@ from launcher.scripts.render import gateway_files, service_script
 settings = Settings.model_validate({
     "cluster": {"name": "c", "partitions": ["p"]},
     "gpus": {"A100-80GB": {"whole": ["a100"]}},
-    "engine": {"toy": {"command": "/opt/toy"}},
+    "engines": {"toy": {"command": "/opt/toy"}},
 })
 spec = service_spec({
     "name": "s", "tenant": "t", "model_repository": "/m", "model": "m", "profile": "a100",
@@ -242,11 +265,15 @@ def test_site_engines_are_looked_for_once_and_only_if_needed():
     assert looks == [1]
 
 
-def test_an_engine_that_is_not_there_or_has_no_section_is_refused():
-    for act in (lambda: engine_named("other"), lambda: start_settings("triton", {})):
+def test_an_engine_that_is_not_there_or_that_nobody_says_how_to_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(registry, "ENGINES", of_site(small=Small()))
+    for act in (lambda: engine_named("other"), lambda: start_settings("small", {})):
         with pytest.raises(InvalidInputError) as caught:
             act()
         assert caught.value.refusal.code == "SW-SERVICE-ENGINE"
+    assert start_settings("small", {"small": EngineSettings(command=Path("/s"))}).command == "/s"
 
 
 def test_every_language_model_may_be_asked_to_rerank_and_those_that_score_for_scores():

@@ -393,7 +393,8 @@ def test_engines_of_the_site_that_are_broken_are_said(
 ) -> None:
     broken = SimpleNamespace(broken={"toy": "ImportError: no module"})
     monkeypatch.setattr(loop, "ENGINES", broken)
-    loop.report_broken_engines()
+    loop.report_broken_engines(["vllm", "trion"])
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("WARNING", 'engine_broken engine=toy why="ImportError: no module"')
+        ("WARNING", 'engine_broken engine=toy why="ImportError: no module"'),
+        ("WARNING", 'engine_broken engine=trion why="there is no such engine here"'),
     ]

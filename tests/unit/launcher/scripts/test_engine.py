@@ -23,7 +23,8 @@ from replica_keys import gateway_directory
 
 from cluster.language.jobs import CERTIFICATE
 from cluster.language.service import service_spec
-from cluster.settings.file import TritonSettings
+from cluster.settings.engines import EngineSettings
+from launcher.engines.registry import start_settings
 from launcher.gateway.identity import pem
 from launcher.scripts.render import LOG_BYTES, service_script
 from launcher.services.model_repository import repository_digest
@@ -77,7 +78,7 @@ def run(
     }
     command = told / "it's bare"
     command.symlink_to(told / "bin" / "tritonserver")
-    settings = TritonSettings(command=command)
+    settings = start_settings("triton", {"triton": EngineSettings(command=command)})
     text = service_script(service_spec(values | change), settings, GATEWAY)
     for before, after in edits.items():
         assert text.count(before) == 1

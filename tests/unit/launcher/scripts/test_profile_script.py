@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster.language.service import service_spec
-from cluster.settings.file import TritonSettings
+from cluster.settings.engines import EngineSettings
+from launcher.engines.registry import start_settings
 from launcher.profiling.figures import ProfileTask
 from launcher.scripts.render import profile_script
 
@@ -58,7 +59,8 @@ def told(tmp_path: Path) -> Path:
 
 
 def script(told: Path, **change: object) -> str:
-    triton = TritonSettings(command=told / "bin" / "tritonserver")
+    own = EngineSettings(command=told / "bin" / "tritonserver")
+    triton = start_settings("triton", {"triton": own})
     return profile_script(service_spec(VALUES | change), triton, WORK, f"{told}/it's a client")
 
 

@@ -15,7 +15,8 @@ from free_ports import free_port
 from replica_keys import gateway_directory
 
 from cluster.language.service import service_spec
-from cluster.settings.file import TritonSettings
+from cluster.settings.engines import EngineSettings
+from launcher.engines.registry import start_settings
 from launcher.scripts.render import service_script
 
 GATEWAY = (gateway_directory() / "gateway.crt").read_text()
@@ -95,9 +96,8 @@ def run(
         "nodes": 3,
         "environment": {"GREETING": "it's me"},
     }
-    settings = TritonSettings(
-        command=told / "bin" / "server", private_shm=False, interface=interface
-    )
+    own = EngineSettings(command=told / "bin" / "server", private_shm=False, interface=interface)
+    settings = start_settings("triton", {"triton": own})
     text = service_script(service_spec(values | change), settings, GATEWAY)
     variables = {
         **({"TMPDIR": str(told / "tmp")} if (told / "tmp").exists() else {}),
@@ -225,5 +225,6 @@ def test_an_interface_is_what_ranks_reach_each_other_by(told: Path) -> None:
 
 def test_on_one_node_nothing_is_said_of_ranks() -> None:
     values = {"name": "n", "tenant": "t", "model_repository": "/m", "model": "m", "profile": "a"}
-    text = service_script(service_spec(values), TritonSettings(interface="ib0"), GATEWAY)
+    settings = start_settings("triton", {"triton": EngineSettings(interface="ib0")})
+    text = service_script(service_spec(values), settings, GATEWAY)
     assert not any(word in text for word in ("rank", "lifeline", "NCCL", "VLLM", "--nodelist"))

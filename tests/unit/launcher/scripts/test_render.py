@@ -12,22 +12,18 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import directives_of_script, service_spec
-from cluster.settings.file import (
-    EngineSettings,
-    LlamaCppSettings,
-    SGLangSettings,
-    TritonSettings,
-    VllmSettings,
-)
+from cluster.settings.engines import EngineSettings
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import OPENAI_API
-from launcher.engines.registry import ENGINES
+from launcher.engines.registry import ENGINES, start_settings
 from launcher.engines.triton import Triton
 from launcher.gateway.haproxy import prepare
 from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
 
-TRITON = TritonSettings(command=Path("/opt/triton server/bin/it's"))
+TRITON = start_settings(
+    "triton", {"triton": EngineSettings(command=Path("/opt/triton server/bin/it's"))}
+)
 GATEWAY = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 VALUES: dict[str, object] = {
     "name": "chat",
@@ -367,9 +363,10 @@ def test_llama_cpp_gets_each_request_on_a_connection_of_its_own_without_what_out
     assert ("x-override-bootstrap-host", "sglang") in dropped
 
 
-def llamacpp_script(place: Path) -> str:
-    values = VALUES | {"engine": "llamacpp", "concurrency": 300, "cpus": 2}
-    return service_script(service_spec(values), LlamaCppSettings(command=place), GATEWAY)
+def llamacpp_script(place: Path, concurrency: int | str = 300) -> str:
+    values = VALUES | {"engine": "llamacpp", "concurrency": concurrency, "cpus": 2}
+    started = start_settings("llamacpp", {"llamacpp": EngineSettings(command=place)})
+    return service_script(service_spec(values), started, GATEWAY)
 
 
 def test_llama_server_is_started_with_the_first_part_of_its_model(tmp_path: Path):
@@ -391,11 +388,11 @@ def test_llama_server_is_started_with_the_first_part_of_its_model(tmp_path: Path
     ]
 
 
-def started_words(settings: EngineSettings, place: Path, **change: object) -> list[str]:
+def started_words(own: EngineSettings, place: Path, *, engine: str, **change: object) -> list[str]:
     """The words that start a service's server, as bash makes them: after its variables."""
     place.mkdir(exist_ok=True)
-    values = VALUES | change
-    text = service_script(service_spec(values), settings, GATEWAY)
+    values = VALUES | change | {"engine": engine}
+    text = service_script(service_spec(values), start_settings(engine, {engine: own}), GATEWAY)
     begin = text.index('    export SLICEWISE_REPLICA="$mark"')
     (words,) = re.findall(r'"\$\{shield\[@\]\}" ((?:.*\\\n)*.*) &\n', text[begin:])
     exported = text[begin : text.index("    ports=()", begin)]
@@ -426,7 +423,7 @@ VLLM_WORDS = [
 
 
 def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
-    settings = VllmSettings(command=tmp_path / "a" / "server")
+    settings = EngineSettings(command=tmp_path / "a" / "server")
     told = {"engine": "vllm", "concurrency": 64, "gpus": 2}
     model = str(tmp_path / "a" / "it's m" / "m")
     assert started_words(settings, tmp_path / "a", **told) == [
@@ -435,7 +432,7 @@ def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
     (tmp_path / "b" / "it's m" / "m").mkdir(parents=True)
     (tmp_path / "b" / "it's m" / "m" / "vllm.yaml").touch()
     words = started_words(
-        VllmSettings(command=tmp_path / "b" / "server"), tmp_path / "b", name="m", **told
+        EngineSettings(command=tmp_path / "b" / "server"), tmp_path / "b", name="m", **told
     )
     names = [word for word in VLLM_WORDS if word != "chat"]
     model = str(tmp_path / "b" / "it's m" / "m")
@@ -444,7 +441,7 @@ def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
 
 def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path):
     """Every user of the node could reach a port of 127.0.0.1: without one it is not started."""
-    settings = SGLangSettings(python="/opt/py 3", private_shm=False)
+    settings = EngineSettings(python="/opt/py 3", private_shm=False)
     told = {"engine": "sglang", "concurrency": 64, "gpus": 2}
     words = started_words(settings, tmp_path / "a", **told)
     assert words[words.index("--tp-size") :][:4] == ["--tp-size", "2", "--pp-size", "1"]
@@ -613,9 +610,7 @@ def test_a_failed_replica_leaves_no_line_of_its_log_where_everybody_reads():
 
 
 def test_llama_server_has_its_usual_slots_where_the_concurrency_is_learnt(tmp_path: Path):
-    values = VALUES | {"engine": "llamacpp", "concurrency": "auto"}
-    settings = LlamaCppSettings(command=tmp_path / "llama-server")
-    assert "--parallel 4 " in service_script(service_spec(values), settings, GATEWAY)
+    assert "--parallel 4 " in llamacpp_script(tmp_path / "llama-server", concurrency="auto")
 
 
 def test_haproxy_warns_of_nothing(tmp_path: Path):
