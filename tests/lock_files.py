@@ -1,7 +1,8 @@
-"""Reads the lock files."""
+"""Reads requirements.lock."""
 
 import platform
 import re
+import runpy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,20 +13,22 @@ ROOT = Path(__file__).resolve().parents[1]
 PIN = re.compile(
     r"^([A-Za-z0-9._-]+)==(\S+)((?: ;[^\\\n]*)?)((?: \\\n    --hash=\S+)*)$", re.MULTILINE
 )
+_LOCK = runpy.run_path(str(ROOT / "etc/package/lock.py"))
 
 
-def text(name: str) -> str:
-    return (ROOT / name).read_text()
+def text(*groups: str) -> str:
+    """Return what ``make`` installs for these groups of requirements.lock."""
+    return "\n".join(_LOCK["requirements"]((ROOT / "requirements.lock").read_text(), groups))
 
 
-def pins(name: str, python: str = platform.python_version()) -> Mapping[str, str]:
-    """Return what pip installs from it on this system, with that Python."""
-    found = [match for match in PIN.finditer(text(name)) if _holds(match[3], python)]
-    assert len({match[1] for match in found}) == len(found)
-    return {canonicalize_name(match[1]): match[2] for match in found}
+def pins(*groups: str, python: str = platform.python_version()) -> Mapping[str, str]:
+    """Return what pip installs of them on this system, with that Python."""
+    applying = [match for match in PIN.finditer(text(*groups)) if _applies(match[3], python)]
+    assert len({match[1] for match in applying}) == len(applying)
+    return {canonicalize_name(match[1]): match[2] for match in applying}
 
 
-def _holds(marker: str, python: str) -> bool:
+def _applies(marker: str, python: str) -> bool:
     short = ".".join(python.split(".")[:2])
-    there = {"python_full_version": python, "python_version": short}
-    return not marker or Marker(marker.removeprefix(" ;")).evaluate(there)
+    variables = {"python_full_version": python, "python_version": short}
+    return not marker or Marker(marker.removeprefix(" ;")).evaluate(variables)

@@ -7,8 +7,8 @@ house=$dist/wheelhouse
 rm -rf "$house"
 mkdir -p "$house"
 "$pip" download --quiet --disable-pip-version-check --only-binary :all: --require-hashes \
-    --requirement requirements.lock --dest "$house"
-cp "$dist"/slicewise-*.whl requirements.lock "$house"
+    --requirement "$dist"/requirements.lock --dest "$house"
+cp "$dist"/slicewise-*.whl "$dist"/requirements.lock "$house"
 cd "$house"
 wheel=$(echo slicewise-*.whl)
 version=${wheel#slicewise-}

@@ -1159,7 +1159,7 @@ def test_another_url_is_refused_and_not_shown(url: str):
 
 
 def test_the_wheel_makes_the_tables_without_the_clone(database: str, tmp_path: Path) -> None:
-    site = installed(built(tmp_path), tmp_path / "slicewise", pins("requirements.lock"))
+    site = installed(built(tmp_path), tmp_path / "slicewise", pins("product"))
     config = str(site.share / "slicewise.toml")
     variables = {"SLICEWISE_CONFIG": config, "SLICEWISE_DATABASE_URL": database}
     done = site.run("slicewise", "ledger", "db", "upgrade", **variables)

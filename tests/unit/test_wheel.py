@@ -1,4 +1,4 @@
-"""Checks the wheel as a site has it: installed elsewhere, beside what requirements.lock names."""
+"""Checks the wheel as a site has it: installed elsewhere, by requirements.lock."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     prefix = tmp_path_factory.mktemp("site") / "slicewise"
-    return installed(wheel, prefix, pins("requirements.lock"))
+    return installed(wheel, prefix, pins("product"))
 
 
 def test_on_disk_all_packages_have_one_name(wheel: Path) -> None:
