@@ -1,6 +1,6 @@
 """Reads back what was booked: statements, exports, and whether everything adds up."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 from sqlalchemy import Connection, text
 
@@ -94,13 +94,13 @@ class Audit(LedgerPart):
         future.
         """
         with reading(self._engine) as connection:
-            given = _numbers_of_seals(connection)
+            numbers = _numbers_of_seals(connection)
         with reading(self._engine) as connection:
             connection.execute(text(replay.SETTING))
             found = [connection.execute(text(check)).one() for check in replay.CHECKS]
             clusters = connection.execute(text(_LENDING)).scalars().all()
             others = [fault for one in clusters for fault in _loan_faults(connection, one)]
-            found += [connection.execute(text(replay.CUT_OFF), one).one() for one in given]
+            found.append(connection.execute(text(replay.CUT_OFF), numbers).one())
             connection.execute(text(replay.BY_INDEX))
             sealed = connection.execute(text(replay.SEALS)).one()
             seal = connection.execute(text(replay.NEWEST_SEAL)).scalar_one_or_none()
@@ -112,13 +112,11 @@ class Audit(LedgerPart):
             return bool(connection.execute(text(replay.HAS_SEAL), {"seal": seal}).scalar_one())
 
 
-def _numbers_of_seals(connection: Connection) -> Sequence[Mapping[str, int]]:
-    """How many numbers of seals were ever given; () where the role may not know."""
-    if not connection.execute(text(replay.MAY_COUNT_SEALS)).scalar_one():
-        return ()
+def _numbers_of_seals(connection: Connection) -> Mapping[str, int]:
+    """How many numbers of seals were ever given."""
     sequence = connection.execute(text(replay.SEALS_SEQUENCE)).scalar_one()
     given, logged = connection.execute(text(replay.GIVEN_NUMBERS.format(sequence=sequence))).one()
-    return ({"given": given, "logged": logged},)
+    return {"given": given, "logged": logged}
 
 
 _LENDING = "SELECT DISTINCT cluster FROM slicewise.loans ORDER BY 1"

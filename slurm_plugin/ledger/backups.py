@@ -26,7 +26,6 @@ from slurm_plugin.ledger_tables import schema_revisions
 
 _SNAPSHOT = text("SELECT pg_export_snapshot()")
 _TRANSFERS = text("SELECT count(*) FROM slicewise.transfers")
-_HAS_SEALS = text("SELECT to_regclass('slicewise.seals') IS NOT NULL")
 _SEAL = text("SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1")
 _DUMP = ("pg_dump", "--format=custom")
 _RESTORE = ("pg_restore", "--exit-on-error", "--no-owner", "--no-privileges")
@@ -108,8 +107,6 @@ def _faults(ledger: Ledger, record: BackupRecord) -> Sequence[str]:
 def _contents(connection: Connection) -> tuple[int, str]:
     """How many transfers the ledger has, and its newest seal; "" without one."""
     transfers = int(connection.execute(_TRANSFERS).scalar_one())
-    if not connection.execute(_HAS_SEALS).scalar_one():
-        return transfers, ""
     return transfers, connection.execute(_SEAL).scalar_one_or_none() or ""
 
 

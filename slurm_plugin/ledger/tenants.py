@@ -152,10 +152,7 @@ def _why(change: QuotaChange) -> str:
 
 
 def _written(update: TenantUpdate, after: Policy) -> TenantUpdate:
-    """The update with the resulting nominal, which is all that an older daemon reads.
-
-    The nominal of a removed tenant is 0, so such a daemon lets it run nothing.
-    """
+    """The update with the resulting nominal, which every row has; 0 for a removed tenant."""
     if update.tenant not in after:
         return TenantUpdate(update.tenant, removed=True, nominal_millislices=Millislices(0))
     nominal = after[update.tenant].quota.nominal_millislices

@@ -1,15 +1,20 @@
-"""Runs the migrations by Alembic."""
+"""Runs the migrations by Alembic.
+
+All migrations run in one transaction. What can't be done in one, such as the build of an index
+beside the daemon's writes, a migration does in a function ``prepare(connection, say)``, which runs
+before that transaction, without one. It does nothing if it was done before or if what it needs is
+not there yet; it replaces what an interrupted run has left; ``say`` is told what may take long.
+"""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.resources import files
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
-
-from migrations import index_of_payers
 
 _LOCK = 5_171_719
 """A number of no meaning. It is not the one of the migrations' own transaction: that runs in
@@ -18,20 +23,32 @@ _TRY = text("SELECT pg_try_advisory_lock(:lock)")
 _TRY_AGAIN_S = 0.2
 
 
-def migrate(engine: Engine, target: str, *, backwards: bool, say: Callable[[str], None]) -> None:
+def migrate(
+    engine: Engine, folder: Path, target: str, *, backwards: bool, say: Callable[[str], None]
+) -> None:
     """Migrate to the revision ``target``, upwards or ``backwards``, after any other migration.
 
-    ``say`` is told what may take long: the end of another migration, and of others' transactions.
+    ``folder`` is the migrations' own. ``say`` is told what may take long: the end of
+    another migration, and of others' transactions.
     """
+    config = Config()
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     with _alone(engine, say) as alone:
         if not backwards:
-            index_of_payers.build(alone, say)
-        config = Config()
-        # The package's own place: the same in a clone and in an installed wheel.
-        config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+            _prepare(config, target, alone, say)
         with engine.connect() as connection:
             config.attributes["connection"] = connection
             (command.downgrade if backwards else command.upgrade)(config, target)
+
+
+def _prepare(
+    config: Config, target: str, connection: Connection, say: Callable[[str], None]
+) -> None:
+    """Prepare each migration up to ``target``, the oldest first."""
+    steps = ScriptDirectory.from_config(config).iterate_revisions(target, "base")
+    for script in reversed(list(steps)):
+        if prepare := getattr(script.module, "prepare", None):
+            prepare(connection, say)
 
 
 @contextmanager

@@ -174,11 +174,6 @@ looked up."""
 
 NEWEST_SEAL = "SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1"
 
-MAY_COUNT_SEALS = (
-    "SELECT has_sequence_privilege(pg_get_serial_sequence('slicewise.seals', 'id'), 'SELECT')"
-)
-"""Roles that were granted their duty by an earlier program may lack this right."""
-
 GIVEN_NUMBERS = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END, log_cnt FROM {sequence}"
 SEALS_SEQUENCE = "SELECT pg_get_serial_sequence('slicewise.seals', 'id')"
 

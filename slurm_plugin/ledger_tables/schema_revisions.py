@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 from sqlalchemy import Column, Connection, Engine, MetaData, Table, Text, select, text
@@ -84,15 +85,22 @@ def head() -> str:
 
 _MIGRATION = re.compile(r"\d+_\w+\.py")
 
+_FOLDER = Path(str(files("migrations")))
+"""The package's own place: the same in a clone and in an installed wheel."""
 
-@cache
+
 def revisions() -> tuple[str, ...]:
     """Every revision, the oldest first, beginning with ``base``.
 
     The name of each migration's file begins with its revision. Alembic would have to import every
     migration to find the same.
     """
-    names = (file.name for file in (files("migrations") / "versions").iterdir())
+    return _revisions_in(_FOLDER)
+
+
+@cache
+def _revisions_in(folder: Path) -> tuple[str, ...]:
+    names = (file.name for file in (folder / "versions").iterdir())
     return (BASE, *sorted(name.partition("_")[0] for name in names if _MIGRATION.fullmatch(name)))
 
 
@@ -190,7 +198,7 @@ def _migrate(url: str, target: str, say: Callable[[str], None]) -> tuple[str, st
 
     with translated(engine):
         backwards = revisions().index(target) < revisions().index(before)
-        migrate(engine, target, backwards=backwards, say=say)
+        migrate(engine, _FOLDER, target, backwards=backwards, say=say)
     return before, current(engine)
 
 

@@ -22,8 +22,8 @@ _RIGHTS = text("""
 SELECT has_table_privilege('slicewise.seals', 'SELECT') AS "to read it",
        has_any_column_privilege('slicewise.loan_changes', 'INSERT') AS "to lend",
        has_table_privilege('slicewise.known_limits', 'INSERT') AS "to note limits",
-       (SELECT coalesce(bool_and(has_table_privilege(oid, 'INSERT')
-                                 AND has_table_privilege(oid, 'DELETE')), true) FROM pg_class
+       (SELECT bool_and(has_table_privilege(oid, 'INSERT')
+                        AND has_table_privilege(oid, 'DELETE')) FROM pg_class
          WHERE relnamespace = 'slicewise'::regnamespace AND relkind = 'r'
            AND relname IN ('history_subjects', 'history_cluster', 'history_tenants',
                            'history_services')
@@ -32,7 +32,7 @@ SELECT has_table_privilege('slicewise.seals', 'SELECT') AS "to read it",
          WHERE pronamespace = 'slicewise'::regnamespace AND proname IN ('book', 'seal')
        ) AS "to charge"
 """)
-"""Whether the role may do each thing that the daemon does; an older revision has no history."""
+"""Whether the role may do each thing that the daemon does."""
 _UNSEALED = text("""
 SELECT extract(epoch FROM now() - min(recorded_at))::float8 FROM slicewise.transfers
  WHERE id > (SELECT coalesce(max(last_transfer_id), 0) FROM slicewise.seals)

@@ -1,7 +1,9 @@
 """One cluster for all integration tests of a worker, cleaned after each module."""
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,11 +18,13 @@ from run_folder import path_for
 
 from sandbox.cluster import Sandbox
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.ledger_tables import schema_revisions
 
 if TYPE_CHECKING:
     from browser import Browser
     from gateway_harness import Harness, Replica
 
+_NEXT_VERSION = Path(__file__).parents[1] / "assets/next_version"
 _LOGS = ("daemon", "launcher", "slurmctld")
 _LAST_BYTES = 4000
 _RUNNING: list[Sandbox] = []
@@ -184,6 +188,16 @@ def ledger(ledger_database: str) -> Iterator[Ledger]:
     """A ledger of a cluster of its own, empty."""
     with Ledger(ledger_database, "testing") as opened:
         yield opened
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The revision that the next version of the program would know, once this is that version."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(str(files("migrations")), folder)
+    shutil.copytree(_NEXT_VERSION, folder / "versions", dirs_exist_ok=True)
+    monkeypatch.setattr(schema_revisions, "_FOLDER", folder)
+    return "0002"
 
 
 def _create(sandbox: Sandbox, template: str) -> str:

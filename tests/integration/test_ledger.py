@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 
 import psycopg
@@ -18,7 +17,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from installed_wheel import built, installed
 from ledger_world import World
 from lock_files import pins
-from waiting import until
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.language.periods import Period
@@ -26,7 +24,6 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process import store
-from migrations import index_of_payers
 from slurm_plugin.accounting.overview import used_ever, used_since
 from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
@@ -138,87 +135,15 @@ def test_migrations_make_what_the_models_say(ledger: Ledger, database: str):
         assert compare_metadata(context, [metadata, store.metadata]) == []
 
 
-def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
-    ledger.charges.post([reserve(a_run())])
-    assert schema_revisions.upgrade(database) == (schema_revisions.head(), schema_revisions.head())
-    assert ledger.charges.open_reservations() != ()
-    assert schema_revisions.downgrade(database, schema_revisions.BASE) == (
-        schema_revisions.head(),
-        schema_revisions.BASE,
-    )
-    with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
-        ledger.require_current()
-    with pytest.raises(InvalidInputError, match="SW-REVISION"):
-        schema_revisions.downgrade(database, schema_revisions.head())
-    assert schema_revisions.upgrade(database) == (schema_revisions.BASE, schema_revisions.head())
-    ledger.require_current()
-    assert ledger.charges.open_reservations() == ()
-
-
-def test_the_index_of_payers_is_built_beside_others_and_again_where_that_was_cut_short(
-    ledger: Ledger, database: str
-):
+def test_what_a_tenant_pays_for_is_found_by_an_index(ledger: Ledger, database: str):
     ledger.charges.post([reserve(a_run(number, f"tenant{number}")) for number in range(200)])
-    which = "WHERE indexrelid = 'slicewise.ix_runs_payer'::regclass"
-    execute(database, f"UPDATE pg_index SET indisvalid = false {which}")  # noqa: S608
-    used = queries.settled_use_paid_by("testing", "tenant7", 0)
+    use = queries.settled_use_paid_by("testing", "tenant7", 0)
     with postgres_engine(database).connect() as connection:
-        index_of_payers.build(connection.execution_options(isolation_level="AUTOCOMMIT"), print)
-        is_valid = connection.exec_driver_sql(f"SELECT indisvalid FROM pg_index {which}")  # noqa: S608
-        assert is_valid.scalar_one()
-        asked = used.compile(connection, compile_kwargs={"literal_binds": True})
+        statement = use.compile(connection, compile_kwargs={"literal_binds": True})
         connection.exec_driver_sql("ANALYZE slicewise.runs")
         connection.exec_driver_sql("SET enable_seqscan = off")
-        plan = connection.exec_driver_sql(f"EXPLAIN {asked}").scalars().all()
+        plan = connection.exec_driver_sql(f"EXPLAIN {statement}").scalars().all()
         assert any("ix_runs_payer" in line for line in plan), plan
-
-
-def test_two_upgrades_at_once_run_one_after_the_other(database: str):
-    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
-        steps = list(pool.map(schema_revisions.upgrade, [database] * 3))
-    assert {after for _, after in steps} == {schema_revisions.head()}
-
-
-def test_two_upgrades_of_a_ledger_with_runs_wait_for_others_and_say_so(
-    ledger: Ledger, database: str
-):
-    ledger.charges.post([reserve(a_run())])
-    schema_revisions.downgrade(database, "0011")
-    first: list[str] = []
-    second: list[str] = []
-    with psycopg.connect(database) as dump, ThreadPoolExecutor(2) as pool:
-        dump.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        try:
-            dump.execute("SELECT id FROM slicewise.runs")
-            upgrades = [pool.submit(schema_revisions.upgrade, database, first.append)]
-            until(lambda: any(line.startswith("Building an index") for line in first))
-            until(lambda: is_building(database))
-            upgrades.append(pool.submit(schema_revisions.upgrade, database, second.append))
-            until(lambda: any(line.startswith("Another upgrade") for line in second))
-        finally:
-            dump.rollback()
-        steps = [one.result() for one in upgrades]
-    assert steps == [("0011", schema_revisions.head())] * 2
-    assert (len(first), len(second)) == (1, 1)
-    ledger.require_current()
-    assert ledger.charges.open_reservations() != ()
-
-
-def is_building(database: str) -> bool:
-    """Whether an index is built there that waits for others' transactions."""
-    with psycopg.connect(database, autocommit=True) as connection:
-        found = connection.execute(
-            "SELECT phase FROM pg_stat_progress_create_index WHERE datname = current_database()"
-        ).fetchall()
-    return any("waiting for" in phase for (phase,) in found)
-
-
-def test_a_database_of_a_newer_version_is_left_alone(ledger: Ledger, database: str):
-    execute(database, "UPDATE slicewise.alembic_version SET version_num = '9999'")
-    execute(database, "DELETE FROM slicewise.served_revisions")
-    for use in (ledger.require_current, lambda: schema_revisions.upgrade(database)):
-        with pytest.raises(InvalidInputError, match="SW-DATABASE-NEW"):
-            use()
 
 
 def test_the_watermark_begins_now_and_never_goes_back(ledger: Ledger):
@@ -1007,7 +932,7 @@ def test_verify_counts_what_it_compared(ledger: Ledger):
     assert (verified.transfers, verified.accounts, verified.reservations) == (5, 6, 1)
 
 
-BEFORE = """
+BY_HAND = """
 INSERT INTO slicewise.runs
        (cluster, job_id, start_s, tenant, user_name, task, gres, cost_millislices)
 VALUES ('testing', {task}, 100, 'vision', 'alice', '{task}', '{{"1g.10gb": 1}}', 1000)
@@ -1023,97 +948,26 @@ SELECT r.id, {number}, '{kind}', d.id, c.id, {amount}, {until_s}
 """
 
 
-def as_before(database: str, task: int, charges: Sequence[Transfer], after: int = 0) -> None:
-    """As the program of revision 0001 books."""
+def by_hand(database: str, task: int, charges: Sequence[Transfer], after: int = 0) -> None:
+    """As who goes around the function that books: the trigger on transfers does its work."""
     for number, one in enumerate(charges, start=after + 1):
         debit, credit = DEBIT_CREDIT[one.kind]
         values = {"kind": one.kind, "amount": one.amount_millislice_s, "until_s": one.until_s}
         accounts = {"debit": debit, "credit": credit}
-        execute(database, BEFORE.format(task=task, number=number, **values, **accounts))
+        execute(database, BY_HAND.format(task=task, number=number, **values, **accounts))
 
 
-def test_the_program_of_before_books_on(ledger: Ledger, database: str):
-    as_before(database, 1, reserve(a_run(1)).transfers)
-    as_before(database, 2, reserve(a_run(2)).transfers)
-    as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
+def test_transfers_that_are_inserted_by_hand_are_booked_or_refused(ledger: Ledger, database: str):
+    by_hand(database, 1, reserve(a_run(1)).transfers)
+    by_hand(database, 2, reserve(a_run(2)).transfers)
+    by_hand(database, 2, settle(a_run(2), 10).transfers, after=1)
     with pytest.raises(psycopg.errors.IntegrityError):
-        as_before(database, 1, (step(POST, 61, 161),), after=1)
+        by_hand(database, 1, (step(POST, 61, 161),), after=1)
     assert ledger.budgets.balances() == {
         "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
     }
     assert ledger.charges.post([settle(a_run(1), 20)]) == {a_run(1).key}
     assert is_balanced(ledger)
-
-
-def test_what_was_booked_before_has_its_balances(ledger: Ledger, database: str):
-    schema_revisions.downgrade(database, "0001")
-    as_before(database, 1, reserve(a_run(1)).transfers)
-    as_before(database, 2, reserve(a_run(2)).transfers)
-    as_before(database, 2, settle(a_run(2), 10).transfers, after=1)
-    schema_revisions.upgrade(database)
-    assert ledger.budgets.balances() == {
-        "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
-    }
-    (held,) = ledger.charges.open_reservations()
-    assert (held.payer, held.posted_millislice_s, held.transfers) == ("vision", 0, 1)
-    assert ledger.charges.post([settle(a_run(1), 20)]) == {a_run(1).key}
-    assert is_balanced(ledger)
-
-
-REVERSED = (
-    step(RESERVE, 60, 160),
-    step(POST, 10, 110),
-    step(POST, 10, 120),
-    step(EXTEND, 30, 190),
-    step(POST, 20, 140),
-    step(REVERSE, 25, 115),
-    step(VOID, 75, 115),
-)
-WAIVED = (step(RESERVE, 60, 160), step(WAIVE, 30, 130), step(VOID, 60, 130))
-RUNNING = (step(RESERVE, 60, 160), step(POST, 10, 110), step(POST, 10, 120), step(EXTEND, 5, 165))
-
-
-def test_going_back_leaves_what_the_program_of_before_can_read(ledger: Ledger, database: str):
-    for number, steps in enumerate((REVERSED, WAIVED, RUNNING), start=1):
-        ledger.charges.post([Charge(a_run(number, "vision", payer="science"), 0, steps)])
-    ledger.budgets.enter(a_roll(500, 0, "science"), None)
-    schema_revisions.downgrade(database, "0001")
-    assert before(database) == [
-        ("1", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
-        ("1", 2, "post", "reserved", "used", "vision", 10_000, 110),
-        ("1", 3, "post", "reserved", "used", "vision", 5_000, 115),
-        ("1", 4, "extend", "available", "reserved", "vision", 30_000, 190),
-        ("1", 5, "void", "reserved", "available", "vision", 75_000, 115),
-        ("2", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
-        ("2", 2, "void", "reserved", "available", "vision", 60_000, 130),
-        ("3", 1, "reserve", "available", "reserved", "vision", 60_000, 160),
-        ("3", 2, "extend", "available", "reserved", "vision", 5_000, 165),
-    ]
-    with psycopg.connect(database) as connection:
-        held = connection.execute("SELECT reserved_millislice_s FROM slicewise.open_reservations")
-        assert held.fetchall() == [(65_000,)]
-    as_before(database, 3, (step(POST, 62, 162), step(VOID, 3, 162)), after=2)
-    schema_revisions.upgrade(database)
-    assert ledger.budgets.balances() == {
-        "vision": a_balance("vision", available=-77_000, used=77_000)
-    }
-    # 0001 knew no waivers: of run 2 it has kept nothing.
-    verified = ledger.audit.verify()
-    assert verified.imbalance_millislice_s == 30_000
-    assert verified.faults == ("run 2 (2 of vision): settled at 0, Slurm allotted 30000",)
-
-
-def before(database: str) -> list[tuple[object, ...]]:
-    """Transfers by run and number, as revision 0001 has them."""
-    with psycopg.connect(database) as connection:
-        return connection.execute(
-            """SELECT r.task, t.number, t.kind, d.kind, c.kind, d.tenant, t.amount_millislice_s,
-                      t.until_s
-                 FROM slicewise.transfers t JOIN slicewise.runs r ON r.id = t.run_id
-                 JOIN slicewise.accounts d ON d.id = t.debit_account_id
-                 JOIN slicewise.accounts c ON c.id = t.credit_account_id AND c.tenant = d.tenant
-                ORDER BY r.task, t.number"""
-        ).fetchall()
 
 
 def disconnect(database: str) -> None:

@@ -17,7 +17,7 @@ from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.database import postgres_engine
@@ -562,44 +562,6 @@ def test_what_is_known_of_limits_is_replaced_and_forgotten(ledger: Ledger):
     assert ledger.limits.known() == {key: KnownLimit("", "7000"), other: KnownLimit("5", "6000")}
     ledger.limits.forget()
     assert ledger.limits.known() == {}
-
-
-# The schema
-
-
-def test_going_back_and_forth_keeps_nominal_quotas(ledger: Ledger, database: str):
-    lender_and_borrower(ledger)
-    ledger.tenants.change(TenantUpdate("vision", weight=7, budget="off"), "root", "")
-    ledger.loans.replace([loan(1500)], "idle")
-    assert schema_revisions.downgrade(database, "0002") == (schema_revisions.head(), "0002")
-    schema_revisions.upgrade(database)
-    assert ledger.tenants.policy() == {
-        "vision": Tenant("vision", "", Quota(Millislices(6000))),
-        "nlp": Tenant("nlp", "", Quota(Millislices(0))),
-    }
-    assert len(ledger.tenants.history("vision")) == 2
-    assert ledger.loans.outstanding() == ()
-
-
-def test_a_newer_database_serves_this_program_if_it_says_so(ledger: Ledger, database: str):
-    execute(database, "UPDATE slicewise.alembic_version SET version_num = '9999'")
-    ledger.require_current()
-    for change in (schema_revisions.upgrade, lambda url: schema_revisions.downgrade(url, "0001")):
-        with pytest.raises(InvalidInputError):
-            change(database)
-    execute(database, "DELETE FROM slicewise.served_revisions")
-    with pytest.raises(InvalidInputError, match="SW-DATABASE-NEW"):
-        ledger.require_current()
-
-
-def test_an_upgrade_does_not_wait_long_for_a_table(ledger: Ledger, database: str):
-    schema_revisions.downgrade(database, "0002")
-    with psycopg.connect(database) as reader:
-        reader.execute("SELECT FROM slicewise.quota_changes")
-        with pytest.raises(UnreachableError, match="SW-DATABASE-BUSY"):
-            schema_revisions.upgrade(database)
-    assert schema_revisions.current_of(database) == "0002"
-    assert schema_revisions.upgrade(database) == ("0002", schema_revisions.head())
 
 
 # Roles

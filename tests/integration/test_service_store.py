@@ -231,17 +231,6 @@ def test_a_key_of_one_service_expires_and_its_last_use_is_kept(ledger: Ledger) -
     assert ledger.keys.grants() == GrantsAnswer(opens={})
 
 
-def test_a_downgrade_revokes_keys_that_the_older_revision_would_let_in_further(
-    ledger: Ledger, database: str
-) -> None:
-    ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice", "bert"))
-    ledger.keys.add(NewKey(IDS[1], "vision", "ci", HASHES[1], "alice", expires_s=2_000_000_000))
-    ledger.keys.add(NewKey(IDS[2], "vision", "ci", HASHES[2], "alice"))
-    schema_revisions.downgrade(database, "0009")
-    schema_revisions.upgrade(database)
-    assert ledger.keys.grants().opens == {HASHES[2]: "vision"}
-
-
 def test_a_tenant_has_so_many_keys_even_if_all_are_made_at_once(ledger: Ledger) -> None:
     for number in range(MOST_KEYS - 1):
         ledger.keys.add(NewKey(IDS[number], "vision", "ci", HASHES[number], "alice"))
@@ -337,8 +326,6 @@ def test_no_other_role_orders_or_makes_keys(
 
 
 def test_a_database_without_the_launchers_schema_says_what_to_do(database: str) -> None:
-    schema_revisions.upgrade(database)
-    schema_revisions.downgrade(database, "0003")
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         StateStore(database, "testing").load()
 

@@ -1,16 +1,49 @@
-"""Adds figures over time of the cluster, tenants and services, which ``slicewise report`` shows.
+CREATE TABLE slicewise.observed_submissions (
+    cluster text NOT NULL,
+    day_s bigint NOT NULL,
+    mode text NOT NULL,
+    tenant text NOT NULL,
+    user_name text NOT NULL,
+    code text NOT NULL,
+    gpu_type text NOT NULL,
+    is_borrowed boolean NOT NULL,
+    submissions bigint NOT NULL,
+    moved_qos bigint NOT NULL,
+    moved_type bigint NOT NULL,
+    asked_millislices bigint NOT NULL,
+    CONSTRAINT pk_observed_submissions
+        PRIMARY KEY (cluster, day_s, mode, tenant, user_name, code, gpu_type, is_borrowed)
+);
+COMMENT ON TABLE slicewise.observed_submissions
+    IS 'What admission decided, summed by day (UTC). code is empty for what it would admit.';
 
-Only additions: programs of 0014 go on with it, and record none of this.
-"""
+CREATE TABLE slicewise.observed_loans (
+    cluster text NOT NULL,
+    day_s bigint NOT NULL,
+    lender text NOT NULL,
+    borrower text NOT NULL,
+    lent_millislice_s bigint NOT NULL,
+    recalls bigint NOT NULL,
+    recalled_millislices bigint NOT NULL,
+    CONSTRAINT pk_observed_loans PRIMARY KEY (cluster, day_s, lender, borrower)
+);
+COMMENT ON TABLE slicewise.observed_loans
+    IS 'Idle quota that would have been lent and recalled, summed by day (UTC).';
 
-from alembic import op
+CREATE TABLE slicewise.observed_quota (
+    cluster text NOT NULL,
+    day_s bigint NOT NULL,
+    tenant text NOT NULL,
+    seconds bigint NOT NULL,
+    guaranteed_millislice_s bigint NOT NULL,
+    idle_millislice_s bigint NOT NULL,
+    idle_wanted_millislice_s bigint NOT NULL,
+    wanted_millislice_s bigint NOT NULL,
+    CONSTRAINT pk_observed_quota PRIMARY KEY (cluster, day_s, tenant)
+);
+COMMENT ON TABLE slicewise.observed_quota
+    IS 'Guaranteed quota, its idle part, and what was wanted beyond it, summed by day (UTC).';
 
-revision = "0015"
-down_revision = "0014"
-branch_labels = None
-depends_on = None
-
-_SUBJECTS = """
 CREATE TABLE slicewise.history_subjects (
     id integer GENERATED ALWAYS AS IDENTITY,
     cluster text NOT NULL,
@@ -21,10 +54,8 @@ CREATE TABLE slicewise.history_subjects (
 );
 COMMENT ON TABLE slicewise.history_subjects
     IS 'What history is of: the cluster itself has no tenant, a tenant itself no service.';
-"""
 
-# The columns stand so that none needs bytes to align it: there are many rows.
-_CLUSTER = """
+-- The columns of history stand so that none needs bytes to align it: there are many rows.
 CREATE TABLE slicewise.history_cluster (
     subject_id integer NOT NULL,
     step_s smallint NOT NULL,
@@ -47,9 +78,7 @@ CREATE TABLE slicewise.history_cluster (
 );
 COMMENT ON TABLE slicewise.history_cluster
     IS 'Slices by state, in millislices: means, and maxima of a step.';
-"""
 
-_TENANTS = """
 CREATE TABLE slicewise.history_tenants (
     subject_id integer NOT NULL,
     step_s smallint NOT NULL,
@@ -70,9 +99,7 @@ CREATE TABLE slicewise.history_tenants (
 );
 COMMENT ON TABLE slicewise.history_tenants
     IS 'Tenants with those below them, in millislices: means, and maxima of a step.';
-"""
 
-_SERVICES = """
 CREATE TABLE slicewise.history_services (
     subject_id integer NOT NULL,
     step_s smallint NOT NULL,
@@ -92,21 +119,3 @@ CREATE TABLE slicewise.history_services (
 );
 COMMENT ON TABLE slicewise.history_services
     IS 'Services: replicas, requests that wait and that come each second, and milliseconds.';
-"""
-
-_SERVED = "INSERT INTO slicewise.served_revisions VALUES ('0015');"
-
-_DOWN = """
-DROP TABLE slicewise.history_cluster, slicewise.history_tenants, slicewise.history_services,
-    slicewise.history_subjects;
-DELETE FROM slicewise.served_revisions WHERE revision = '0015';
-"""
-
-
-def upgrade() -> None:
-    for step in (_SUBJECTS, _CLUSTER, _TENANTS, _SERVICES, _SERVED):
-        op.execute(step)
-
-
-def downgrade() -> None:
-    op.execute(_DOWN)

@@ -1,16 +1,43 @@
-"""Adds the journal of re-cutting, and the last look at each GPU node.
+CREATE TABLE slicewise.rebalance_runs (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_rebalance_runs PRIMARY KEY,
+    cluster text NOT NULL,
+    author text NOT NULL,
+    host text NOT NULL,
+    outcome text NOT NULL DEFAULT 'running' CONSTRAINT ck_rebalance_runs_outcome_known
+        CHECK (outcome IN ('running', 'done', 'failed', 'abandoned')),
+    begun_at timestamptz NOT NULL DEFAULT now(),
+    ended_at timestamptz,
+    CONSTRAINT ck_rebalance_runs_ended_with_outcome
+        CHECK ((ended_at IS NULL) = (outcome = 'running'))
+);
+CREATE INDEX ix_rebalance_runs_newest ON slicewise.rebalance_runs (cluster, id);
+CREATE UNIQUE INDEX uq_rebalance_runs_unfinished ON slicewise.rebalance_runs (cluster)
+    WHERE ended_at IS NULL;
+COMMENT ON TABLE slicewise.rebalance_runs IS 'Each run of slicewise rebalance.';
 
-Only additions: programs of 0005 go on with it.
-"""
+CREATE TABLE slicewise.rebalance_steps (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_rebalance_steps PRIMARY KEY,
+    run_id bigint NOT NULL CONSTRAINT fk_rebalance_steps_run_id
+        REFERENCES slicewise.rebalance_runs (id),
+    step text NOT NULL CONSTRAINT ck_rebalance_steps_step_known
+        CHECK (step IN
+            ('reconcile', 'roll', 'lend', 'reclaim', 'compile', 'prioritise', 'cut')),
+    outcome text NOT NULL DEFAULT 'begun' CONSTRAINT ck_rebalance_steps_outcome_known
+        CHECK (outcome IN ('begun', 'done', 'skipped', 'failed')),
+    began_at timestamptz NOT NULL DEFAULT now(),
+    ended_at timestamptz,
+    saw jsonb NOT NULL DEFAULT '{}',
+    did jsonb NOT NULL DEFAULT '[]',
+    why text NOT NULL DEFAULT '',
+    CONSTRAINT ck_rebalance_steps_ended_with_outcome
+        CHECK ((ended_at IS NULL) = (outcome = 'begun')),
+    CONSTRAINT ck_rebalance_steps_json_shapes
+        CHECK (jsonb_typeof(saw) = 'object' AND jsonb_typeof(did) = 'array')
+);
+CREATE INDEX ix_rebalance_steps_run ON slicewise.rebalance_steps (run_id, id);
+COMMENT ON TABLE slicewise.rebalance_steps
+    IS 'What each step of a run saw and did, and why; one without an end was under way.';
 
-from alembic import op
-
-revision = "0006"
-down_revision = "0005"
-branch_labels = None
-depends_on = None
-
-_RECUTS = """
 CREATE TABLE slicewise.recuts (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_recuts PRIMARY KEY,
     cluster text NOT NULL,
@@ -31,6 +58,7 @@ CREATE TABLE slicewise.recuts (
     gres_conf text,
     begun_at timestamptz NOT NULL DEFAULT now(),
     ended_at timestamptz,
+    ends jsonb NOT NULL DEFAULT '[]',
     CONSTRAINT ck_recuts_ended_at_end
         CHECK ((ended_at IS NULL) = (state IN ('running', 'stuck')))
 );
@@ -39,9 +67,7 @@ CREATE UNIQUE INDEX uq_recuts_unfinished ON slicewise.recuts (cluster, gpu_uuid)
     WHERE ended_at IS NULL;
 COMMENT ON TABLE slicewise.recuts
     IS 'Each GPU that was cut anew: what it was, what it became, what Slurm was told before.';
-"""
 
-_STEPS = """
 CREATE TABLE slicewise.recut_steps (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_recut_steps PRIMARY KEY,
     recut_id bigint NOT NULL
@@ -62,9 +88,7 @@ CREATE TABLE slicewise.recut_steps (
 CREATE INDEX ix_recut_steps_recut ON slicewise.recut_steps (recut_id, id);
 COMMENT ON TABLE slicewise.recut_steps
     IS 'Steps of a re-cut; one without an end was under way when its process was killed.';
-"""
 
-_NODES = """
 CREATE TABLE slicewise.mig_nodes (
     cluster text,
     node text,
@@ -74,20 +98,3 @@ CREATE TABLE slicewise.mig_nodes (
 );
 COMMENT ON TABLE slicewise.mig_nodes
     IS 'The last look at each GPU node: how it is cut.';
-"""
-
-_SERVED = "INSERT INTO slicewise.served_revisions VALUES ('0006');"
-
-_DOWN = """
-DROP TABLE slicewise.recut_steps, slicewise.recuts, slicewise.mig_nodes;
-DELETE FROM slicewise.served_revisions WHERE revision = '0006';
-"""
-
-
-def upgrade() -> None:
-    for step in (_RECUTS, _STEPS, _NODES, _SERVED):
-        op.execute(step)
-
-
-def downgrade() -> None:
-    op.execute(_DOWN)

@@ -1,16 +1,3 @@
-"""Adds orders of services' owners, API keys, and the launcher's own schema.
-
-Only additions: programs of 0003 go on with it.
-"""
-
-from alembic import op
-
-revision = "0004"
-down_revision = "0003"
-branch_labels = None
-depends_on = None
-
-_ORDERS = """
 CREATE TABLE slicewise.service_orders (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_service_orders PRIMARY KEY,
     cluster text NOT NULL,
@@ -36,9 +23,27 @@ COMMENT ON TABLE slicewise.service_orders
     IS 'What a service''s owner ordered beside its script: its newest row holds. Append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.service_orders
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
-"""
 
-_KEYS = """
+CREATE TABLE slicewise.service_generations (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_service_generations PRIMARY KEY,
+    cluster text NOT NULL,
+    tenant text NOT NULL,
+    name text NOT NULL,
+    array_job_id bigint NOT NULL,
+    submitted_s bigint NOT NULL,
+    author text NOT NULL,
+    directives jsonb NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX ix_service_generations_latest
+    ON slicewise.service_generations (cluster, name, tenant, id);
+CREATE INDEX ix_service_generations_array
+    ON slicewise.service_generations (cluster, array_job_id, tenant, id);
+COMMENT ON TABLE slicewise.service_generations
+    IS 'What was submitted of each service, one row a generation. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.service_generations
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
 CREATE TABLE slicewise.api_keys (
     cluster text,
     key_id text,
@@ -48,6 +53,8 @@ CREATE TABLE slicewise.api_keys (
         CONSTRAINT ck_api_keys_sha256_hexadecimal CHECK (sha256 ~ '^[0-9a-f]{64}$'),
     author text NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
+    service text NOT NULL DEFAULT '',
+    expires_at timestamptz,
     CONSTRAINT pk_api_keys PRIMARY KEY (cluster, key_id),
     CONSTRAINT uq_api_keys_sha256 UNIQUE (cluster, sha256)
 );
@@ -69,10 +76,31 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_revocations
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
-"""
 
-_LAUNCHER = """
-CREATE SCHEMA IF NOT EXISTS launcher;
+CREATE TABLE slicewise.api_key_openings (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_api_key_openings PRIMARY KEY,
+    cluster text NOT NULL,
+    tenant text NOT NULL,
+    author text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE slicewise.api_key_openings
+    IS 'Since then a tenant''s services want no key, until one is made again. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.api_key_openings
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.api_key_uses (
+    cluster text,
+    key_id text,
+    used_at timestamptz NOT NULL,
+    CONSTRAINT pk_api_key_uses PRIMARY KEY (cluster, key_id),
+    CONSTRAINT fk_api_key_uses_cluster FOREIGN KEY (cluster, key_id)
+        REFERENCES slicewise.api_keys (cluster, key_id)
+);
+COMMENT ON TABLE slicewise.api_key_uses
+    IS 'When each key last let a request in, to within a minute or two. Overwritten.';
+
+CREATE SCHEMA launcher;
 CREATE TABLE launcher.service_state (
     cluster text,
     tenant text,
@@ -83,22 +111,3 @@ CREATE TABLE launcher.service_state (
 );
 COMMENT ON TABLE launcher.service_state
     IS 'What the launcher has learnt of a service; without it the launcher learns anew.';
-"""
-
-_SERVED = "INSERT INTO slicewise.served_revisions VALUES ('0004');"
-
-_DOWN = """
-DROP TABLE slicewise.service_orders, slicewise.api_key_revocations, slicewise.api_keys,
-    launcher.service_state;
-DROP SCHEMA launcher;
-DELETE FROM slicewise.served_revisions WHERE revision = '0004';
-"""
-
-
-def upgrade() -> None:
-    for step in (_ORDERS, _KEYS, _LAUNCHER, _SERVED):
-        op.execute(step)
-
-
-def downgrade() -> None:
-    op.execute(_DOWN)

@@ -1,0 +1,359 @@
+CREATE FUNCTION slicewise.accounts_inserted() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    INSERT INTO slicewise.balances (account_id) SELECT id FROM inserted;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER accounts_inserted AFTER INSERT ON slicewise.accounts
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.accounts_inserted();
+
+-- What a transfer that is no reserve does to its run's open reservation.
+CREATE FUNCTION slicewise.settle(of_run bigint, kind text, amount bigint) RETURNS void
+    LANGUAGE plpgsql
+AS $$
+DECLARE
+    more bigint := CASE WHEN kind IN ('extend', 'reverse') THEN amount
+                        WHEN kind = 'waive' THEN 0 ELSE -amount END;
+    posted bigint := CASE kind WHEN 'post' THEN amount WHEN 'reverse' THEN -amount ELSE 0 END;
+BEGIN
+    UPDATE slicewise.open_reservations o
+       SET reserved_millislice_s = o.reserved_millislice_s + more,
+           posted_millislice_s = o.posted_millislice_s + posted
+     WHERE o.run_id = of_run AND o.reserved_millislice_s <> -more
+       AND (kind <> 'waive' OR o.reserved_millislice_s >= amount);
+    IF NOT FOUND THEN
+        DELETE FROM slicewise.open_reservations o
+         WHERE o.run_id = of_run AND o.reserved_millislice_s = -more;
+    END IF;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'transfer % of run %: its reservation is not open', kind, of_run
+            USING ERRCODE = 'check_violation';
+    END IF;
+END $$;
+
+-- A transfer may only move an amount between the two accounts that its kind names, of its run's
+-- payer and tenant or its budget entry's tenant; and only out of a reservation that is open and
+-- large enough. Rows are locked in order of their ids: no two statements wait for each other.
+CREATE FUNCTION slicewise.transfers_inserted() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    t record;
+BEGIN
+    FOR t IN
+        SELECT i.run_id, i.kind, i.amount_millislice_s AS amount,
+               i.kind || ': ' || d.kind || ' to ' || c.kind IN (
+                   'reserve: available to reserved',
+                   'extend: available to reserved',
+                   'post: reserved to used',
+                   'void: reserved to available',
+                   'reverse: used to reserved',
+                   'waive: operator to waived',
+                   'grant: granted to available',
+                   'revoke: available to granted')
+               AND d.cluster = coalesce(r.cluster, b.cluster) AND c.cluster = d.cluster
+               AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
+                                   ELSE coalesce(r.payer, r.tenant, b.tenant) END
+               AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
+                                   ELSE coalesce(r.payer, r.tenant, b.tenant) END
+               AND CASE i.kind WHEN 'grant' THEN i.amount_millislice_s = b.amount_millislice_s
+                               WHEN 'revoke' THEN i.amount_millislice_s = -b.amount_millislice_s
+                               ELSE b.id IS NULL END AS rightful
+          FROM inserted i
+          LEFT JOIN slicewise.runs r ON r.id = i.run_id
+          LEFT JOIN slicewise.budget_entries b ON b.id = i.budget_entry_id
+          LEFT JOIN slicewise.accounts d ON d.id = i.debit_account_id
+          LEFT JOIN slicewise.accounts c ON c.id = i.credit_account_id
+         ORDER BY i.run_id, i.number
+    LOOP
+        IF t.rightful IS NOT TRUE THEN
+            RAISE EXCEPTION 'transfer % of run %: wrong accounts', t.kind, t.run_id
+                USING ERRCODE = 'check_violation';
+        ELSIF t.kind = 'reserve' THEN
+            INSERT INTO slicewise.open_reservations VALUES (t.run_id, t.amount);
+        ELSIF t.run_id IS NOT NULL THEN
+            PERFORM slicewise.settle(t.run_id, t.kind, t.amount);
+        END IF;
+    END LOOP;
+
+    INSERT INTO slicewise.balances AS b
+    SELECT id, sum(debit), sum(credit)
+      FROM (SELECT debit_account_id AS id, amount_millislice_s AS debit, 0 AS credit FROM inserted
+             UNION ALL
+            SELECT credit_account_id, 0, amount_millislice_s FROM inserted) AS legs
+     GROUP BY id
+     ORDER BY id
+        ON CONFLICT (account_id) DO UPDATE
+       SET debits_millislice_s = b.debits_millislice_s + excluded.debits_millislice_s,
+           credits_millislice_s = b.credits_millislice_s + excluded.credits_millislice_s;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER transfers_inserted AFTER INSERT ON slicewise.transfers
+    REFERENCING NEW TABLE AS inserted
+    FOR EACH STATEMENT WHEN (current_setting('slicewise.booking', true) IS DISTINCT FROM 'on')
+    EXECUTE FUNCTION slicewise.transfers_inserted();
+
+-- Before anything of a budget is locked: who waits for another's new account must hold nothing.
+CREATE FUNCTION slicewise.open_accounts(cluster text, tenant text) RETURNS void LANGUAGE sql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO slicewise.accounts (cluster, tenant, kind)
+    SELECT $1, $2, kind FROM (VALUES ('available'), ('granted'), ('reserved')) AS needed (kind)
+        ON CONFLICT DO NOTHING;
+$$;
+
+-- Whoever calls may have said that he does the work of the trigger on transfers; only book does.
+-- The lock is taken before a transfer gets its id: ``seal`` waits for it.
+CREATE FUNCTION slicewise.budget_entered() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(5171718);
+    PERFORM set_config('slicewise.booking', 'off', true);
+    PERFORM slicewise.open_accounts(NEW.cluster, NEW.tenant);
+    INSERT INTO slicewise.transfers
+           (budget_entry_id, kind, debit_account_id, credit_account_id, amount_millislice_s)
+    SELECT NEW.id,
+           CASE WHEN NEW.amount_millislice_s > 0 THEN 'grant' ELSE 'revoke' END,
+           CASE WHEN NEW.amount_millislice_s > 0 THEN g.id ELSE a.id END,
+           CASE WHEN NEW.amount_millislice_s > 0 THEN a.id ELSE g.id END,
+           abs(NEW.amount_millislice_s)
+      FROM slicewise.accounts g, slicewise.accounts a
+     WHERE (g.cluster, g.tenant, g.kind) = (NEW.cluster, NEW.tenant, 'granted')
+       AND (a.cluster, a.tenant, a.kind) = (NEW.cluster, NEW.tenant, 'available')
+       AND NEW.amount_millislice_s <> 0;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER budget_entered AFTER INSERT ON slicewise.budget_entries
+    FOR EACH ROW EXECUTE FUNCTION slicewise.budget_entered();
+
+-- Charges come in the order of their runs' keys, and are locked in it: new runs by their key, others
+-- by their reservation. Of two writers who decided on the same state of a run, the second finds
+-- it changed and leaves it alone. Returns the positions (from 0) of the charges that were booked.
+-- It does what the trigger on transfers does for each statement itself, which takes half the time.
+CREATE FUNCTION slicewise.book(charges jsonb) RETURNS integer[] LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last integer := jsonb_array_length(charges) - 1;
+    available bigint[];
+    reserved bigint[];
+    used bigint[];
+    waived bigint[];
+    operator bigint[];
+    account record;
+    charge jsonb;
+    transfer jsonb;
+    of_cluster text;
+    of_tenant text;
+    of_payer text;
+    run slicewise.runs;
+    after integer;
+    kind text;
+    amount bigint;
+    debit bigint;
+    credit bigint;
+    booked integer[] := '{}';
+    accounts bigint[] := '{}';
+    debits bigint[] := '{}';
+    credits bigint[] := '{}';
+    leg record;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(5171718);
+    LOOP
+        available := '{}'; reserved := '{}'; used := '{}'; waived := '{}'; operator := '{}';
+        FOR position IN 0 .. last LOOP
+            charge := charges -> position;
+            of_cluster := charge ->> 'cluster';
+            of_tenant := charge ->> 'tenant';
+            of_payer := charge ->> 'payer';
+            SELECT max(a.id) FILTER (WHERE a.kind = 'available') AS available,
+                   max(a.id) FILTER (WHERE a.kind = 'reserved') AS reserved,
+                   max(a.id) FILTER (WHERE a.kind = 'used') AS used,
+                   max(a.id) FILTER (WHERE a.kind = 'waived') AS waived,
+                   max(a.id) FILTER (WHERE a.kind = 'operator') AS operator
+              INTO account
+              FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_payer;
+            available := available || account.available;
+            reserved := reserved || account.reserved;
+            IF of_tenant <> of_payer THEN
+                SELECT max(a.id) FILTER (WHERE a.kind = 'used') AS used,
+                       max(a.id) FILTER (WHERE a.kind = 'waived') AS waived,
+                       max(a.id) FILTER (WHERE a.kind = 'operator') AS operator
+                  INTO account
+                  FROM slicewise.accounts a WHERE a.cluster = of_cluster AND a.tenant = of_tenant;
+            END IF;
+            used := used || account.used;
+            waived := waived || account.waived;
+            operator := operator || account.operator;
+        END LOOP;
+        EXIT WHEN array_position(available || reserved || used || waived || operator, NULL)
+            IS NULL;
+        -- Before anything is locked: who waits for another's new account must hold nothing.
+        INSERT INTO slicewise.accounts (cluster, tenant, kind)
+        SELECT DISTINCT x.cluster, n.tenant, n.kind
+          FROM jsonb_to_recordset(charges) AS x (cluster text, tenant text, payer text)
+         CROSS JOIN LATERAL (VALUES (x.payer, 'available'), (x.payer, 'reserved'),
+                                    (x.tenant, 'used'), (x.tenant, 'waived'),
+                                    (x.tenant, 'operator')) AS n (tenant, kind)
+         ORDER BY 1, 2, 3
+            ON CONFLICT DO NOTHING;
+    END LOOP;
+
+    PERFORM set_config('slicewise.booking', 'on', true);
+    FOR position IN 0 .. last LOOP
+        charge := charges -> position;
+        after := (charge -> 'after')::integer;
+        run := NULL;
+        IF after = 0 THEN
+            INSERT INTO slicewise.runs
+                   (cluster, job_id, start_s, tenant, payer, user_name, task, gres,
+                    cost_millislices)
+            VALUES (charge ->> 'cluster', (charge -> 'job_id')::bigint,
+                    (charge -> 'start_s')::bigint, charge ->> 'tenant',
+                    nullif(charge ->> 'payer', charge ->> 'tenant'), charge ->> 'user_name',
+                    charge ->> 'task', charge -> 'gres', (charge -> 'cost_millislices')::bigint)
+                ON CONFLICT DO NOTHING
+            RETURNING id INTO run.id;
+        END IF;
+        IF run.id IS NULL THEN
+            SELECT * INTO run FROM slicewise.runs r
+             WHERE r.cluster = charge ->> 'cluster' AND r.job_id = (charge -> 'job_id')::bigint
+               AND r.start_s = (charge -> 'start_s')::bigint;
+            PERFORM FROM slicewise.open_reservations o WHERE o.run_id = run.id FOR UPDATE;
+            CONTINUE WHEN after
+                <> (SELECT count(*) FROM slicewise.transfers t WHERE t.run_id = run.id);
+            IF (run.tenant, coalesce(run.payer, run.tenant))
+               IS DISTINCT FROM (charge ->> 'tenant', charge ->> 'payer') THEN
+                RAISE EXCEPTION 'run %: of another tenant or payer', run.id
+                    USING ERRCODE = 'check_violation';
+            END IF;
+        END IF;
+        booked := booked || position;
+        FOR number IN 1 .. jsonb_array_length(charge -> 'transfers') LOOP
+            transfer := charge -> 'transfers' -> (number - 1);
+            kind := transfer ->> 'kind';
+            amount := (transfer -> 'amount_millislice_s')::bigint;
+            debit := CASE WHEN kind IN ('reserve', 'extend') THEN available[position + 1]
+                          WHEN kind = 'reverse' THEN used[position + 1]
+                          WHEN kind = 'waive' THEN operator[position + 1]
+                          WHEN kind IN ('post', 'void') THEN reserved[position + 1] END;
+            credit := CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN reserved[position + 1]
+                           WHEN kind = 'post' THEN used[position + 1]
+                           WHEN kind = 'waive' THEN waived[position + 1]
+                           ELSE available[position + 1] END;
+            INSERT INTO slicewise.transfers
+                   (run_id, number, kind, debit_account_id, credit_account_id,
+                    amount_millislice_s, until_s)
+            VALUES (run.id, after + number, kind, debit, credit, amount,
+                    (transfer -> 'until_s')::bigint);
+            IF kind = 'reserve' THEN
+                INSERT INTO slicewise.open_reservations VALUES (run.id, amount);
+            ELSE
+                PERFORM slicewise.settle(run.id, kind, amount);
+            END IF;
+            accounts := accounts || debit || credit;
+            debits := debits || amount || 0::bigint;
+            credits := credits || 0::bigint || amount;
+        END LOOP;
+    END LOOP;
+    -- Rows are locked in order of their ids: no two statements wait for each other.
+    FOR leg IN
+        SELECT l.id, sum(l.debit)::bigint AS debit, sum(l.credit)::bigint AS credit
+          FROM unnest(accounts, debits, credits) AS l (id, debit, credit) GROUP BY l.id ORDER BY l.id
+    LOOP
+        UPDATE slicewise.balances b
+           SET debits_millislice_s = b.debits_millislice_s + leg.debit,
+               credits_millislice_s = b.credits_millislice_s + leg.credit
+         WHERE b.account_id = leg.id;
+    END LOOP;
+    PERFORM set_config('slicewise.booking', 'off', true);
+    RETURN booked;
+END $$;
+
+-- True if it was booked; not if what is unspent differs from what it was decided on, a roll is not
+-- after the last one, or an entry has its key already.
+CREATE FUNCTION slicewise.enter_budget(entry jsonb, unspent_millislice_s bigint)
+RETURNS boolean LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wanted slicewise.budget_entries := jsonb_populate_record(NULL::slicewise.budget_entries, entry);
+BEGIN
+    PERFORM slicewise.open_accounts(wanted.cluster, wanted.tenant);
+    PERFORM FROM slicewise.balances b JOIN slicewise.accounts a ON a.id = b.account_id
+      WHERE (a.cluster, a.tenant) = (wanted.cluster, wanted.tenant)
+        AND a.kind IN ('granted', 'available', 'reserved')
+      ORDER BY a.id FOR UPDATE OF b;
+    IF unspent_millislice_s <> (
+        SELECT coalesce(sum(b.credits_millislice_s - b.debits_millislice_s), 0)
+          FROM slicewise.balances b JOIN slicewise.accounts a ON a.id = b.account_id
+         WHERE (a.cluster, a.tenant) = (wanted.cluster, wanted.tenant)
+           AND a.kind IN ('available', 'reserved')
+    ) OR EXISTS (
+        SELECT FROM slicewise.budget_entries b
+         WHERE (b.cluster, b.tenant, b.kind) = (wanted.cluster, wanted.tenant, 'roll')
+           AND b.period_start_s >= wanted.period_start_s
+    ) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO slicewise.budget_entries
+           (cluster, tenant, kind, amount_millislice_s, period_start_s, author, reason, key)
+    VALUES (wanted.cluster, wanted.tenant, wanted.kind, wanted.amount_millislice_s,
+            wanted.period_start_s, wanted.author, wanted.reason, wanted.key)
+        ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+
+-- Of the seal over the transfers behind one up to another: what they say themselves, and what their
+-- budget entries say; with its first transfer what a run says. By index alone: a batch is small,
+-- however long the history is.
+CREATE FUNCTION slicewise.seal_hash(previous bytea, behind bigint, up_to bigint)
+RETURNS bytea LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO'
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+    SELECT sha256(previous || convert_to(coalesce(string_agg(
+               ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id, t.credit_account_id,
+                   t.amount_millislice_s, t.until_s, t.recorded_at, t.budget_entry_id)::text
+               || CASE WHEN r.id IS NULL THEN '' ELSE
+                      ROW(r.cluster, r.job_id, r.start_s, r.tenant, r.payer, r.user_name, r.task,
+                          r.gres, r.cost_millislices)::text END
+               || CASE WHEN b.id IS NULL THEN '' ELSE
+                      ROW(b.cluster, b.tenant, b.kind, b.amount_millislice_s, b.period_start_s,
+                          b.author, b.reason, b.recorded_at, b.key)::text END,
+               E'\n' ORDER BY t.id), ''), 'UTF8'))
+      FROM slicewise.transfers t
+      LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END
+      LEFT JOIN slicewise.budget_entries b ON b.id = t.budget_entry_id
+     WHERE t.id > behind AND t.id <= up_to;
+$$;
+
+-- Seals what is not sealed yet, at most that many transfers; returns how many. Who books holds the
+-- same lock, shared: a transfer that is not to be seen yet may have a smaller id.
+CREATE FUNCTION slicewise.seal(most bigint) RETURNS bigint LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    before slicewise.seals;
+    up_to bigint;
+    found bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(5171718);
+    SELECT * INTO before FROM slicewise.seals s ORDER BY s.id DESC LIMIT 1;
+    SELECT max(t.id), count(*) INTO up_to, found
+      FROM (SELECT i.id FROM slicewise.transfers i
+             WHERE i.id > coalesce(before.last_transfer_id, 0) ORDER BY i.id LIMIT most) t;
+    IF found > 0 THEN
+        INSERT INTO slicewise.seals (last_transfer_id, transfers, hash)
+        VALUES (up_to, found,
+                slicewise.seal_hash(coalesce(before.hash, ''),
+                                    coalesce(before.last_transfer_id, 0), up_to));
+    END IF;
+    RETURN found;
+END $$;

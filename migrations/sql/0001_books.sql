@@ -1,0 +1,131 @@
+CREATE TABLE slicewise.watermarks (
+    cluster text CONSTRAINT pk_watermarks PRIMARY KEY,
+    accounted_until_s bigint NOT NULL
+);
+COMMENT ON TABLE slicewise.watermarks
+    IS 'Up to when every run''s end that accounting shows is in the ledger.';
+
+CREATE TABLE slicewise.accounts (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_accounts PRIMARY KEY,
+    cluster text NOT NULL,
+    tenant text NOT NULL,
+    kind text NOT NULL CONSTRAINT ck_accounts_kind_known
+        CHECK (kind IN ('granted', 'available', 'reserved', 'used', 'waived', 'operator')),
+    CONSTRAINT uq_accounts_tenant UNIQUE (cluster, tenant, kind)
+);
+COMMENT ON TABLE slicewise.accounts
+    IS 'Of each tenant one of a kind, made when it is needed; append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.accounts
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.balances (
+    account_id bigint CONSTRAINT pk_balances PRIMARY KEY
+        CONSTRAINT fk_balances_account_id REFERENCES slicewise.accounts (id),
+    debits_millislice_s bigint NOT NULL DEFAULT 0,
+    credits_millislice_s bigint NOT NULL DEFAULT 0,
+    CONSTRAINT ck_balances_never_negative
+        CHECK (debits_millislice_s >= 0 AND credits_millislice_s >= 0)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE slicewise.balances
+    IS 'Sums over an account''s transfers; kept by triggers on accounts and transfers.';
+
+CREATE TABLE slicewise.runs (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_runs PRIMARY KEY,
+    cluster text NOT NULL,
+    job_id bigint NOT NULL,
+    start_s bigint NOT NULL,
+    tenant text NOT NULL,
+    user_name text NOT NULL,
+    task text NOT NULL,
+    gres jsonb NOT NULL,
+    cost_millislices bigint NOT NULL
+        CONSTRAINT ck_runs_cost_positive CHECK (cost_millislices > 0),
+    payer text CONSTRAINT ck_runs_payer_another CHECK (payer <> tenant),
+    CONSTRAINT uq_runs_key UNIQUE (cluster, job_id, start_s)
+);
+CREATE INDEX ix_runs_tenant ON slicewise.runs (cluster, tenant, start_s);
+-- By it ``budget show TENANT`` finds the runs that a tenant pays for.
+CREATE INDEX ix_runs_payer ON slicewise.runs (cluster, (coalesce(payer, tenant)));
+COMMENT ON TABLE slicewise.runs
+    IS 'Who ran what at which cost, and who pays if not the tenant itself; append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.runs
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.budget_entries (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_budget_entries PRIMARY KEY,
+    cluster text NOT NULL,
+    tenant text NOT NULL CONSTRAINT ck_budget_entries_tenant_named CHECK (tenant <> ''),
+    kind text NOT NULL CONSTRAINT ck_budget_entries_kind_known
+        CHECK (kind IN ('roll', 'grant', 'adjust')),
+    amount_millislice_s bigint NOT NULL,
+    period_start_s bigint,
+    author text NOT NULL,
+    reason text NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    key text CONSTRAINT ck_budget_entries_key_named CHECK (key <> ''),
+    CONSTRAINT ck_budget_entries_period_of_roll
+        CHECK ((kind = 'roll') = (period_start_s IS NOT NULL)),
+    CONSTRAINT ck_budget_entries_amount_not_zero CHECK (kind = 'roll' OR amount_millislice_s <> 0)
+);
+CREATE UNIQUE INDEX uq_budget_entries_roll
+    ON slicewise.budget_entries (cluster, tenant, period_start_s) WHERE kind = 'roll';
+CREATE INDEX ix_budget_entries_tenant ON slicewise.budget_entries (cluster, tenant, id);
+-- An entry that is requested twice is booked once.
+CREATE UNIQUE INDEX uq_budget_entries_key
+    ON slicewise.budget_entries (cluster, key) WHERE key IS NOT NULL;
+COMMENT ON TABLE slicewise.budget_entries
+    IS 'A tenant''s budget was given or taken back, with its transfer; append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.budget_entries
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.transfers (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_transfers PRIMARY KEY,
+    run_id bigint CONSTRAINT fk_transfers_run_id REFERENCES slicewise.runs (id),
+    number integer,
+    -- The trigger looks at kind and accounts. PostgreSQL reads a check's text anew for each
+    -- transaction, and as foreign keys accounts would be locked by all who book on a tenant.
+    kind text NOT NULL,
+    debit_account_id bigint NOT NULL,
+    credit_account_id bigint NOT NULL,
+    amount_millislice_s bigint NOT NULL
+        CONSTRAINT ck_transfers_amount_positive CHECK (amount_millislice_s > 0),
+    until_s bigint,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    budget_entry_id bigint CONSTRAINT fk_transfers_budget_entry_id
+        REFERENCES slicewise.budget_entries (id),
+    CONSTRAINT uq_transfers_number UNIQUE (run_id, number),
+    CONSTRAINT ck_transfers_between_two_accounts CHECK (debit_account_id <> credit_account_id),
+    CONSTRAINT ck_transfers_reserve_first_and_once CHECK ((number = 1) = (kind = 'reserve')),
+    CONSTRAINT ck_transfers_of_run_or_entry CHECK (
+        (run_id IS NULL) = (budget_entry_id IS NOT NULL)
+        AND (number IS NULL) = (run_id IS NULL) AND (until_s IS NULL) = (run_id IS NULL))
+);
+CREATE UNIQUE INDEX uq_transfers_entry
+    ON slicewise.transfers (budget_entry_id) WHERE budget_entry_id IS NOT NULL;
+COMMENT ON TABLE slicewise.transfers
+    IS 'Each moves an amount between two accounts, of a run or a budget; append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.transfers
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.open_reservations (
+    run_id bigint CONSTRAINT pk_open_reservations PRIMARY KEY
+        CONSTRAINT fk_open_reservations_run_id REFERENCES slicewise.runs (id),
+    reserved_millislice_s bigint NOT NULL CONSTRAINT ck_open_reservations_never_overdrawn
+        CHECK (reserved_millislice_s > 0),
+    posted_millislice_s bigint NOT NULL DEFAULT 0
+        CONSTRAINT ck_open_reservations_never_reversed_beyond CHECK (posted_millislice_s >= 0)
+);
+COMMENT ON TABLE slicewise.open_reservations
+    IS 'What is reserved and not settled, and posted so far; kept by a trigger on transfers.';
+
+CREATE TABLE slicewise.seals (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_seals PRIMARY KEY,
+    last_transfer_id bigint NOT NULL CONSTRAINT uq_seals_last UNIQUE,
+    transfers bigint NOT NULL CONSTRAINT ck_seals_transfers_positive CHECK (transfers > 0),
+    hash bytea NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE slicewise.seals
+    IS 'A hash over the transfers since the seal before, and over its hash. Append-only.';
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.seals
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
