@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,3 +141,24 @@ def test_a_run_over_the_end_of_a_month_is_in_both() -> None:
     before, after = part([row], 0, 140), part([row], 140, 200)
     assert [one.used_millislice_s for one in (*before, *after)] == [40_000, 20_000]
     assert part([row], 160, 200) == part([row], 0, 100) == ()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(settled(1, 140, 0, 1000, waived=False), id="a run without length"),
+        pytest.param(settled(1, 140, 0, 1000, waived=True), id="a waived run without length"),
+        pytest.param(running(1, NOW_S, 60, 0, 1000), id="a run that has only just begun"),
+    ],
+)
+def test_a_run_in_the_second_of_a_boundary_is_in_the_later_month_alone(row: StatementRow) -> None:
+    boundary_s = row.run.key.start_s
+    assert part([row], 0, boundary_s) == ()
+    assert part([row], boundary_s, boundary_s + 100) == (row,)
+
+
+def test_what_a_run_has_reserved_is_in_the_month_that_begins_now_alone() -> None:
+    row = running(1, NOW_S - 60, 100, 0, 1000)
+    before, after = part([row], 0, NOW_S), part([row], NOW_S, None)
+    assert [(one.used_millislice_s, one.reserved_millislice_s) for one in before] == [(60_000, 0)]
+    assert [(one.used_millislice_s, one.reserved_millislice_s) for one in after] == [(0, 40_000)]

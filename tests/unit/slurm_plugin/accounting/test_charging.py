@@ -10,8 +10,6 @@ from cluster.language.jobs import JobState, RunRecord
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.charging import (
     ACCOUNTING_DELAY_S,
-    MOST_RESERVED_S,
-    UNLIMITED_RESERVE_S,
     Tariff,
     charge,
     next_watermark_s,
@@ -20,6 +18,7 @@ from slurm_plugin.accounting.types import Charging, Reservation, RunKey
 from slurm_plugin.common.costs import run_cost
 
 TARIFF = Tariff("testing", frozenset({PARTITION}), COSTS, {"tenant1": "group"}, "tenant")
+DAY_S = 86_400
 OPERATOR_PAYS = replace(TARIFF, node_failure="operator")
 
 
@@ -100,10 +99,10 @@ def test_what_is_reserved_already_is_not_reserved_again():
 @pytest.mark.parametrize(
     ("limit_s", "reserved_s"),
     [
-        (None, UNLIMITED_RESERVE_S),
+        pytest.param(None, 30 * DAY_S, id="30 days without a limit"),
         (0, 1),
         (3600, 3600),
-        (68 * 366 * 86_400, MOST_RESERVED_S),
+        pytest.param(68 * 366 * DAY_S, 366 * DAY_S, id="366 days of Slurm's longest limit"),
     ],
 )
 def test_limits(limit_s: int | None, reserved_s: int):

@@ -526,6 +526,26 @@ async def test_the_watermark_waits_for_a_refused_charge_that_only_accounting_kno
     assert told == ["charge_refused", "charge_given_up"]
 
 
+async def test_the_watermark_waits_half_a_day_for_a_refused_charge_of_a_run_with_a_reservation(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_s = int(books.now_s)
+    books.slurm.shown = (job(0, JobState.RUNNING, start_s=start_s),)
+    await books.turn()
+    await books.turn(2 * ACCOUNTING_DELAY_S)
+    reached_s = books.ledger.watermark_s
+    run = SimulatedRun(900, start_s, {"1g.10gb": 1}, "gpu", 600, end_s=int(books.now_s))
+    books.slurm.shown = (job(0),)
+    books.slurm.records = (replace(run_record(run, int(books.now_s)), account="vision"),)
+    refusing(books, monkeypatch, {900})
+    await books.turn(5)
+    await books.turn(HELD_BACK_S - 1)
+    assert books.ledger.watermark_s == reached_s
+    await books.turn(5)
+    assert len(books.ledger.charges.open_reservations()) == 1
+    assert books.ledger.watermark_s == books.now_s - ACCOUNTING_DELAY_S
+
+
 async def test_a_refused_charge_is_booked_as_soon_as_it_can_be(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:

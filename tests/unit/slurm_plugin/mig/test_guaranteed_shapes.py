@@ -61,6 +61,12 @@ def test_who_used_whole_gpus_lately_needs_as_many_as_its_guarantee_pays():
     assert need(*runs, policy=policy_of(tenant("nlp", 7_000))) == {}
 
 
+def test_a_run_that_begins_in_the_second_in_which_another_ends_follows_it():
+    twice = policy_of(tenant("vision", 14_000))
+    assert need(run(10, 50, WHOLE), run(50, 90, WHOLE), policy=twice) == {WHOLE: 1}
+    assert need(run(10, 51, WHOLE), run(50, 90, WHOLE), policy=twice) == {WHOLE: 2}
+
+
 def test_what_it_uses_now_comes_before_what_it_used():
     lately = run(10, 50, WHOLE)
     assert need(lately, plain(1)) == {ONE: 1}

@@ -197,6 +197,20 @@ def test_who_waits_within_a_guarantee_gets_what_others_only_may_claim_at_last():
     assert only(plan(A100, [*gpus, other], own, TERMS)).gpu == "c"
 
 
+def test_a_change_within_a_guarantee_has_to_gain_the_margin_too():
+    """It drains 8/7 of a GPU for a 1g that waits; the margin says how often it must gain that."""
+    gpus = [GpuState(name, "n", (InstanceState(placed("7g.80gb", 0)),)) for name in "ab"]
+    own = InstanceDemand(
+        (InstanceRequest("1g.10gb", 0, is_guaranteed=True),), guaranteed={"7g.80gb": 2}
+    )
+    step = only(plan(A100, gpus, own, TERMS))
+    times = step.gain_millislice_s / step.drained_millislice_s
+    enough, too_much = int(times), int(times) + 1
+    assert enough > 1
+    assert len(plan(A100, gpus, own, replace(TERMS, margin=enough))) == 1
+    assert plan(A100, gpus, own, replace(TERMS, margin=too_much)) == ()
+
+
 def owed(*profiles: str, waited_s: int = 60) -> InstanceDemand:
     waits = (
         InstanceRequest(profile, waited_s, is_guaranteed=True, is_owed=True) for profile in profiles

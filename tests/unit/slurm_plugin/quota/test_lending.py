@@ -255,7 +255,21 @@ def test_the_past_counts_by_weight_too():
     assert after({"b": 2000}, three, demand) == {("a", "b"): 3333, ("a", "c"): 2667}
 
 
-def test_a_subtree_has_the_past_of_all_in_it():
-    tree = policy(tenant("a", 6000), tenant("lab"), tenant("x", parent="lab"), tenant("y"))
+@pytest.mark.parametrize("of", ["lab", "group", "x"])
+def test_a_subtree_has_the_past_of_all_in_it_once_however_deep_they_are(of: str):
+    tree = policy(
+        tenant("a", 6000),
+        tenant("lab"),
+        tenant("group", parent="lab"),
+        tenant("x", parent="group"),
+        tenant("y"),
+    )
     demand = {"x": 9000, "y": 9000}
-    assert after({"lab": 2000}, tree, demand) == {("a", "x"): 2000, ("a", "y"): 4000}
+    assert after({of: 2000}, tree, demand) == {("a", "x"): 2000, ("a", "y"): 4000}
+
+
+def test_within_a_subtree_the_past_of_its_own_account_counts_as_that_of_those_below_it():
+    tree = policy(tenant("a", 6000), tenant("lab"), tenant("x", parent="lab"))
+    demand = {"lab": 9000, "x": 9000}
+    assert after({"lab": 2000}, tree, demand) == {("a", "lab"): 2000, ("a", "x"): 4000}
+    assert after({"x": 2000}, tree, demand) == {("a", "lab"): 4000, ("a", "x"): 2000}

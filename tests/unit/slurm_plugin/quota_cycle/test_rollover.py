@@ -1,6 +1,6 @@
 """Tests rolling budgets after a late daemon, or after a time without a budget."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -8,11 +8,12 @@ import pytest
 from ledger_world import PARTITION, SimulatedRun, job_view, run_record
 from memory_ledger import MemoryStore
 
+from cluster.language.errors import OutsideError
 from cluster.language.periods import Period, next_start_s, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import left, unspent
 from slurm_plugin.accounting.charging import Tariff, charge
-from slurm_plugin.accounting.types import BudgetEntry
+from slurm_plugin.accounting.types import BudgetEntry, Charge, RunKey
 from slurm_plugin.quota.types import Budget, Quota, Tenant
 from slurm_plugin.quota_cycle.rollover import roll_over_budgets
 
@@ -76,6 +77,31 @@ def test_a_first_budget_does_not_pay_for_what_ran_before_it():
     )
     assert left(POLICY, balances, rollovers, held, at_s)["lone"].left_millislice_s == 1000
     assert left(POLICY, balances, rollovers, held, at_s + 5)["lone"].left_millislice_s == 995
+
+
+def test_a_first_period_waits_while_the_ledger_refuses_what_a_run_used_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Else the new budget would pay for it once the ledger takes it."""
+    ledger, start_s = MemoryStore(), JANUARY_S + 100
+    run = job_view(SimulatedRun(LONE, start_s, {"1g.10gb": 1}, PARTITION, None))
+    ledger.charges.post(charge(TARIFF, (run,), (), (), {}).charges)
+    begin = partial(roll_over_budgets, ledger, POLICY, "UTC", (run,), change_id=0)
+
+    def refuse(charges: Sequence[Charge]) -> frozenset[RunKey]:
+        if charges:
+            raise OutsideError("SW-DATABASE-FAILED", "bigint out of range")
+        return frozenset()
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(ledger, "post", refuse)
+        assert begin(start_s + 50) == ()
+    assert ledger.budgets.rollovers() == {}
+    (booked,) = begin(start_s + 60)
+    assert booked.period_start_s == JANUARY_S
+    held, balances = ledger.charges.open_reservations(), ledger.budgets.balances()
+    rollovers = ledger.budgets.rollovers()
+    assert left(POLICY, balances, rollovers, held, start_s + 60)["lone"].left_millislice_s == 1000
 
 
 def test_a_budget_that_came_back_in_its_period_goes_on_with_its_debt():

@@ -460,6 +460,22 @@ def test_for_a_turn_that_lacks_only_quota_those_beyond_their_shares_give_it():
     assert cluster.jobs[9].state is JobState.RUNNING
 
 
+def test_a_tenant_beyond_its_cap_gives_up_the_excess_and_nothing_for_a_turn():
+    """a's large replica with c's small one would be less than c's two large ones."""
+    over_cap = [runs(3, "a", LARGE_KIND), runs(4, "a", SMALL_KIND), runs(5, "a", SMALL_KIND)]
+    over_share = [runs(6, "c", LARGE_KIND, 2), runs(7, "c", SMALL_KIND)]
+    jobs = [*over_cap, *over_share, due(9, "b", LARGE_KIND)]
+    cluster = Cluster(
+        tenants_of({"lender": 15_000, "a": 0, "b": 0, "c": 0}, {}),
+        {"n": {LARGE_KIND: 3, SMALL_KIND: 6}},
+        {one.job_id: one for one in jobs},
+        turn_s=60,
+        windows=(Window(1, "a", WindowKind.CAP, Millislices(4500)),),
+    )
+    cluster.round()
+    assert cluster.going in ({4, 6}, {5, 6})
+
+
 def pair(key: int, **changes: Any) -> WaitingJob:
     """It needs two instances on one node."""
     return wait(key, (("3g.40gb", 2),), since_s=NOW_S - TURN_S, **changes)

@@ -137,12 +137,16 @@ def test_of_sets_that_come_to_the_least_the_first_in_the_order_of_victims_goes()
     assert victims(wants(1, 6), *runs, recalled={"nlp": 6000}) == {10, 11}
 
 
-def test_within_its_term_a_run_stays() -> None:
-    found = reclaim(reclaim_input(wants(12), run(1, start_s=NOW_S - 500)))
+@pytest.mark.parametrize("left_s", [1, 15, 100, 600])
+def test_within_its_term_a_run_stays_up_to_the_last_second(left_s: int) -> None:
+    found = reclaim(reclaim_input(wants(12), run(1, start_s=NOW_S - 600 + left_s)))
     assert found.victims == {}
     assert found.missing == {
-        12: "what it needs is held by jobs in their term, which ends in 100 s at the earliest"
+        12: f"what it needs is held by jobs in their term, which ends in {left_s} s at the earliest"
     }
+
+
+def test_once_its_term_is_over_a_run_goes() -> None:
     assert victims(wants(12), run(1, start_s=NOW_S - 600)) == {1}
 
 

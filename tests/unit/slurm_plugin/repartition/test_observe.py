@@ -599,6 +599,20 @@ async def test_a_step_is_planned_so_that_slurm_has_an_order_of_devices(site: Sit
     assert not has_order(replace(look, positions="its lines are shared"), [created("3g.40gb")])
 
 
+@pytest.mark.parametrize(
+    ("gpus_held", "can_be"), [({3}, True), ({0, 3}, True), ({0, 1, 2, 3}, True), ({3, 5}, False)]
+)
+async def test_devices_of_instances_that_go_need_no_place(
+    site: Site, inventory: Inventory, gpus_held: set[int], can_be: bool
+) -> None:
+    """The three 1g at indices 0 to 2 go, whoever holds them until then. At 5 is a pad."""
+    wants_a_3g(site)
+    look = (await site.gathered()).looks["gpu01"]
+    held = replace(look, node=replace(look.node, gpus_held=frozenset(gpus_held)))
+    recut = GpuRecut(inventory.gpus[0].uuid, ONES, ("3g.40gb",))
+    assert has_order(held, [recut]) is can_be
+
+
 async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
