@@ -21,6 +21,7 @@ from cluster.language.jobs import (
 )
 from cluster.language.units import Millislices
 from cluster.rpc.key_messages import GrantsAnswer, KeyView
+from cluster.rpc.messages import DesiredSlotsAnswer
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.settings.file import DaemonSettings, Settings, load_settings
 from cluster.slurm.interface import (
@@ -436,3 +437,15 @@ def sync_of(slurm: ScriptedSlurm, mode: str = "enforce") -> ClusterState:
     cluster_state = ClusterState(settings(mode), slurm, Admission(settings(mode).daemon.mode))
     cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
     return cluster_state
+
+
+async def desire(
+    cluster_state: ClusterState,
+    array_job_id: int,
+    run: frozenset[int],
+    *told: Any,
+    avoid: Sequence[str] = (),
+) -> DesiredSlotsAnswer:
+    """Desire slots as a launcher that has just looked; ``told`` are note and urgency."""
+    after = cluster_state.asked.get(array_job_id, 0)
+    return await cluster_state.set_desired_slots(array_job_id, run, *told, avoid=avoid, after=after)

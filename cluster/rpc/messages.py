@@ -362,8 +362,8 @@ class ViewAnswer(Answer):
         complete: False means that the receiver must not act.
         news: the launcher's recent reports of these services; not sent to the launcher.
         asked: by array job id, the number of the last request for the array's slots that the daemon
-            took; of an array of which it has taken none yet, a number that no request had. Only in
-            answer to ``NumberedViewRequest``.
+            took; of an array of which it has taken none yet, a number that no request had. Sent
+            only to the launcher.
     """
 
     observed_s: float
@@ -371,21 +371,13 @@ class ViewAnswer(Answer):
     services: tuple[ServiceView, ...]
     tenants: tuple[TenantView, ...]
     news: tuple[ServiceReport, ...] = ()
-    asked: dict[int, int] | None = None
+    asked: dict[int, int] = Field(default_factory=dict)
 
 
 class ViewRequest(Request, Asks[ViewAnswer], get="view"):
     """Asks for services and tenants as they are now.
 
     The launcher, root and SlurmUser see all, other users those of their own tenants.
-    """
-
-
-class NumberedViewRequest(Request, Asks[ViewAnswer], get="numbered_view", asker="launcher"):
-    """The launcher asks for the view, with the number of each array's last request for slots.
-
-    The numbers are in ``asked``. It is a request of its own, since a launcher of an earlier version
-    refuses an answer that has them.
     """
 
 
@@ -414,12 +406,11 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
     """Urgency of the service's backlog: 0 if no request waits, 1 is as bad as counts. Part of its
     slots' priority.
     """
-    avoid: tuple[NodeName, ...] | None = Field(None, max_length=MOST_AVOIDED)
-    after: int | None = None
+    avoid: tuple[NodeName, ...] = Field((), max_length=MOST_AVOIDED)
+    after: int
     """Number of the last request for this array's slots that the daemon had taken when the launcher
     looked to decide this one: the array's in ``asked`` of that view. If the daemon has taken
-    another one since, it refuses this one (SW-SERVICE-OVERTAKEN). None, as from a launcher of an
-    earlier version: it is never refused so.
+    another one since, it refuses this one (SW-SERVICE-OVERTAKEN).
     """
 
 

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 
-from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import MOST_USES, GrantsAnswer, GrantsRequest, KeyUsesRequest
 from cluster.rpc.messages import (
     DesiredSlotsAnswer,
     DesiredSlotsRequest,
-    NumberedViewRequest,
     RetireRequest,
     ServiceReport,
     ServiceReportRequest,
@@ -26,12 +24,6 @@ class DaemonCalls:
 
     async def view(self) -> ViewAnswer:
         """Services and tenants as they are now."""
-        try:
-            return await self._daemon.ask(NumberedViewRequest())
-        except InvalidInputError as error:
-            if error.refusal.code != "SW-WIRE":
-                raise
-        # A daemon of an earlier version does not know of numbers.
         return await self._daemon.ask(ViewRequest())
 
     async def set_desired_slots(
@@ -42,13 +34,12 @@ class DaemonCalls:
         urgency: float,
         avoid: tuple[str, ...],
         *,
-        after: int | None,
+        after: int,
     ) -> DesiredSlotsAnswer:
         """Let these slots of a service run and hold every other one; show the note to its users.
 
         ``after`` is the number of the last request for these slots that the daemon had taken when
-        the launcher looked: the array's in ``asked`` of the view. None with a daemon of an earlier
-        version, which shows none.
+        the launcher looked: the array's in ``asked`` of the view.
         """
         return await self._daemon.ask(
             DesiredSlotsRequest(
@@ -56,8 +47,7 @@ class DaemonCalls:
                 run=tuple(sorted(run)),
                 note=note,
                 urgency=urgency,
-                # A daemon of an earlier version refuses what it does not know.
-                avoid=avoid or None,
+                avoid=avoid,
                 after=after,
             )
         )

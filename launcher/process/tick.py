@@ -63,7 +63,7 @@ class Daemon(Protocol):
         urgency: float,
         avoid: tuple[str, ...],
         *,
-        after: int | None,
+        after: int,
     ) -> DesiredSlotsAnswer: ...
     async def retire(self, array_job_id: int) -> None: ...  # noqa: D102
     async def grants(self) -> GrantsAnswer: ...  # noqa: D102
@@ -154,7 +154,7 @@ async def turn(
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    turned = await _ask_daemon(daemon, _Turning(dict(found), plan, view.asked or {}, now_s), left)
+    turned = await _ask_daemon(daemon, _Turning(dict(found), plan, view.asked, now_s), left)
     return replace(turned, unkept=unkept, requests=gateway.adapters)
 
 
@@ -196,7 +196,7 @@ class _Turning:
 
     Attributes:
         asked: by array, the number of the last request for its slots that the daemon had taken when
-            the turn looked.
+            the turn looked; no request has number 0.
     """
 
     state: dict[str, ServiceState]
@@ -213,7 +213,7 @@ class _Turning:
             try:
                 answer = await daemon.set_desired_slots(
                     *(array, desired.run, desired.note, desired.urgency, desired.avoid),
-                    after=self.asked.get(array),
+                    after=self.asked.get(array, 0),
                 )
             except SlicewiseError as error:
                 self.failures[array] = error

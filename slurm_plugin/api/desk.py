@@ -17,7 +17,6 @@ from cluster.rpc.messages import (
     DesiredSlotsAnswer,
     DesiredSlotsRequest,
     EvictRequest,
-    NumberedViewRequest,
     RetireRequest,
     ServiceReportRequest,
     ServiceView,
@@ -163,7 +162,6 @@ class Desk:
         self.routes = Routes(
             {
                 ViewRequest: self._view,
-                NumberedViewRequest: self._numbered_view,
                 StatusRequest: self._status,
                 CheckRequest: self._check,
                 DesiredSlotsRequest: self._wish,
@@ -242,15 +240,11 @@ class Desk:
         service = self._own_service(request.array_job_id, principal)
         return await self._orders.order(request, service, principal)
 
-    async def _numbered_view(self, _: NumberedViewRequest, uid: int) -> ViewAnswer:
-        view = await self._view(ViewRequest(), uid)
-        return view.model_copy(update={"asked": self._cluster_state.asked})
-
     async def _view(self, _: ViewRequest, uid: int) -> ViewAnswer:
         view = self._cluster_state.view
         if uid == self._roles.launcher:
             self._cluster_state.hear()
-            return view
+            return view.model_copy(update={"asked": self._cluster_state.asked})
         if not self._roles.sees_all(uid):
             view = visible_to(view, user_name(uid), self._accounts(uid))
         return view.model_copy(

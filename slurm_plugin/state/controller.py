@@ -255,15 +255,15 @@ class ClusterState:
         urgency: float = 0.0,
         *,
         avoid: Sequence[str] = (),
-        after: int | None = None,
+        after: int,
     ) -> DesiredSlotsAnswer:
         """Bring a service's slots to those desired, within its tenant's quota.
 
         ``run`` are the slots to run. Slots that are released now start on a node in ``avoid`` only
         if they find no other one soon; its first nodes matter most. ``note`` is shown with the
         service unless the quota check has a note of its own. ``after`` is the number of the last
-        request for these slots that the view showed on which the launcher decided this one; None:
-        an earlier version sends none. Raises InvalidInputError (SW-SERVICE-UNKNOWN,
+        request for these slots that the view showed on which the launcher decided this one. Raises
+        InvalidInputError (SW-SERVICE-UNKNOWN,
         SW-SERVICE-OVERTAKEN if another request was taken since), and UnreachableError
         (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
@@ -388,12 +388,12 @@ class ClusterState:
                 "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
             )
 
-    def _require_newest(self, array_job_id: int, after: int | None) -> None:
+    def _require_newest(self, array_job_id: int, after: int) -> None:
         """Refuse a request if another one for the array was taken since it was decided.
 
-        ``after`` is the number of the last one that was known then; None: that is not known.
+        ``after`` is the number of the last one that was known then.
         """
-        if after is not None and after != self.asked.get(array_job_id):
+        if after != self.asked.get(array_job_id):
             raise InvalidInputError(
                 "SW-SERVICE-OVERTAKEN",
                 f"Another request for slots of job {array_job_id} was carried out since this one"

@@ -72,21 +72,15 @@ async def ask(
         return await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(request), heard
 
 
-WISH = DesiredSlotsRequest(array_job_id=814, run=(0, 2), note="n", urgency=0.5)
+WISH = DesiredSlotsRequest(array_job_id=814, run=(0, 2), note="n", urgency=0.5, after=1)
 
 
 async def test_a_post_has_its_fields_in_its_body(tmp_path: Path):
     answer, heard = await ask(tmp_path, b'{"v":1,"released":[2]}', WISH)
     assert heard.place == "POST /v1/wish"
-    assert heard.body == b'{"array_job_id":814,"run":[0,2],"note":"n","urgency":0.5}'
+    fields = b'"array_job_id":814,"run":[0,2],"note":"n","urgency":0.5,"avoid":[],"after":1'
+    assert heard.body == b"{" + fields + b"}"
     assert answer.released == (2,)
-
-
-async def test_nodes_are_named_only_if_there_are_any(tmp_path: Path):
-    """A daemon that does not know the field takes all other desired slots."""
-    wish = WISH.model_copy(update={"avoid": ("gpu01",)})
-    _, heard = await ask(tmp_path, b'{"v":1}', wish)
-    assert heard.body.endswith(b'"urgency":0.5,"avoid":["gpu01"]}')
 
 
 async def test_a_get_has_its_fields_in_its_query(tmp_path: Path):

@@ -1,67 +1,25 @@
-"""Tests what the launcher asks of a daemon of its own version, and of an earlier one."""
+"""Tests what the launcher asks of the daemon."""
 
 from typing import Any
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import (
-    DesiredSlotsAnswer,
-    DesiredSlotsRequest,
-    NumberedViewRequest,
-    ViewAnswer,
-    ViewRequest,
-)
+from cluster.rpc.messages import DesiredSlotsAnswer, DesiredSlotsRequest
 from cluster.settings.file import DaemonSettings
 from launcher.process.daemon_calls import DaemonCalls
 
-VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
-NUMBERED = VIEW.model_copy(update={"asked": {7: 41}})
 
-
-class Scripted:
-    """Answers as a daemon does that knows these requests; keeps what it was asked."""
-
-    def __init__(self, **refused: str) -> None:
-        self.refused = refused
-        self.asked: list[Any] = []
-
-    async def ask(self, request: Any) -> Any:
-        self.asked.append(request)
-        if code := self.refused.get(type(request).__name__):
-            raise InvalidInputError(code, "No.")
-        answers = {NumberedViewRequest: NUMBERED, ViewRequest: VIEW}
-        return answers.get(type(request), DesiredSlotsAnswer())
-
-
-def calls_of(monkeypatch: pytest.MonkeyPatch, daemon: Scripted) -> DaemonCalls:
-    monkeypatch.setattr(DaemonClient, "ask", lambda _, request: daemon.ask(request))
-    return DaemonCalls(DaemonSettings())
-
-
-async def test_the_view_tells_which_requests_were_taken(monkeypatch: pytest.MonkeyPatch):
-    daemon = Scripted()
-    assert await calls_of(monkeypatch, daemon).view() == NUMBERED
-    assert daemon.asked == [NumberedViewRequest()]
-
-
-async def test_an_earlier_daemon_is_asked_for_its_view_and_sent_no_number(
+async def test_desired_slots_are_sent_with_the_number_that_was_known(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    daemon = Scripted(NumberedViewRequest="SW-WIRE")
-    calls = calls_of(monkeypatch, daemon)
-    assert (await calls.view()).asked is None
-    await calls.set_desired_slots(7, frozenset({0}), "", 0.0, (), after=None)
-    sent = daemon.asked[-1]
-    assert isinstance(sent, DesiredSlotsRequest)
-    assert b"after" not in sent.sent()[1]
+    sent: list[Any] = []
 
+    async def ask(_: DaemonClient, request: Any) -> DesiredSlotsAnswer:
+        sent.append(request)
+        return DesiredSlotsAnswer()
 
-async def test_a_view_that_is_refused_for_another_reason_is_not_asked_for_again(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    daemon = Scripted(NumberedViewRequest="SW-FORBIDDEN")
-    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
-        await calls_of(monkeypatch, daemon).view()
-    assert len(daemon.asked) == 1
+    monkeypatch.setattr(DaemonClient, "ask", ask)
+    calls = DaemonCalls(DaemonSettings())
+    await calls.set_desired_slots(7, frozenset({2, 0}), "", 0.0, ("gpu01",), after=41)
+    assert sent == [DesiredSlotsRequest(array_job_id=7, run=(0, 2), avoid=("gpu01",), after=41)]

@@ -81,8 +81,8 @@ class World:
         self.kept: Mapping[str, str] = {}
         self.may_write = True
         self.seen_s = 1.0
-        self.numbers: dict[int, int] | None = None
-        self.after: list[int | None] = []
+        self.numbers: dict[int, int] = {}
+        self.after: list[int] = []
 
     async def view(self) -> ViewAnswer:
         if self.failure is not None:
@@ -103,7 +103,7 @@ class World:
         urgency: float,
         avoid: tuple[str, ...] = (),
         *,
-        after: int | None = None,
+        after: int,
     ) -> DesiredSlotsAnswer:
         if array_job_id in self.refused:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "No such service.")
@@ -170,10 +170,10 @@ async def test_the_daemon_is_told_which_nodes_to_avoid():
 
 async def test_the_daemon_is_told_after_which_request_this_one_was_decided():
     world = World(service(7, "a", HELD), service(8, "b", HELD))
-    for numbers in ({7: 41, 8: 45}, None):
+    for numbers in ({7: 41, 8: 45}, {7: 42}):
         world.numbers = numbers
         await turn(world, world, world, {})
-    assert world.after == [41, 45, None, None]
+    assert world.after == [41, 45, 42, 0]
 
 
 async def test_a_running_replica_is_asked_by_its_full_name_and_only_once():

@@ -39,7 +39,7 @@ def test_a_start_that_took_too_long_is_said_and_not_how_it_was_ended():
 def test_a_note_is_one_that_the_daemon_takes():
     text = note(("", "caf\u00e9\n", "y" * 600))
     assert text.startswith("caf??; yyy")
-    assert DesiredSlotsRequest(array_job_id=814, run=(), note=text).note == text
+    assert DesiredSlotsRequest(array_job_id=814, run=(), note=text, after=0).note == text
 
 
 def test_nothing_failed_nothing_said():

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from scripted import ScriptedLedger, ScriptedSlurm, desire, policy_of, settings, sync_of, tenant
 from scripted import job as slot
 from why_world import job, running
 
@@ -192,7 +192,7 @@ async def test_what_slurm_s_reason_does_not_tell_needs_the_ledger(about: str):
 async def test_of_a_service_s_slots_those_that_quota_keeps_back_are_told_so():
     cluster_state = sync_of(ScriptedSlurm(*map(slot, range(4))))
     await cluster_state.turn()
-    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
+    answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
     assert answer.kept_back == (2,)
     counts = {"in_flight": 2, "queued": 1, "held": 0, "rate_per_s": 0.1, "wanted": 3}
     told = ServiceReport(tenant="vision", name="bert", reason="1 waits", **counts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedSlurm, job, policy_of, settings, tenant
+from scripted import ScriptedSlurm, desire, job, policy_of, settings, tenant
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime import leadership
@@ -226,7 +226,7 @@ async def test_on_standby_it_looks_and_touches_nothing() -> None:
     cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
     await cluster_state.turn()
     assert [service.name for service in cluster_state.view.services] == ["bert"]
-    for call in (cluster_state.set_desired_slots(814, frozenset({0})), cluster_state.delete(814)):
+    for call in (desire(cluster_state, 814, frozenset({0})), cluster_state.delete(814)):
         with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
             await call
     assert (slurm.actions, cluster_state.acts) == ([], False)

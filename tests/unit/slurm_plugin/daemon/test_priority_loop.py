@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import DOWN, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
+from scripted import DOWN, ScriptedLedger, ScriptedSlurm, desire, job, settings, sync_of
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.admission.decayed_use import Holding
@@ -131,7 +131,7 @@ async def test_urgency_is_the_launchers_last_word(world: Callable[..., World]) -
     now = world(slot)
     now.slurm.site_factors = {900: 6500}
     await now.cluster_state.turn()
-    await now.cluster_state.set_desired_slots(814, frozenset({0}), "", 0.5)
+    await desire(now.cluster_state, 814, frozenset({0}), "", 0.5)
     await now.turns(0)
     assert now.told == [([0], 7500)]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import DOWN, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from scripted import DOWN, ScriptedSlurm, desire, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import UnreachableError
 from cluster.language.jobs import JobState, JobView, PlannedStart, ReservationView
@@ -366,7 +366,7 @@ async def test_what_a_run_was_given_that_ended_just_then_is_taken_back(
 async def test_the_loop_lets_end_what_is_not_wished(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(500)
     await loop.turn(monkeypatch)
-    await loop.cluster_state.set_desired_slots(814, frozenset())
+    await desire(loop.cluster_state, 814, frozenset())
     loop.left_s = 200
     await loop.turn(monkeypatch, NOW_S + 10)
     assert loop.limits() == []

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
 import pytest
-from scripted import DOWN, ScriptedSlurm, job, policy_of, sync_of, tenant
+from scripted import DOWN, ScriptedSlurm, desire, job, policy_of, sync_of, tenant
 
 from cluster.language.errors import (
     InvalidInputError,
@@ -130,7 +130,7 @@ async def test_a_release_says_when_the_last_run_ended_as_the_look_has_it() -> No
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
     for slots, ended_s in ((frozenset({0}), 500), (frozenset({0, 2}), 0)):
-        await cluster_state.set_desired_slots(814, slots)
+        await desire(cluster_state, 814, slots)
         assert slurm.ended_s == ended_s
 
 
@@ -283,10 +283,10 @@ async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> 
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
     slurm.shown = held
-    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).kept_back == (0,)
+    assert (await desire(cluster_state, 814, frozenset({0}))).kept_back == (0,)
     cluster_state.looked_monotonic_s -= 3
     cluster_state.acted.clear()
-    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).released == (0,)
+    assert (await desire(cluster_state, 814, frozenset({0}))).released == (0,)
     assert cluster_state.acted.is_set()
 
 
@@ -321,7 +321,7 @@ async def test_a_launcher_of_an_earlier_version_sends_no_number() -> None:
     cluster_state = sync_of(ScriptedSlurm(job(0), job(1)))
     await cluster_state.turn()
     for slot in (0, 1):
-        await cluster_state.set_desired_slots(814, frozenset({slot}))
+        await desire(cluster_state, 814, frozenset({slot}))
         await cluster_state.turn()
         assert cluster_state.desired_slots == {814: frozenset({slot})}
 
@@ -336,7 +336,7 @@ async def test_a_daemon_that_starts_anew_gives_no_number_again(
         await cluster_state.turn()
         for _ in range(2):
             numbers.add(cluster_state.asked[814])
-            await cluster_state.set_desired_slots(814, frozenset())
+            await desire(cluster_state, 814, frozenset())
     assert len(numbers) == 6
 
 
@@ -345,7 +345,7 @@ async def test_a_look_for_a_wish_that_stays_kept_back_is_followed_by_a_whole_tur
     cluster_state = sync_of(ScriptedSlurm(job(0), other))
     await cluster_state.turn()
     cluster_state.looked_monotonic_s -= 3
-    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).kept_back == (0,)
+    assert (await desire(cluster_state, 814, frozenset({0}))).kept_back == (0,)
     assert cluster_state.acted.is_set()
 
 
@@ -353,7 +353,7 @@ async def test_a_wish_is_done_and_lasts() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
+    answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
     assert cluster_state.kept_back == {814: frozenset({2})}
     assert [slot.state for slot in cluster_state.view.services[0].slots] == [
@@ -367,7 +367,7 @@ async def test_a_wish_is_done_and_lasts() -> None:
     assert slurm.actions == [("release", [0, 1])]
     assert cluster_state.view.services[0].note == answer.note
     assert cluster_state.kept_back == {814: frozenset({2})}
-    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).held == (1,)
+    assert (await desire(cluster_state, 814, frozenset({0}))).held == (1,)
     assert slurm.actions[1:] == [("hold", [1])]
     assert cluster_state.kept_back == {814: frozenset()}
     slurm.shown = ()
@@ -394,7 +394,7 @@ async def test_a_service_is_followed_from_its_first_wish_on() -> None:
     cluster_state = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
     await cluster_state.turn()
     assert not cluster_state.view.services[0].is_followed
-    await cluster_state.set_desired_slots(814, frozenset())
+    await desire(cluster_state, 814, frozenset())
     await cluster_state.turn()
     assert cluster_state.view.services[0].is_followed
 
@@ -402,9 +402,9 @@ async def test_a_service_is_followed_from_its_first_wish_on() -> None:
 async def test_the_launchers_note_is_shown_unless_quota_has_one() -> None:
     cluster_state = sync_of(ScriptedSlurm(job(0), job(1), job(2)))
     await cluster_state.turn()
-    await cluster_state.set_desired_slots(814, frozenset({0}), "failed twice")
+    await desire(cluster_state, 814, frozenset({0}), "failed twice")
     assert cluster_state.view.services[0].note == "failed twice"
-    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}), "failed twice")
+    answer = await desire(cluster_state, 814, frozenset({0, 1, 2}), "failed twice")
     assert cluster_state.view.services[0].note == answer.note != ""
 
 
@@ -412,8 +412,8 @@ async def test_released_slots_count_before_slurm_shows_them() -> None:
     slurm = ScriptedSlurm(job(0), job(1), job(2))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    await cluster_state.set_desired_slots(814, frozenset({0, 1}))
-    assert (await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))).kept_back == (2,)
+    await desire(cluster_state, 814, frozenset({0, 1}))
+    assert (await desire(cluster_state, 814, frozenset({0, 1, 2}))).kept_back == (2,)
 
 
 async def test_slots_of_a_tenant_that_gives_something_back_are_not_released_on_borrowed_quota(
@@ -427,7 +427,7 @@ async def test_slots_of_a_tenant_that_gives_something_back_are_not_released_on_b
         cluster_state.set_policy(policy_of(tenant("vision", 1000, **borrows), LENDER), {})
         await cluster_state.turn()
         monkeypatch.setattr(cluster_state.evictions, "waits", {"vision": waits}.__getitem__)
-        answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
+        answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
         assert answer.released == released
 
 
@@ -441,7 +441,7 @@ async def test_blind_it_does_nothing() -> None:
     assert not cluster_state.view.complete
     assert len(cluster_state.view.services) == 1
     for request in (
-        cluster_state.set_desired_slots(814, frozenset({0})),
+        desire(cluster_state, 814, frozenset({0})),
         cluster_state.delete(814),
     ):
         with pytest.raises(UnreachableError):
@@ -468,7 +468,7 @@ async def test_only_in_mode_enforce_something_is_changed(mode: str) -> None:
     slurm = ScriptedSlurm(job(0, reason="JobHeldUser"))
     cluster_state = sync_of(slurm, mode)
     await cluster_state.turn()
-    answer = await cluster_state.set_desired_slots(814, frozenset({0}))
+    answer = await desire(cluster_state, 814, frozenset({0}))
     assert (answer.kept_back, answer.note.startswith(f"mode {mode}")) == ((0,), True)
     with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-MODE\]"):
         await cluster_state.delete(814)
@@ -531,7 +531,7 @@ async def test_what_the_launcher_says_of_backlogs_is_kept_while_the_service_live
     slurm = ScriptedSlurm(job(0))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    await cluster_state.set_desired_slots(814, frozenset(), "", 0.75)
+    await desire(cluster_state, 814, frozenset(), "", 0.75)
     await cluster_state.turn()
     assert cluster_state.urgencies == {814: 0.75}
     slurm.shown = ()
@@ -555,7 +555,7 @@ async def test_a_slot_is_kept_off_a_node_before_it_is_released() -> None:
     slurm.excluded = {901: frozenset({"login"})}
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1}), avoid=("gpu01",))
+    answer = await desire(cluster_state, 814, frozenset({0, 1}), avoid=("gpu01",))
     assert answer.released == (0, 1)
     (one, one_slots), (other, other_slots), last = slurm.actions
     own = JobChange(excluded_nodes=frozenset({"gpu01"}), admin_comment=AVOIDS)
@@ -573,7 +573,7 @@ async def test_a_slot_that_finds_no_other_node_soon_may_start_anywhere() -> None
     slurm = with_nodes(ScriptedSlurm(job(0)))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    await cluster_state.set_desired_slots(814, frozenset({0}))
+    await desire(cluster_state, 814, frozenset({0}))
     slurm.done.clear()
     waits = job(0, held=False, reason="Resources", admin_comment=AVOIDS, eligible_s=1)
     slurm.shown, slurm.excluded = (waits,), {900: frozenset({"gpu01"})}
@@ -590,7 +590,7 @@ async def test_the_tag_is_read_again_since_a_look_may_be_older_than_the_last_cha
     await cluster_state.turn()
     slurm.meanwhile = (job(0, admin_comment=AVOIDS),)
     slurm.excluded = {900: frozenset({"gpu01"})}
-    await cluster_state.set_desired_slots(814, frozenset({0}), avoid=("gpu01",))
+    await desire(cluster_state, 814, frozenset({0}), avoid=("gpu01",))
     assert slurm.actions == [("release", [0])]
 
 
@@ -610,7 +610,7 @@ async def test_what_slots_avoid_hinders_no_guard_and_is_not_tried_at_each_look(
     monkeypatch.setattr(controller, "time", clock)
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    await cluster_state.set_desired_slots(814, frozenset({0}))
+    await desire(cluster_state, 814, frozenset({0}))
     slurm.done.clear()
     slurm.shown = (WAITS, LOOSE)
     for passes_s, tries in ((0, 1), (9, 1), (1, 2)):
@@ -632,7 +632,7 @@ async def test_that_slurm_refused_all_changes_is_no_success(
     slurm = with_nodes(Refuses(job(0)))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    await cluster_state.set_desired_slots(814, frozenset({0}))
+    await desire(cluster_state, 814, frozenset({0}))
     slurm.done.clear()
     slurm.shown, slurm.excluded = (WAITS,), {900: frozenset({"gpu01"})}
     for _ in range(2):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from scripted import ScriptedSlurm, desire, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period
@@ -77,7 +77,7 @@ async def test_slots_for_which_jobs_of_before_leave_nothing_go_to_the_borrowed_q
     cluster_state = sync_of(slurm)
     cluster_state.set_policy(BORROWER, {})
     await cluster_state.turn()
-    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
+    answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
     assert answer.released == (0, 1, 2)
     (moved,) = (slots for name, slots in slurm.actions if BORROWED in name)
     assert moved == [2]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm, job, policy_of, sync_of, tenant
+from scripted import ScriptedSlurm, desire, job, policy_of, sync_of, tenant
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView
@@ -114,7 +114,7 @@ async def test_an_array_that_was_cancelled_while_a_replica_was_given_up_is_cance
     loop = Loop(monkeypatch)
     loop.slurm.shown = tuple(job(index, JobState.RUNNING) for index in range(3))
     await loop.turn(100.0)
-    await loop.cluster_state.set_desired_slots(814, frozenset({0, 1}))
+    await desire(loop.cluster_state, 814, frozenset({0, 1}))
     assert loop.slurm.actions == [("requeue_hold", [2])]
     loop.slurm.shown = (cancelled(0), job(1, JobState.COMPLETING), job(2))
     assert await loop.turn(101.0) == [("requeue_hold", [2])]
@@ -126,7 +126,7 @@ async def test_a_replica_that_is_given_up_cancels_nothing(monkeypatch: pytest.Mo
     loop = Loop(monkeypatch)
     loop.slurm.shown = tuple(job(index, JobState.RUNNING) for index in range(3))
     await loop.turn(100.0)
-    await loop.cluster_state.set_desired_slots(814, frozenset())
+    await desire(loop.cluster_state, 814, frozenset())
     loop.slurm.shown = tuple(job(index) for index in range(3))
     assert await loop.turn(101.0) == [("requeue_hold", [0, 1, 2])]
 
@@ -210,7 +210,7 @@ async def test_a_service_that_is_cancelled_as_its_last_slot_scales_down_stays_so
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
     slurm.shown = then
-    answer = await cluster_state.set_desired_slots(814, frozenset())
+    answer = await desire(cluster_state, 814, frozenset())
     assert slurm.actions == asked
     assert answer.held == ((0,) if asked else ())
 
@@ -229,7 +229,7 @@ async def after_a_requeue_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> 
     loop.cluster_state = sync_of(loop.slurm)
     await loop.turn(100.0)
     with pytest.raises(UnreachableError, match="timed out"):
-        await loop.cluster_state.set_desired_slots(814, frozenset())
+        await desire(loop.cluster_state, 814, frozenset())
     return loop
 
 
@@ -296,7 +296,7 @@ async def borrowing(*jobs: Any) -> tuple[ScriptedSlurm, ClusterState]:
 
 async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
     slurm, cluster_state = await borrowing(job(0), job(1), job(2))
-    answer = await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))
+    answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
     assert (answer.released, answer.kept_back) == ((0, 1), (2,))
     assert slurm.actions == [
         (f"update {JobChange(qos='slicewise_vision_borrowed')}", [1]),
@@ -307,23 +307,23 @@ async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
         True,
         False,
     ]
-    assert (await cluster_state.set_desired_slots(814, frozenset({0, 1, 2}))).released == ()
+    assert (await desire(cluster_state, 814, frozenset({0, 1, 2}))).released == ()
 
 
 async def test_what_waits_on_borrowed_quota_takes_a_guarantee_that_comes_free() -> None:
     waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise-borrowed")
     slurm, cluster_state = await borrowing(job(0), waiting)
-    await cluster_state.set_desired_slots(814, frozenset({1}))
+    await desire(cluster_state, 814, frozenset({1}))
     assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision')}", [1])]
 
 
 async def test_what_is_preempted_is_held_and_released_anew() -> None:
     slurm, cluster_state = await borrowing(job(0, JobState.RUNNING, qos="slicewise-borrowed"))
-    await cluster_state.set_desired_slots(814, frozenset({0}))
+    await desire(cluster_state, 814, frozenset({0}))
     slurm.shown = (job(0, held=False, reason="BeginTime", qos="slicewise-borrowed"),)
     await cluster_state.turn()
     assert slurm.actions == [("hold", [0])]
-    assert (await cluster_state.set_desired_slots(814, frozenset({0}))).released == (0,)
+    assert (await desire(cluster_state, 814, frozenset({0}))).released == (0,)
 
 
 async def test_a_generation_is_retired_when_nothing_needs_it() -> None:
