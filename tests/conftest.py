@@ -1,8 +1,8 @@
 """Sets how tests run: how Hypothesis tries, their order, one folder for all that they make.
 
-Hypothesis keeps an example that failed in ``.hypothesis`` of this checkout and tries it first from
-then on. An example that is worth keeping for all checkouts goes with ``@example`` above its
-property, where no version of Hypothesis forgets it.
+In a nightly run Hypothesis keeps an example that failed in ``.hypothesis`` of this checkout and
+tries it first in the next one. An example that is worth keeping for all checkouts goes with
+``@example`` above its property, where no version of Hypothesis forgets it.
 
 Because this file is here, tests can import the modules beside it.
 """
@@ -18,26 +18,26 @@ from typing import Any, NoReturn
 
 import pytest
 from durations import Durations
-from effort import examples, is_ci, is_nightly
+from effort import examples, is_nightly
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 from json_checker import checked_printer
-from run_folder import RunFolder, current
+from run_folder import RunFolder, current, is_inner
 from schedule import Schedule, in_order, turn
+from second_try import SecondTry, failing_alone
 
 from cluster.runtime import console
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _KEPT = _PROJECT / ".hypothesis" / "examples"
-_REPORT = _PROJECT / "build" / "reports" / "tests.json"
-_SAME_EXAMPLES = is_ci() and not is_nightly()
-"""In CI a change is judged by the same examples as the one before it."""
+_REPORTS = _PROJECT / "build" / "reports"
 
 settings.register_profile(
     "slicewise",
-    database=None if _SAME_EXAMPLES else DirectoryBasedExampleDatabase(_KEPT),
+    database=DirectoryBasedExampleDatabase(_KEPT) if is_nightly() else None,
     deadline=None,
-    derandomize=_SAME_EXAMPLES,
+    # A change is judged by the same examples as the one before it; by night others are tried.
+    derandomize=not is_nightly(),
     max_examples=examples(60, nightly=2000),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -56,6 +56,15 @@ the CPU time of the tests that need no server.
 _RUN_FOLDER = pytest.StashKey[RunFolder]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--second-try``: what ``make`` runs integration tests with."""
+    parser.addoption(
+        "--second-try",
+        action="store_true",
+        help="try integration tests that failed once more, alone, at the end",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Treat SIGTERM and SIGHUP as Ctrl-C, so that fixtures clean up; seldom look for garbage."""
@@ -70,7 +79,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_worker(config):
         return
-    config.pluginmanager.register(Durations(_REPORT))
+    # A run that a test or another run has started leaves the reports of that one alone.
+    if not is_inner():
+        config.pluginmanager.register(Durations(_REPORTS / "tests.json"))
+    if config.option.second_try:
+        second_try = SecondTry(_REPORTS / "flaky.json", failing_alone(_PROJECT))
+        config.pluginmanager.register(second_try)
     config.stash[_RUN_FOLDER] = RunFolder()
     if config.option.basetemp is None:
         config.option.basetemp = config.stash[_RUN_FOLDER].path / "tmp"

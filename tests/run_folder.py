@@ -30,6 +30,11 @@ def current() -> Path:
     return Path(os.environ[_VARIABLE])
 
 
+def is_inner() -> bool:
+    """Whether this process runs within a run, so that a run that it begins is part of that one."""
+    return _VARIABLE in os.environ
+
+
 def path_for(name: str) -> Path:
     """A path where a test may make a folder or a sandbox of that name; each worker has its own."""
     return current() / f"{name}-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
