@@ -219,7 +219,7 @@ def shell(
         os.execve(program, argv, environment)  # noqa: S606 -- no shell, the words as given
     except OSError as error:
         # That user may be unable to read Python's libraries: nothing more can be imported.
-        os.write(2, f"{argv[0]}: {error.strerror}. [SW-SANDBOX-COMMAND]\n".encode())
+        os.write(2, f"{argv[0]}: {error.strerror}. [SW-NAME-UNKNOWN]\n".encode())
         os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
@@ -228,9 +228,7 @@ def _program(name: str, path: str) -> str:
     found = name if "/" in name else shutil.which(name, path=path)
     if found is None:
         _fail(
-            SlicewiseError(
-                "SW-SANDBOX-COMMAND", f"There is no command {name!r}.", f"PATH is {path}."
-            ),
+            SlicewiseError("SW-NAME-UNKNOWN", f"There is no command {name!r}.", f"PATH is {path}."),
             _NOT_FOUND,
         )
     return found

@@ -116,7 +116,7 @@ class Sandbox:
             return self.state.processes[name]
         except KeyError:
             raise SlicewiseError(
-                "SW-SANDBOX-PROGRAM",
+                "SW-VALUE",
                 f"The sandbox started no program {name!r}.",
                 f"It started: {', '.join(self.state.processes)}.",
             ) from None

@@ -32,7 +32,7 @@ _STARTS: Mapping[str, Callable[[Host], Coroutine[object, object, None]]] = {
 def restore(host: Host, progress: Progress) -> Host:
     """Start every server that has ended.
 
-    Raises SlicewiseError (SW-SANDBOX-START) if one does not start; the others run on then.
+    Raises SlicewiseError (SW-SANDBOX-FAILED) if one does not start; the others run on then.
     """
     names = ended(host.state.processes, process.is_alive)
     if not names:

@@ -251,7 +251,7 @@ class RebalanceLedger(ScriptedLedger):
 
     def find(self, run_id: int) -> RebalanceRun:
         if run_id not in self.runs:
-            raise InvalidInputError("SW-REBALANCE-UNKNOWN", "none")
+            raise InvalidInputError("SW-NAME-UNKNOWN", "none")
         return self.runs[run_id]
 
     def history(self, limit: int) -> tuple[RebalanceRun, ...]:

@@ -138,7 +138,7 @@ def looked(section: str, look_at: Callable[[], SectionReport]) -> SectionReport:
     except OSError as raised:
         why = f"{raised.filename}: {raised.strerror}" if raised.filename else str(raised)
         unread = warning(
-            "SW-DOCTOR-UNREAD",
+            "SW-ROOT",
             f"This user can't read what is to be checked: {why}",
             advice="Run slicewise doctor as root.",
         )

@@ -103,7 +103,7 @@ def merged(old: Iterable[Measurement], new: Iterable[Measurement]) -> tuple[Meas
 def read_measurements(path: Path) -> tuple[Measurement, ...]:
     """Read a file: JSON as ``slicewise profile`` writes it, or MODEL.csv of ParvaGPU's authors.
 
-    Raises InvalidInputError (SW-PROFILE-FILE) for what can't be read.
+    Raises InvalidInputError (SW-INPUT-FILE) for what can't be read.
     """
     try:
         if path.suffix == ".csv":
@@ -120,14 +120,14 @@ def read_measurements(path: Path) -> tuple[Measurement, ...]:
 
 
 def require_one_load(rows: Iterable[Measurement]) -> None:
-    """Raise InvalidInputError (SW-PROFILE-FILE) if figures of a model are of different requests."""
+    """Raise InvalidInputError (SW-INPUT-FILE) if figures of a model are of different requests."""
     loads: dict[str, set[str]] = {}
     for row in rows:
         loads.setdefault(row.model, set()).add(row.load)
     for found in loads.values():
         if len(found) > 1:
             raise InvalidInputError(
-                "SW-PROFILE-FILE",
+                "SW-INPUT-FILE",
                 f"The measurements are of different requests: {shown_loads(found)}.",
                 "Give files that were measured with the same ones.",
             )
@@ -141,7 +141,7 @@ def shown_loads(loads: Iterable[str]) -> str:
 def update_measurements(path: Path, new: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Write these into the file, in one step, and keep its other measurements; return all of them.
 
-    Raises InvalidInputError (SW-PROFILE-FILE) if the file exists and is no such file, or if it
+    Raises InvalidInputError (SW-INPUT-FILE) if the file exists and is no such file, or if it
     can't be written: then it stays as it is.
     """
     path = path.resolve()
@@ -159,7 +159,7 @@ def update_measurements(path: Path, new: Iterable[Measurement]) -> tuple[Measure
 
 def _unreadable(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-PROFILE-FILE",
+        "SW-INPUT-FILE",
         f"{path}: {why}.",
         "Name a file that slicewise profile has written, or a MODEL.csv of ParvaGPU.",
     )

@@ -135,12 +135,12 @@ def _profile(row: Any) -> MigProfile:
 
 
 def board(model: str) -> Board:
-    """The board of this model; InvalidInputError (SW-GPU-MODEL) if the table lacks it."""
+    """The board of this model; InvalidInputError (SW-SETTINGS) if the table lacks it."""
     try:
         return boards()[model]
     except KeyError:
         raise InvalidInputError(
-            "SW-GPU-MODEL",
+            "SW-SETTINGS",
             f"GPU model {model!r} is not in the MIG profile table.",
             f"Known models: {', '.join(sorted(boards()))}.",
         ) from None
@@ -156,14 +156,14 @@ def profile_of(on: Board, gres_type: str) -> MigProfile:
     """The profile of a GRES type: ``1g.10gb``, or with the GPU's name as ``nvidia_a100_1g.10gb``.
 
     Names that other drivers have for the profile are accepted. Raises InvalidInputError
-    (SW-MIG-PROFILE) if the board has no such profile.
+    (SW-SETTINGS) if the board has no such profile.
     """
     name = gres_type.rpartition("_")[2]
     aliased = (one for one in on.profiles.values() if name in one.aliases)
     profile = on.profiles.get(name) or next(aliased, None)
     if profile is None:
         raise InvalidInputError(
-            "SW-MIG-PROFILE",
+            "SW-SETTINGS",
             f"{on.model} has no MIG profile {gres_type!r}.",
             f"It has: {', '.join(sorted(on.profiles))}.",
         )

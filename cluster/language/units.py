@@ -22,12 +22,12 @@ _SLICES = re.compile(r"[0-9]{1,7}(\.[0-9]{1,3})?")
 def millislices_from_text(text: str, key: str) -> Millislices:
     """Convert slices as a user writes them ("3.5") exactly into millislices.
 
-    Raises InvalidInputError (SW-UNITS) naming ``key`` for anything that is not a number of slices
+    Raises InvalidInputError (SW-VALUE) naming ``key`` for anything that is not a number of slices
     with at most three decimals.
     """
     if not _SLICES.fullmatch(text):
         raise InvalidInputError(
-            "SW-UNITS",
+            "SW-VALUE",
             f"{key}: {text!r} is not a number of slices.",
             "Give slices from 0 to 1000000 with at most three decimals, such as 3.5 (a GPU has 7).",
         )

@@ -61,8 +61,8 @@ class _Partition:
 def opened() -> Iterator[None]:
     """Keep AMD's library open, and turn its errors into the project's own.
 
-    Raises UnreachableError (SW-AMDSMI-MISSING) if this host has no AMD GPU or lacks AMD's package,
-    OutsideError (SW-AMDSMI) if the driver answers with an error.
+    Raises UnreachableError (SW-DRIVER-MISSING) if this host has no AMD GPU or lacks AMD's package,
+    OutsideError (SW-DRIVER) if the driver answers with an error.
     """
     smi = _package()
     try:
@@ -95,12 +95,12 @@ def _missing(why: str) -> UnreachableError:
     """Say that it is missing, not broken: the AMD GPU may be a login host's, for graphics."""
     if not host.has_amd_gpus(host.ROOT):
         return UnreachableError(
-            "SW-AMDSMI-MISSING",
+            "SW-DRIVER-MISSING",
             f"No AMD driver answers on this host: {why}.",
             "Run it on a GPU node where amd-smi works.",
         )
     return UnreachableError(
-        "SW-AMDSMI-MISSING",
+        "SW-DRIVER-MISSING",
         f"No NVIDIA driver answers on this host, and its AMD GPU can't be read: {why}.",
         "On a node with AMD's GPUs, install AMD's package of the node's ROCm for Slicewise's"
         " Python: pip install /opt/rocm/share/amd_smi. Else run it on a GPU node.",
@@ -113,7 +113,7 @@ def _failure(error: Any) -> SlicewiseError:
         if error.get_error_code() == _NO_PERMISSION
         else "See the kernel's log (dmesg), and amd-smi static."
     )
-    return OutsideError("SW-AMDSMI", f"The AMD driver answered: {_words(error)}.", hint)
+    return OutsideError("SW-DRIVER", f"The AMD driver answered: {_words(error)}.", hint)
 
 
 def _words(error: Any) -> str:
@@ -148,10 +148,10 @@ def read_inventory(root: Path) -> Inventory:
 def change(
     gpu_uuid: str, going: Collection[int], coming: Collection[Placement], root: Path
 ) -> None:
-    """Refuse: raises OutsideError (SW-MIG-GPU)."""
+    """Refuse: raises OutsideError (SW-NODE-GPU)."""
     del going, coming, root
     raise OutsideError(
-        "SW-MIG-GPU",
+        "SW-NODE-GPU",
         f"GPU {gpu_uuid} has one mode for all of it, which Slicewise does not change.",
         "Change it on an empty node: amd-smi set --help",
     )
@@ -197,7 +197,7 @@ def _partition(smi: ModuleType, handle: Any) -> _Partition:
     number = smi.amdsmi_get_gpu_kfd_info(handle)["current_partition_id"]
     render = smi.amdsmi_get_gpu_enumeration_info(handle)["drm_render"]
     if not isinstance(render, int):
-        raise OutsideError("SW-AMDSMI", f"Partition {number} has no render node in /dev/dri.")
+        raise OutsideError("SW-DRIVER", f"Partition {number} has no render node in /dev/dri.")
     bus_id = smi.amdsmi_get_gpu_device_bdf(handle)
     return _Partition(handle, bus_id, number if isinstance(number, int) else 0, render)
 
@@ -208,7 +208,7 @@ def _modes(
     """The profile that all partitions have, and the board with it; None for a GPU without modes.
 
     A GPU in modes that the table lacks has a profile of its own: its part of all compute units.
-    Raises OutsideError (SW-AMDSMI) if the driver shows fewer partitions than the modes have.
+    Raises OutsideError (SW-DRIVER) if the driver shows fewer partitions than the modes have.
     """
     compute = _reading(smi, smi.amdsmi_get_gpu_compute_partition, first)
     memory = _reading(smi, smi.amdsmi_get_gpu_memory_partition, first)
@@ -219,7 +219,7 @@ def _modes(
     profile = on.profiles.get(name) or _beside_table(name, on, partitions)
     if profile.max_instances != partitions:
         raise OutsideError(
-            "SW-AMDSMI",
+            "SW-DRIVER",
             f"{compute} with {memory} has {profile.max_instances} partitions, but the driver shows"
             f" {partitions}.",
         )

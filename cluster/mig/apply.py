@@ -27,11 +27,11 @@ def cut(gpu_uuid: str, before: str, after: str, root: Path = ROOT) -> Gpu:
     between them, this call completes the change; a GPU that has ``after`` is left as it is. Going
     back is the same call with both swapped. MIG mode is never changed.
 
-    Raises OutsideError: SW-MIG-GPU if the GPU does not answer, has one mode for all of it or does
+    Raises OutsideError: SW-NODE-GPU if the GPU does not answer, has one mode for all of it or does
     not stay in MIG mode, SW-MIG-CHANGED if it has other instances than these, SW-MIG-IN-USE if a
-    process holds one that must go (nothing is done then), SW-MIG-CUT if a call of the driver
+    process holds one that must go (nothing is done then), SW-DRIVER if a call of the driver
     failed: then the GPU is as before, or the message says that it is not. InvalidInputError:
-    SW-MIG-PLACEMENTS, SW-RECUT-ROOT.
+    SW-VALUE, SW-ROOT.
     """
     with _alone(root), opened() as driver:
         gpu, board = _gpu(driver, gpu_uuid, root)
@@ -51,9 +51,7 @@ def _alone(root: Path) -> Iterator[None]:
     try:
         lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _ROOT_ONLY)
     except PermissionError:
-        raise InvalidInputError(
-            "SW-RECUT-ROOT", "Only root can cut GPUs: nothing was done."
-        ) from None
+        raise InvalidInputError("SW-ROOT", "Only root can cut GPUs: nothing was done.") from None
     with os.fdopen(lock, "w"):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -68,13 +66,13 @@ def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
             else "is not in MIG mode, or leaves it at the next reset"
         )
         raise OutsideError(
-            "SW-MIG-GPU",
+            "SW-NODE-GPU",
             f"GPU {gpu_uuid} {what}: it was not touched.",
             "See which GPUs there are: slicewise node probe",
         )
     if not accelerator(found.board.vendor).has_parts:
         raise OutsideError(
-            "SW-MIG-GPU",
+            "SW-NODE-GPU",
             f"GPU {gpu_uuid} has one mode for all of it, which Slicewise does not change: it was"
             " not touched.",
             "Change it on an empty node, with the vendor's tool: amd-smi set --help",
@@ -139,7 +137,7 @@ def _go_back(
 
 def _failed(gpu: Gpu, error: SlicewiseError, back: str) -> OutsideError:
     return OutsideError(
-        "SW-MIG-CUT",
+        "SW-DRIVER",
         f"GPU {gpu.uuid} was not cut: {error.refusal.message} ({error.refusal.code}); {back}.",
         "See the kernel's log (dmesg). The same command may be run again.",
     )

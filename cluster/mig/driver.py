@@ -48,8 +48,8 @@ _DRIVERS: Mapping[str, Driver] = {"NVIDIA": nvml, "AMD": amd_smi}
 def opened() -> Iterator[Driver]:
     """Keep the first driver that answers on this host open.
 
-    Raises UnreachableError if none does: the first one's (SW-NVML-MISSING), or AMD's on a host
-    where its driver for compute is loaded (SW-AMDSMI-MISSING).
+    Raises UnreachableError if none does: the first one's (SW-DRIVER-MISSING), or AMD's on a host
+    where its driver for compute is loaded (SW-DRIVER-MISSING).
     """
     with ExitStack() as stack:
         yield _answering(stack)
@@ -71,7 +71,7 @@ def read_inventory(root: Path = ROOT) -> Inventory:
     """Read the node's GPUs by the driver that answers, changing nothing.
 
     ``root`` is where the node's /proc and /dev are. Raises as ``opened``, and OutsideError
-    (SW-NVML, SW-AMDSMI) if an answer is missing that the inventory can't do without.
+    (SW-DRIVER) if an answer is missing that the inventory can't do without.
     """
     with opened() as driver:
         return driver.read_inventory(root)

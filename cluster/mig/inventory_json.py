@@ -78,7 +78,7 @@ _MANY: Mapping[str, int] = {
 def inventory_of(value: str | object) -> Inventory:
     """Read an inventory from JSON text, or from what ``json.loads`` made of it.
 
-    Unknown keys are left out. Raises OutsideError (SW-INVENTORY), also for a text, a number or a
+    Unknown keys are left out. Raises OutsideError (SW-WIRE), also for a text, a number or a
     size that no driver has.
     """
     return _read(_INVENTORY, value)
@@ -111,7 +111,7 @@ def _validated(kind: TypeAdapter[_Read], value: str | object) -> _Read:
 
 def _unreadable(what: str) -> OutsideError:
     return OutsideError(
-        "SW-INVENTORY",
+        "SW-WIRE",
         f"The node's report of its GPUs can't be read: {what}.",
         "Check that the node has the same version of Slicewise.",
     )

@@ -48,8 +48,8 @@ class _Host:
 def read_inventory(root: Path = ROOT) -> Inventory:
     """Read the node's GPUs, changing nothing; ``root`` is where the node's /proc and /dev are.
 
-    Raises UnreachableError (SW-NVML-MISSING) without a driver, OutsideError (SW-NVML) if an answer
-    is missing that the inventory can't do without.
+    Raises UnreachableError (SW-DRIVER-MISSING) without a driver, OutsideError (SW-DRIVER) if an
+    answer is missing that the inventory can't do without.
     """
     with opened():
         node = _Host(root, host.capability_minors(root), host.xids(root))
@@ -69,8 +69,8 @@ def read_inventory(root: Path = ROOT) -> Inventory:
 def create_instance(gpu_uuid: str, placement: Placement, root: Path = ROOT) -> Instance:
     """Make an instance at this placement, with one compute instance that has all of it. Needs root.
 
-    In the end either both exist or neither. Raises OutsideError: SW-MIG-NO-ROOM where other
-    instances are in the way, SW-MIG-PLACEMENT for a placement that the board lacks, SW-NVML for all
+    In the end either both exist or neither. Raises OutsideError: SW-MIG-IN-USE where other
+    instances are in the way, SW-VALUE for a placement that the board lacks, SW-DRIVER for all
     else.
     """
     with opened():
@@ -139,7 +139,7 @@ def opened() -> Iterator[None]:
         nv.nvmlInit()
     except (nv.NVMLError_LibraryNotFound, nv.NVMLError_DriverNotLoaded) as error:
         raise UnreachableError(
-            "SW-NVML-MISSING",
+            "SW-DRIVER-MISSING",
             f"No NVIDIA driver answers on this host: {error}.",
             "Run it on a GPU node where nvidia-smi works.",
         ) from None
@@ -159,12 +159,12 @@ def _failure(error: Any) -> SlicewiseError:
         if error.value == nv.NVML_ERROR_NO_PERMISSION
         else "See the kernel's log (dmesg), and nvidia-smi -q."
     )
-    return OutsideError("SW-NVML", f"The NVIDIA driver answered: {str(error).rstrip('.')}.", hint)
+    return OutsideError("SW-DRIVER", f"The NVIDIA driver answered: {str(error).rstrip('.')}.", hint)
 
 
 def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
     return OutsideError(
-        "SW-MIG-NO-ROOM",
+        "SW-MIG-IN-USE",
         f"{gpu_uuid} has no room for {placement.profile} at memory slice {placement.start}.",
         "See which instances are there: slicewise node probe",
     )
@@ -186,7 +186,7 @@ def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
         or placement.size != found.memory_slices
     ):
         raise OutsideError(
-            "SW-MIG-PLACEMENT",
+            "SW-VALUE",
             f"The driver offers no {placement.profile} of {placement.size} memory slices at slice"
             f" {placement.start} on {gpu_uuid}.",
             "See what it offers: slicewise node probe --json",
@@ -203,7 +203,7 @@ def _whole_compute_profile(gi: Any, placement: Placement) -> int:
             found.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, kind, shared))
     if not found:
         raise OutsideError(
-            "SW-NVML",
+            "SW-DRIVER",
             f"The NVIDIA driver offers no compute instance for {placement.profile}.",
             "See what nvidia-smi mig -lcip says.",
         )

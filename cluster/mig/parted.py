@@ -47,7 +47,7 @@ Configs = Mapping[str, tuple[Entry, ...]]
 def parse(text: str) -> Configs:
     """Read a file's content.
 
-    Raises InvalidInputError (SW-MIG-PARTED) that names what mig-parted would not take.
+    Raises InvalidInputError (SW-INPUT-FILE) that names what mig-parted would not take.
     """
     import yaml  # noqa: PLC0415 -- only import and export need it
 
@@ -113,7 +113,7 @@ def _counts(name: str, value: Any) -> Mapping[str, int]:
 
 def _invalid(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-MIG-PARTED",
+        "SW-INPUT-FILE",
         f"This is not a configuration of mig-parted: {why}.",
         "Nothing was changed.",
     )

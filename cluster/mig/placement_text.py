@@ -19,7 +19,7 @@ def placements_text(placements: Iterable[Placement]) -> str:
 def read_placements(text: str, board: Board) -> tuple[Placement, ...]:
     """Read such a text; the board says how many slices each instance takes.
 
-    Raises InvalidInputError (SW-MIG-PLACEMENTS) for what is no such text, or not of this board.
+    Raises InvalidInputError (SW-VALUE) for what is no such text, or not of this board.
     """
     return tuple(_placement(part, board) for part in text.split(",") if part)
 
@@ -29,7 +29,7 @@ def _placement(part: str, board: Board) -> Placement:
     profile = board.profiles.get(match["profile"]) if match else None
     if match is None or profile is None or int(match["start"]) not in profile.starts:
         raise InvalidInputError(
-            "SW-MIG-PLACEMENTS",
+            "SW-VALUE",
             f"{part!r} is not an instance of {board.model}.",
             "Write PROFILE@SLICE,...: slicewise mig profiles lists the slices.",
         )

@@ -410,7 +410,7 @@ class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker=
     after: int
     """Number of the last request for this array's slots that the daemon had taken when the launcher
     looked to decide this one: the array's in ``asked`` of that view. If the daemon has taken
-    another one since, it refuses this one (SW-SERVICE-OVERTAKEN).
+    another one since, it refuses this one (SW-SERVICE-CHANGED).
     """
 
 

@@ -17,14 +17,14 @@ def complete_tenant(incomplete: str) -> list[str]:
 def own_tenant(named: str | None) -> str:
     """Return the tenant that was named, or else the only one that the caller may see.
 
-    Raises InvalidInputError (SW-TENANT-CHOICE) if none was named and there is none, or several.
+    Raises InvalidInputError (SW-USAGE) if none was named and there is none, or several.
     """
     if named is not None:
         return named
     names = _tenants()
     if len(names) != 1:
         raise InvalidInputError(
-            "SW-TENANT-CHOICE",
+            "SW-USAGE",
             "No tenant was named, and you have " + ("several." if names else "none."),
             f"Name one of: {', '.join(names)}." if names else "Ask the operator for a quota.",
         )

@@ -21,7 +21,7 @@ _REFUSAL_BYTES = 64 * 1024
 def ask(settings: DaemonSettings, place: str, message: bytes, until_s: float) -> bytes:
     """The answer of the daemon at ``place``, one of ``connect``; b"" if it hangs up.
 
-    Raises OSError if the place can't be reached, InvalidInputError (SW-DAEMON-USER) if this host
+    Raises OSError if the place can't be reached, InvalidInputError (SW-USER) if this host
     has no SlurmUser, InvalidInputError (SW-MUNGE) if the daemon can't verify the asking user,
     OutsideError (SW-MUNGE, SW-WIRE) for an answer that is not the daemon's or not to this question,
     UnreachableError (SW-BUSY, SW-DAEMON-DOWN, SW-MUNGE) and what ``Munge`` raises.
@@ -98,5 +98,5 @@ def _slurm_uid(name: str) -> int:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         raise InvalidInputError(
-            "SW-DAEMON-USER", f"daemon.slurm_user: this host has no user {name!r}."
+            "SW-USER", f"daemon.slurm_user: this host has no user {name!r}."
         ) from None

@@ -135,15 +135,15 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def translated(engine: Engine) -> Iterator[None]:
     """Turn SQLAlchemy's errors into the project's own, without a password or a statement in them.
 
-    UnreachableError: SW-DATABASE-BUSY, SW-DATABASE-DOWN, SW-DATABASE-LOGIN. OutsideError:
-    SW-LEDGER-REFUSED, SW-DATABASE-RIGHTS, SW-DATABASE-FAILED. InvalidInputError: SW-TEXT,
+    UnreachableError: SW-DATABASE-BUSY, SW-DATABASE-DOWN. OutsideError:
+    SW-LEDGER-REFUSED, SW-DATABASE-RIGHTS, SW-DATABASE-FAILED. InvalidInputError: SW-VALUE,
     SW-DATABASE-OLD.
     """
     try:
         yield
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            "SW-TEXT", f"{error.object!r} can't be written as UTF-8.", "Write plain text."
+            "SW-VALUE", f"{error.object!r} can't be written as UTF-8.", "Write plain text."
         ) from None
     except (OperationalError, InterfaceError) as error:
         if _state(error) == _LOCK_NOT_AVAILABLE:
@@ -154,7 +154,7 @@ def translated(engine: Engine) -> Iterator[None]:
             ) from None
         if "FATAL" in (reason := _reason(engine, error)) and _REFUSED.search(reason):
             raise UnreachableError(
-                "SW-DATABASE-LOGIN",
+                "SW-DATABASE-DOWN",
                 f"PostgreSQL refuses the login to {_place(engine)}: {reason}.",
                 "Check role, password and database of the URL, and the server's pg_hba.conf.",
             ) from None

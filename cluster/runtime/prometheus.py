@@ -79,7 +79,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None]:
     """Answer Prometheus at HOST:PORT, in a thread of its own; do nothing if ``address`` is empty.
 
-    ``key`` is the address's name in slicewise.toml. Raises SlicewiseError (SW-METRICS) if the
+    ``key`` is the address's name in slicewise.toml. Raises SlicewiseError (SW-SETTINGS) if the
     program can't listen at the address.
     """
     if not address:
@@ -90,7 +90,7 @@ def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None
         server = _Server(host.strip("[]"), int(port), registry)
     except (OSError, ValueError, OverflowError) as error:
         raise SlicewiseError(
-            "SW-METRICS",
+            "SW-SETTINGS",
             f"{key}: can't listen on {address!r}: {error}.",
             "Write HOST:PORT of this host, with a port that is not in use.",
         ) from None

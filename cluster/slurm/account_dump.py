@@ -51,7 +51,7 @@ class DumpedAccount:
 def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
     """Return the dump's accounts, without root, in the order of the file.
 
-    Raises InvalidInputError (SW-ACCOUNT-DUMP) for text that is no such file, and for a line that
+    Raises InvalidInputError (SW-INPUT-FILE) for text that is no such file, and for a line that
     can't be read.
     """
     parent, has_cluster = "", False
@@ -62,7 +62,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
         match = _LINE.fullmatch(line.strip())
         if match is None or not (has_cluster or match[1] == "Cluster"):
             raise InvalidInputError(
-                "SW-ACCOUNT-DUMP",
+                "SW-INPUT-FILE",
                 f"Line {number} is none of a dump of sacctmgr: {line[:80]!r}.",
                 "Write one with: sacctmgr dump CLUSTER file=FILE, or coldfront slurm_dump.",
             )
@@ -74,7 +74,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
         elif kind == "Account":
             found.append(account_limits(name, parent, (specs or "",)))
     if not has_cluster:
-        raise InvalidInputError("SW-ACCOUNT-DUMP", "The file names no cluster.", "See its source.")
+        raise InvalidInputError("SW-INPUT-FILE", "The file names no cluster.", "See its source.")
     return tuple(found)
 
 

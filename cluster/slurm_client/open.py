@@ -37,7 +37,7 @@ async def open_lasting_slurm(
     """Access to Slurm for a process that goes on asking: by ``daemon.slurm``.
 
     "auto" is pyslurm where it is installed and fits the running Slurm. With "pyslurm" it must be
-    installed and fit Slurm's library here: SlicewiseError (SW-PYSLURM). ``report`` and ``warn`` log
+    installed and fit Slurm's library here: SlicewiseError (SW-PROGRAM). ``report`` and ``warn`` log
     what is used, and why pyslurm is not; ``told`` takes what can't be read.
     """
     which = settings.daemon.slurm
@@ -71,7 +71,7 @@ async def _require_pyslurm() -> None:
         await worker.start()
     except ReaderError as error:
         raise SlicewiseError(
-            "SW-PYSLURM",
+            "SW-PROGRAM",
             f'daemon.slurm is "pyslurm", but {sys.executable} can\'t use it: {error}.',
             'Install the pyslurm with your Slurm\'s version number, or set slurm = "auto".',
         ) from None

@@ -27,8 +27,8 @@ class Submitted:
 def submit(script: str, *options: str) -> Submitted:
     """Run ``sbatch`` with the script on its standard input; options win over the script's own.
 
-    Raises OutsideError (SW-SBATCH) if Slurm refuses the script, with sbatch's own lines, which
-    include Slicewise's code and hint; UnreachableError (SW-SLURM-DOWN) if sbatch does not end
+    Raises OutsideError (SW-SLURM-FAILED) if Slurm refuses the script, with sbatch's own lines,
+    which include Slicewise's code and hint; UnreachableError (SW-SLURM-DOWN) if sbatch does not end
     within 60 s.
     """
     try:
@@ -43,7 +43,7 @@ def submit(script: str, *options: str) -> Submitted:
         )
     except FileNotFoundError:
         raise OutsideError(
-            "SW-SBATCH", "sbatch is not on PATH.", "Submit on a host of the Slurm cluster."
+            "SW-SLURM-FAILED", "sbatch is not on PATH.", "Submit on a host of the Slurm cluster."
         ) from None
     except subprocess.TimeoutExpired:
         raise UnreachableError(
@@ -93,9 +93,9 @@ def read_trial(status: int, complaint: str) -> str:
 
 
 def read_reply(status: int, output: str, complaint: str) -> Submitted:
-    """Read what ``sbatch --parsable`` printed; OutsideError (SW-SBATCH) if it failed."""
+    """Read what ``sbatch --parsable`` printed; OutsideError (SW-SLURM-FAILED) if it failed."""
     messages = tuple(line for line in _PREFIX.sub("", complaint).splitlines() if line.strip())
     job_id = output.strip().partition(";")[0]
     if status or not job_id.isdigit():
-        raise OutsideError("SW-SBATCH", "\n".join(messages) or f"sbatch ended with {status}.")
+        raise OutsideError("SW-SLURM-FAILED", "\n".join(messages) or f"sbatch ended with {status}.")
     return Submitted(int(job_id), messages)

@@ -69,14 +69,14 @@ def render_gateway(
 def _soon_ended(gateway: GatewaySettings, now_s: float) -> Iterator[str]:
     """Say of each of the gateway's certificates whether it ends soon.
 
-    Raises InvalidInputError (SW-GATEWAY-CONFIG) for one that has ended, which HAProxy accepts.
+    Raises InvalidInputError (SW-CERTIFICATE) for one that has ended, which HAProxy accepts.
     """
     for file in filter(None, (gateway.certificate, gateway.directory / KEY)):
         end_s = ends_s(file)
         day = f"{datetime.fromtimestamp(end_s, UTC):%Y-%m-%d %H:%M} UTC"
         if end_s <= now_s:
             raise InvalidInputError(
-                "SW-GATEWAY-CONFIG",
+                "SW-CERTIFICATE",
                 f"The certificate in {file} ended on {day}.",
                 "Put a new one there, and reload HAProxy."
                 if file == gateway.certificate
@@ -95,7 +95,7 @@ def _write(path: Path, text: str) -> None:
 
 def _unwritten(path: Path, error: Exception) -> InvalidInputError:
     return InvalidInputError(
-        "SW-GATEWAY-SETTINGS",
+        "SW-SETTINGS",
         f"gateway.directory: {path}: {error}.",
         f"Make it, for the user of the launcher: install -d -m 711 -o slicewise {path.parent}"
         if isinstance(error, FileNotFoundError)

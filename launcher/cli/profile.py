@@ -187,7 +187,7 @@ class _Work:
         old = read_measurements(self.file) if self.file.exists() else ()
         if not os.access(self.file.absolute().parent, os.W_OK | os.X_OK):
             raise InvalidInputError(
-                "SW-PROFILE-FILE",
+                "SW-INPUT-FILE",
                 f"{self.file} could not be written.",
                 "Name another file: --output",
             )
@@ -198,7 +198,7 @@ class _Work:
         others = {row.load for row in old if row.model == self.task.model} - {load}
         if others:
             raise InvalidInputError(
-                "SW-PROFILE-FILE",
+                "SW-INPUT-FILE",
                 f"{self.file} has figures of {self.task.model} with other requests "
                 f"({shown_loads(others)}), with which these can't be compared.",
                 "Name another file: --output",
@@ -208,7 +208,7 @@ class _Work:
 def _measurable(spec: ServiceSpec) -> MeasuredEngine | PromptedEngine:
     """Return the engine.
 
-    Raises InvalidInputError: SW-SERVICE-ENGINE if there is none, SW-PROFILE-ENGINE if none of its
+    Raises InvalidInputError: SW-SERVICE-ENGINE if there is none, SW-SERVICE if none of its
     models can be measured.
     """
     engine = engine_named(spec.engine)
@@ -217,7 +217,7 @@ def _measurable(spec: ServiceSpec) -> MeasuredEngine | PromptedEngine:
             engine.options(spec, is_measured=True)
             return engine
     raise InvalidInputError(
-        "SW-PROFILE-ENGINE",
+        "SW-SERVICE",
         f"This is a model of {engine.title}, of which slicewise can't measure models.",
         "Give its service need_gib or profile, and measure the service by requests.",
     )
@@ -228,7 +228,7 @@ def _read_data(data: Path) -> str:
         return data.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-PROFILE-DATA", f"{data} can't be read: {error}.", "Name a JSON file."
+            "SW-INPUT-FILE", f"{data} can't be read: {error}.", "Name a JSON file."
         ) from None
 
 
@@ -359,7 +359,7 @@ def _chosen(best: TokenCost) -> CheapestJson:
 def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideError]) -> None:
     """Check that all was measured.
 
-    Raises OutsideError: what sbatch said (SW-SBATCH), or SW-PROFILE-ENDED.
+    Raises OutsideError: what sbatch said (SW-SLURM-FAILED), or SW-PROFILE-ENDED.
     """
     for kind in refused:
         typer.echo(f"{kind} was not measured.", err=True)

@@ -39,7 +39,7 @@ def schema(
     name = " ".join(command)
     if name not in OUTPUTS:
         raise InvalidInputError(
-            "SW-SCHEMA-UNKNOWN",
+            "SW-NAME-UNKNOWN",
             f"There is no command {name!r} that prints JSON.",
             "Those that do: slicewise schema",
         )

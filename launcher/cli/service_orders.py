@@ -52,7 +52,7 @@ def scale_service(
     settings = load_settings()
     if reset == (least is not None or most is not None):
         raise InvalidInputError(
-            "SW-SERVICE-SCALE",
+            "SW-VALUE",
             "No new bounds were given.",
             "Give either --min or --max, or --reset.",
         )
@@ -97,7 +97,7 @@ def _scripted(view: ServiceView) -> tuple[int, int]:
 def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int, int]:
     """Return both bounds, from what was given and what holds now.
 
-    Raises InvalidInputError (SW-SERVICE-SCALE).
+    Raises InvalidInputError (SW-VALUE).
     """
     scripted, order = _scripted(view), view.order
     now_least = scripted[0] if order.min_replicas is None else order.min_replicas
@@ -105,13 +105,13 @@ def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int
     wanted = (now_least if least is None else least, now_most if most is None else most)
     if wanted[0] > wanted[1]:
         raise InvalidInputError(
-            "SW-SERVICE-SCALE",
+            "SW-VALUE",
             f"--min {wanted[0]} is above --max {wanted[1]}; nothing was changed.",
             "Give both bounds.",
         )
     if wanted[1] > len(view.slots):
         raise InvalidInputError(
-            "SW-SERVICE-SCALE",
+            "SW-VALUE",
             f"--max {wanted[1]}: its array has {len(view.slots)} slots; nothing was changed.",
             "Apply its file with a larger max_replicas: the service rolls over.",
         )

@@ -80,7 +80,7 @@ async def wait_for(
 ) -> ServiceObservation | None:
     """Wait until the service is as it should be, and show progress on stderr.
 
-    Raises UnreachableError (SW-SERVICE-WAIT) if it is not so in time, and what ``is_reached`` and,
+    Raises UnreachableError (SW-TIMEOUT) if it is not so in time, and what ``is_reached`` and,
     at the end of that time, what ``observe`` raises.
     """
     with _shown(waiting.service) as show:
@@ -116,7 +116,7 @@ def _too_late(
     wakes = seen is not None and seen.condition == "asleep" and waiting.goal is WaitGoal.READY
     name = waiting.service.partition("/")[2]
     return UnreachableError(
-        "SW-SERVICE-WAIT",
+        "SW-TIMEOUT",
         f"{waiting.service} is not {waiting.goal} after {timeout_s:g} s; it is {progress(seen)}.",
         f"Wake it: send a request, or slicewise service scale {name} --min 1"
         if wakes

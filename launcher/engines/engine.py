@@ -467,7 +467,7 @@ class MeasuredEngine(Engine, Protocol):
     """An engine of which ``slicewise profile`` can measure models."""
 
     def check_data(self, data: str) -> None:
-        """Check a request's inputs; raises InvalidInputError (SW-PROFILE-DATA)."""
+        """Check a request's inputs; raises InvalidInputError (SW-INPUT-FILE)."""
 
     def load(
         self, model: str, processes: int | None, data: str | None
@@ -504,7 +504,7 @@ class PromptedEngine(Engine, Protocol):
         """
 
     def parse_prompts(self, data: str) -> Sequence[Mapping[str, object]]:
-        """Read a user's requests; raises InvalidInputError (SW-PROFILE-DATA)."""
+        """Read a user's requests; raises InvalidInputError (SW-INPUT-FILE)."""
 
     def streamed_request(self, model: str, asked: Mapping[str, object], /) -> Request:
         """Build a request that is answered by a stream.

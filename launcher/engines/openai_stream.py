@@ -88,7 +88,7 @@ def stream_error(said: bytes) -> bytes:
 def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
     """Read bodies of requests as JSON, one a line; empty lines are skipped.
 
-    Raises InvalidInputError (SW-PROFILE-DATA).
+    Raises InvalidInputError (SW-INPUT-FILE).
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -108,7 +108,7 @@ def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
 
 def _no_prompts(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-PROFILE-DATA",
+        "SW-INPUT-FILE",
         f"The requests can't be read: {why}.",
         'Write a request on each line, as curl would send it: {"prompt": "hello"}',
     )

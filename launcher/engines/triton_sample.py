@@ -53,12 +53,12 @@ def _repeated(one: Tensor, content_bytes: int, copies: int, config: ModelConfig)
 
 
 def parse_sample(text: str) -> Sample:
-    """Read a request's JSON; raises InvalidInputError (SW-PROFILE-DATA) for anything else."""
+    """Read a request's JSON; raises InvalidInputError (SW-INPUT-FILE) for anything else."""
     try:
         return Sample([_input(one) for one in json.loads(text)["inputs"]])
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise InvalidInputError(
-            "SW-PROFILE-DATA",
+            "SW-INPUT-FILE",
             f"The data are not an inference request: {type(error).__name__}: {error}.",
             'Write {"inputs": [{"name": ..., "datatype": ..., "shape": [1, ...], "data": [...]}]}, '
             "as curl would send it.",

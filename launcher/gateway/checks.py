@@ -73,7 +73,7 @@ def _certificates(ends_s: Mapping[str, float], now_s: float) -> Iterator[Finding
         days = (end_s - now_s) / 86400
         if end_s <= now_s:
             yield error(
-                "SW-GATEWAY-CERTIFICATE",
+                "SW-CERTIFICATE",
                 f"The certificate in {file} has ended",
                 "clients or replicas refuse the gateway",
                 _RELOAD,
@@ -81,7 +81,7 @@ def _certificates(ends_s: Mapping[str, float], now_s: float) -> Iterator[Finding
             )
         elif end_s - now_s < SOON_S:
             yield warning(
-                "SW-GATEWAY-CERTIFICATE",
+                "SW-CERTIFICATE",
                 f"The certificate in {file} ends in {days:.0f} days",
                 "clients or replicas will refuse the gateway",
                 _RELOAD,
@@ -93,14 +93,14 @@ def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
     found = re.match(r"(\d+)\.(\d+)", facts.version)
     if found and (int(found[1]), int(found[2])) < _OLDEST:
         yield error(
-            "SW-GATEWAY-VERSION",
+            "SW-VERSION",
             f"HAProxy is version {facts.version}",
             "the configuration needs 2.6 or newer",
             advice="Install HAProxy 2.6 or newer, with Lua.",
         )
     if facts.loaded_s and facts.rendered_s > facts.loaded_s + 1:
         yield warning(
-            "SW-GATEWAY-RELOAD",
+            "SW-GATEWAY-STALE",
             "HAProxy runs with an older configuration than the one in gateway.directory",
             "what was rendered since is not in force",
             _RENDER,
@@ -139,7 +139,7 @@ def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
         )
     elif facts.program_s > facts.launcher_s:
         yield warning(
-            "SW-LAUNCHER-OLD",
+            "SW-RESTART",
             "The launcher began before its program was installed",
             "it runs another version than the commands",
             _RESTART,

@@ -300,7 +300,7 @@ def _lines(told: Iterable[str]) -> Iterator[str]:
 def prepare(settings: GatewaySettings) -> None:
     """Create in ``gateway.directory`` what HAProxy's configuration names; keep what is there.
 
-    Raises OSError, UnreachableError (SW-GATEWAY-PROGRAM).
+    Raises OSError, UnreachableError (SW-PROGRAM).
     """
     identity.create(settings)
     maps = Maps(settings.directory)
@@ -546,8 +546,8 @@ def _write_if_other(path: Path, text: str) -> None:
 async def check_configuration(path: Path) -> None:
     """Let HAProxy itself check a configuration, and whether it may open as many files as it wants.
 
-    Raises InvalidInputError (SW-GATEWAY-CONFIG) with HAProxy's message, UnreachableError
-    (SW-GATEWAY-PROGRAM) if the program haproxy is not installed.
+    Raises InvalidInputError (SW-SETTINGS) with HAProxy's message, UnreachableError
+    (SW-PROGRAM) if the program haproxy is not installed.
     """
     _check_files(path)
     try:
@@ -556,12 +556,12 @@ async def check_configuration(path: Path) -> None:
         )
     except FileNotFoundError:
         raise UnreachableError(
-            "SW-GATEWAY-PROGRAM", "The program haproxy is not on PATH.", "Install HAProxy >= 2.6."
+            "SW-PROGRAM", "The program haproxy is not on PATH.", "Install HAProxy >= 2.6."
         ) from None
     _, errors = await process.communicate()
     if process.returncode:
         told = errors.decode("utf-8", "replace")
-        raise InvalidInputError("SW-GATEWAY-CONFIG", f"HAProxy rejects {path}:\n{_alerts(told)}")
+        raise InvalidInputError("SW-SETTINGS", f"HAProxy rejects {path}:\n{_alerts(told)}")
 
 
 async def held_address() -> str:
@@ -602,7 +602,7 @@ def _check_files(path: Path) -> None:
     allowed = MOST_FILES if hard == RLIM_INFINITY else min(hard, MOST_FILES)
     if needed > allowed:
         raise InvalidInputError(
-            "SW-GATEWAY-CONFIG",
+            "SW-SETTINGS",
             f"{path}: HAProxy would not start: it wants {needed:,} open files, one for each server"
             f" line among them, and may have {allowed:,}.",
             "Lower gateway.backends or gateway.servers, or raise the limit of open files (ulimit"

@@ -36,7 +36,7 @@ def create(settings: GatewaySettings) -> bool:
     """Make the gateway's key and certificate unless they are there; return whether they were made.
 
     The certificate is also written to ``gateway.identity``, readable by everybody. Raises
-    UnreachableError (SW-GATEWAY-PROGRAM) without the program openssl, OSError if a file can't be
+    UnreachableError (SW-PROGRAM) without the program openssl, OSError if a file can't be
     written.
     """
     key = settings.directory / KEY
@@ -87,14 +87,12 @@ def require_key(settings: GatewaySettings) -> None:
 def ends_s(file: Path) -> int:
     """Return when the first certificate in a file ends, in Unix seconds.
 
-    Raises InvalidInputError (SW-GATEWAY-CONFIG) for a file without one, UnreachableError
-    (SW-GATEWAY-PROGRAM) without the program openssl.
+    Raises InvalidInputError (SW-SETTINGS) for a file without one, UnreachableError
+    (SW-PROGRAM) without the program openssl.
     """
     done = _openssl("x509", "-noout", "-enddate", "-in", file)
     if done.returncode:
-        raise InvalidInputError(
-            "SW-GATEWAY-CONFIG", f"{file} has no certificate that openssl can read."
-        )
+        raise InvalidInputError("SW-SETTINGS", f"{file} has no certificate that openssl can read.")
     return ssl.cert_time_to_seconds(done.stdout.strip().partition("=")[2])
 
 
@@ -154,7 +152,7 @@ def _make(key: Path) -> None:
         done = _openssl(*request, *curve, "-keyout", made, "-out", f"{made}.crt")
         if done.returncode:
             raise UnreachableError(
-                "SW-GATEWAY-PROGRAM", f"openssl could not make a key: {done.stderr.strip()}"
+                "SW-PROGRAM", f"openssl could not make a key: {done.stderr.strip()}"
             )
         both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
     replace_file(key, both, _PRIVATE)
@@ -165,7 +163,7 @@ def _openssl(*words: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(("openssl", *words), capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise UnreachableError(
-            "SW-GATEWAY-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
+            "SW-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
         ) from None
 
 

@@ -26,10 +26,10 @@ class Leadership(Lead):
         return super().leads() if self._pair else not self.denied
 
     def require(self) -> None:
-        """Raises UnreachableError (SW-LAUNCHER-STANDBY) unless it leads."""
+        """Raises UnreachableError (SW-LOCK) unless it leads."""
         if not self.leads():
             raise UnreachableError(
-                "SW-LAUNCHER-STANDBY",
+                "SW-LOCK",
                 f"This launcher no longer leads: {self.holder or 'none'} does.",
                 "It stands by; no action is needed.",
             )
@@ -38,7 +38,7 @@ class Leadership(Lead):
 def own_store(settings: Settings) -> StateStore | None:
     """Return the launcher's database; None if it has none.
 
-    Raises InvalidInputError: SW-LAUNCHER-PAIR for a launcher of a pair that has none,
+    Raises InvalidInputError: SW-SETTINGS for a launcher of a pair that has none,
     SW-DATABASE-URL.
     """
     url = launcher_database_url(settings.launcher)
@@ -46,7 +46,7 @@ def own_store(settings: Settings) -> StateStore | None:
         return StateStore(url, settings.cluster.name)
     if settings.launcher.pair:
         raise InvalidInputError(
-            "SW-LAUNCHER-PAIR",
+            "SW-SETTINGS",
             "launcher.pair is true, and the launcher has no database.",
             "A lock in it decides which of the two leads: set [launcher] url_file on both hosts.",
         )

@@ -79,7 +79,7 @@ async def serve(settings: Settings) -> None:
 
     Nothing that matters is kept in this process: after a kill the next launcher finds routes and
     draining servers at HAProxy, slots and orders at the daemon, and what was learnt in its
-    database. Raises InvalidInputError (SW-LAUNCHER-PAIR, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
+    database. Raises InvalidInputError (SW-SETTINGS, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
     """
     gc.set_threshold(GARBAGE_AFTER)
     ended = asyncio.Event()
@@ -182,7 +182,7 @@ class Launcher:
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set, and answer Prometheus meanwhile.
 
-        Raises SlicewiseError (SW-METRICS).
+        Raises SlicewiseError (SW-SETTINGS).
         """
         with self._metrics.served(settings.metrics):
             await self.run(settings.interval_s, ended)

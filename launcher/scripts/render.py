@@ -217,7 +217,7 @@ def _after(word: str, text: str) -> str:
 def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mapping[str, str]:
     """Return texts by file name for ``settings.directory``; services and keys come at run time.
 
-    Raises InvalidInputError (SW-GATEWAY-SETTINGS) for a value that HAProxy would misread.
+    Raises InvalidInputError (SW-SETTINGS) for a value that HAProxy would misread.
     """
     _check(settings, owners)
     limits = settings.limits
@@ -289,7 +289,7 @@ def _check(settings: GatewaySettings, owners: Owners) -> None:
 def _require(key: str, value: str, allowed: re.Pattern[str]) -> None:
     if allowed.fullmatch(value) is None:
         raise InvalidInputError(
-            "SW-GATEWAY-SETTINGS",
+            "SW-SETTINGS",
             f"{key}: {value!r} can't stand in HAProxy's configuration.",
             f"Allowed: {allowed.pattern}",
         )

@@ -21,12 +21,12 @@ _SKIP = "If only the nodes see that path, add --skip-model-check."
 def require_adapter_engine(spec: ServiceSpec) -> None:
     """Check that the engine has models of their own for adapters.
 
-    Raises InvalidInputError (SW-SERVICE-CONFIG).
+    Raises InvalidInputError (SW-SERVICE-MODEL).
     """
     engine = engine_named(spec.engine)
     if spec.adapters and not isinstance(engine, AdapterEngine):
         raise InvalidInputError(
-            "SW-SERVICE-CONFIG",
+            "SW-SERVICE-MODEL",
             f"adapters: {engine.title} can't load adapters as models of their own names while it "
             "serves.",
             'Leave adapters out, or write engine = "vllm" or "sglang".',
@@ -36,7 +36,7 @@ def require_adapter_engine(spec: ServiceSpec) -> None:
 def require_adapters(spec: ServiceSpec) -> tuple[str, ...]:
     """Check the adapters' files; return what their owner should know besides.
 
-    Raises InvalidInputError (SW-SERVICE-CONFIG) that names each adapter that can't be loaded.
+    Raises InvalidInputError (SW-SERVICE-MODEL) that names each adapter that can't be loaded.
     """
     notes, problems = list[str](), list[str]()
     for name, path in spec.adapters:
@@ -53,7 +53,7 @@ def require_adapters(spec: ServiceSpec) -> tuple[str, ...]:
             notes.append(f"{model_name(spec.name, name)} was made for {base}, not for {spec.model}")
     if problems:
         raise InvalidInputError(
-            "SW-SERVICE-CONFIG", f"Adapters can't be loaded: {'; '.join(problems)}.", _SKIP
+            "SW-SERVICE-MODEL", f"Adapters can't be loaded: {'; '.join(problems)}.", _SKIP
         )
     return tuple(notes)
 

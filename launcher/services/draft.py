@@ -60,14 +60,14 @@ class MeasuredModels:
     def cheapest(self, model: str) -> TokenCost:
         """Return the cheapest point of a model that keeps the objective.
 
-        Raises InvalidInputError: SW-PROFILE-FILE if there are no figures of its tokens, or of
+        Raises InvalidInputError: SW-INPUT-FILE if there are no figures of its tokens, or of
         different requests, SW-SLO-UNREACHABLE if none keeps the objective.
         """
         rows = [row for row in self.rows if row.model == model and row.tokens is not None]
         loads = {row.load for row in rows}
         if len(loads) != 1:
             raise InvalidInputError(
-                "SW-PROFILE-FILE",
+                "SW-INPUT-FILE",
                 f"The measurements of {model} are of {len(loads) or 'no'} kinds of prompts.",
                 "Name a file with figures of its tokens; of others: slicewise mig instances.",
             )
@@ -96,7 +96,7 @@ class DraftChoice:
 def draft(repository: Path, chosen: DraftChoice) -> Draft:
     """Return the file of a service for a model of the repository.
 
-    Raises InvalidInputError: SW-SERVICE-INIT if there is not one model to choose, SW-SERVICE for
+    Raises InvalidInputError: SW-USAGE if there is not one model to choose, SW-SERVICE for
     what can't be a value of a service.
     """
     name = _engine_name(repository, chosen.model)
@@ -130,7 +130,7 @@ def _model(
         return found[choice[0]]
     what = f"no model {model!r}" if model else f"{len(choice) or 'no'} models to choose from"
     raise InvalidInputError(
-        "SW-SERVICE-INIT",
+        "SW-USAGE",
         f"{repository} has {what}.",
         f"Name one, --model: {', '.join(models)}."
         if models

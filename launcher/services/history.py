@@ -57,7 +57,7 @@ def _stands(
 def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> GenerationRecord:
     """Return the generation with that array job; None: the one before the newest, or the last one.
 
-    Raises InvalidInputError (SW-SERVICE-GENERATION) if there is none.
+    Raises InvalidInputError (SW-NAME-UNKNOWN) if there is none.
     """
     if array_job_id is not None:
         older = [one for one in past if one.record.array_job_id == array_job_id]
@@ -69,7 +69,7 @@ def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> G
     known = ", ".join(str(one.record.array_job_id) for one in past)
     which = "before the newest" if array_job_id is None else f"with array job {array_job_id}"
     raise InvalidInputError(
-        "SW-SERVICE-GENERATION",
+        "SW-NAME-UNKNOWN",
         f"There is no generation {which}.",
         f"Recorded: {known or 'none'}.",
     )

@@ -81,7 +81,7 @@ def followed_generation(living: Sequence[ServiceView]) -> ServiceView:
 def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
     """Return the given slot; else those under way that have a log, else the one last written.
 
-    Raises InvalidInputError (SW-SERVICE-LOGS) if there is nothing to read.
+    Raises InvalidInputError (SW-NOTHING) if there is nothing to read.
     """
     if slot is not None:
         return (_require_slot(view, slot),)
@@ -95,7 +95,7 @@ def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
 def _require_slot(view: ServiceView, slot: int) -> int:
     if not 0 <= slot < len(view.slots):
         raise InvalidInputError(
-            "SW-SERVICE-LOGS",
+            "SW-NOTHING",
             f"--slot {slot}: there is no such slot.",
             f"Its array has the slots 0 to {len(view.slots) - 1}.",
         )
@@ -115,7 +115,7 @@ def _written(view: ServiceView) -> Mapping[int, float]:
 
 def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SERVICE-LOGS",
+        "SW-NOTHING",
         f"No log of {view.tenant}/{view.name} (array job {view.array_job_id}) can be read: {why}.",
         f"The logs are {log_file(view, 0).parent.name}/{view.array_job_id}_SLOT.log in "
         f"{view.directory or 'its directory'}, and belong to {view.user}.",
@@ -151,7 +151,7 @@ def last_lines(
 ) -> tuple[tuple[Line, ...], Offsets]:
     """Return the chosen lines at the end of each log, and how far they reach.
 
-    Raises InvalidInputError (SW-SERVICE-LOGS) for a log that can't be read.
+    Raises InvalidInputError (SW-NOTHING) for a log that can't be read.
     """
     lines: list[Line] = []
     reached: dict[int, int] = {}

@@ -42,7 +42,7 @@ SkipModelCheck = Annotated[
 def choose(name: str, services: Iterable[str]) -> str:
     """Return which of the services (``tenant/name``) is meant by ``name``.
 
-    Raises InvalidInputError: SW-SERVICE-UNKNOWN, SW-SERVICE-AMBIGUOUS.
+    Raises InvalidInputError: SW-SERVICE-UNKNOWN, SW-USAGE.
     """
     known = sorted(set(services))
     found = [service for service in known if name in {service, service.partition("/")[2]}]
@@ -54,7 +54,7 @@ def choose(name: str, services: Iterable[str]) -> str:
             "SW-SERVICE-UNKNOWN", f"There is no service {name!r}.", f"You may see: {listed}."
         )
     raise InvalidInputError(
-        "SW-SERVICE-AMBIGUOUS", f"Several services are named {name!r}.", f"Name one of: {listed}."
+        "SW-USAGE", f"Several services are named {name!r}.", f"Name one of: {listed}."
     )
 
 
@@ -76,12 +76,12 @@ async def find(settings: Settings, name: str) -> tuple[ServiceView, ...]:
 async def whole_view(daemon: DaemonClient) -> ViewAnswer:
     """Return the daemon's view of now.
 
-    Raises UnreachableError (SW-VIEW-INCOMPLETE) if the daemon could not see all of Slurm: such a
+    Raises UnreachableError (SW-DAEMON-BLIND) if the daemon could not see all of Slurm: such a
     view must not be taken for "nothing runs".
     """
     view = await daemon.ask(ViewRequest())
     if not view.complete:
         raise UnreachableError(
-            "SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.", "Try again."
+            "SW-DAEMON-BLIND", "The daemon can't see all of Slurm now.", "Try again."
         )
     return view

@@ -27,9 +27,9 @@ _SKIP = "--skip-model-check submits it all the same, such as for a newer version
 def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     """Return what the service's model needs; it was found by ``require_model``.
 
-    Raises InvalidInputError: SW-SERVICE-CONFIG if the model can't be loaded, SW-SERVICE-NEIGHBOUR
-    if another directory of the repository can't, SW-SERVICE-SEQUENCES if requests of one sequence
-    would go to several replicas, SW-SERVICE for an objective of tokens that no replica can time.
+    Raises InvalidInputError: SW-SERVICE-MODEL if the model or another directory of the repository
+    can't be loaded; SW-SERVICE if requests of one sequence would go to several replicas, or for an
+    objective of tokens that no replica can time.
     """
     engine = engine_named(spec.engine)
     if (spec.ttft_ms or spec.tpot_ms) and not isinstance(engine, TokenEngine):
@@ -42,7 +42,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     needs = found[spec.model]
     if needs.problems:
         raise InvalidInputError(
-            "SW-SERVICE-CONFIG",
+            "SW-SERVICE-MODEL",
             f"Model {spec.model} can't be loaded: {'; '.join(needs.problems).removesuffix('.')}.",
             f"Correct {Path(spec.model_repository) / spec.model}. {_SKIP}",
         )
@@ -50,7 +50,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     if broken and engine.loads_all:
         said = "; ".join(f"{name}: {', '.join(one.problems)}" for name, one in broken.items())
         raise InvalidInputError(
-            "SW-SERVICE-NEIGHBOUR",
+            "SW-SERVICE-MODEL",
             f"A server that can't load each model of its repository ends; beside {spec.model} "
             f"there is {said}.",
             f"Correct it, or give {spec.model} a repository of its own. {_SKIP}",
@@ -58,7 +58,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     keep_state = [one for one in (spec.model, *needs.parts) if found[one].has_sequences]
     if keep_state and spec.max_replicas > 1 and spec.session_affinity == "none":
         raise InvalidInputError(
-            "SW-SERVICE-SEQUENCES",
+            "SW-SERVICE",
             f"Model {keep_state[0]} keeps the state of sequences (sequence_batching): requests of "
             f"one sequence would go to any of {spec.max_replicas} replicas.",
             'Set session_affinity = "sequence", or max_replicas = 1.',

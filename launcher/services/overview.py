@@ -199,7 +199,7 @@ async def observe(settings: Settings) -> tuple[ServiceObservation, ...]:
     """Return every service that this user may see, by tenant and name.
 
     Raises UnreachableError if the daemon or HAProxy does not answer, or if the daemon could not see
-    all of Slurm (SW-VIEW-INCOMPLETE). A user who may not use HAProxy's socket, or is on another
+    all of Slurm (SW-DAEMON-BLIND). A user who may not use HAProxy's socket, or is on another
     host, sees of the gateway what the launcher has told within the last second.
     """
     daemon = DaemonClient(settings.daemon)

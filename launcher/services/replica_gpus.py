@@ -8,7 +8,7 @@ from launcher.engines.engine import Engine
 
 
 def require_usable(engine: Engine, shape: ReplicaShape, settings: Settings) -> None:
-    """Check a replica's shape; raises InvalidInputError (SW-SERVICE-SHAPE) with one that would do.
+    """Check a replica's shape; raises InvalidInputError (SW-SERVICE) with one that would do.
 
     A type that is still open may be one of MIG instances: the check is repeated once it is known.
     """
@@ -42,7 +42,7 @@ def require_split(engine: Engine, spec: ServiceSpec) -> None:
 
 
 def _refused(message: str, hint: str) -> InvalidInputError:
-    return InvalidInputError("SW-SERVICE-SHAPE", message, hint)
+    return InvalidInputError("SW-SERVICE", message, hint)
 
 
 def _instead(shape: ReplicaShape, settings: Settings) -> str:

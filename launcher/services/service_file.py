@@ -24,8 +24,8 @@ _LOG = re.compile(r"(\d+)_\d+\.log(?:\.1)?")
 def read_service_file(path: Path) -> ServiceSpec:
     """Return the ``[service]`` table of a file.
 
-    Raises InvalidInputError: SW-SERVICE-FILE if the file can't be read, SW-SERVICE naming each bad
-    key and what is allowed.
+    Raises InvalidInputError (SW-SERVICE) if the file can't be read, or naming each bad key and what
+    is allowed.
     """
     content = read_tables(path)
     table = content.get(TABLE)
@@ -35,7 +35,7 @@ def read_service_file(path: Path) -> ServiceSpec:
 
 
 def read_tables(path: Path) -> Mapping[str, object]:
-    """Return the tables of a file; raises InvalidInputError (SW-SERVICE-FILE)."""
+    """Return the tables of a file; raises InvalidInputError (SW-SERVICE)."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -48,7 +48,7 @@ def read_tables(path: Path) -> Mapping[str, object]:
 
 def _unreadable(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SERVICE-FILE", f"{path}: {why}.", "See: slicewise service schema --example"
+        "SW-SERVICE", f"{path}: {why}.", "See: slicewise service schema --example"
     )
 
 
@@ -85,14 +85,14 @@ def _no_model(message: str) -> InvalidInputError:
 
 
 def require_image(spec: ServiceSpec) -> None:
-    """Check the image; raises InvalidInputError (SW-SERVICE-IMAGE) for a path that is not there.
+    """Check the image; raises InvalidInputError (SW-SERVICE-MODEL) for a path that is not there.
 
     An image that is no path is a name in a registry, which only the nodes can check.
     """
     image = spec.image
     if image is not None and image.startswith("/") and not Path(image).exists():
         raise InvalidInputError(
-            "SW-SERVICE-IMAGE",
+            "SW-SERVICE-MODEL",
             f"image: there is no {image} that you can see here.",
             "If only the nodes see that path, add --skip-model-check.",
         )

@@ -25,7 +25,7 @@ _REST = """\
 def library(directory: Path) -> Path:
     """Return the library, in its own folder below ``directory``; build it if it is not there.
 
-    Raises SlicewiseError (SW-SANDBOX-BUILD) with what the compiler says, or without AMD's package.
+    Raises SlicewiseError (SW-PROGRAM) with what the compiler says, or without AMD's package.
     """
     rest = _REST + "".join(f"REST({name})\n" for name in _functions())
     place = directory.resolve() / f"amd-smi-{_digest(rest)}" / NAME
@@ -43,7 +43,7 @@ def _functions() -> list[str]:
     package = find_spec("amdsmi")
     if package is None or package.origin is None:
         raise OutsideError(
-            "SW-SANDBOX-BUILD",
+            "SW-PROGRAM",
             "AMD's Python package amdsmi is not installed.",
             "make setup installs it.",
         )

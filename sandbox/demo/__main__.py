@@ -21,7 +21,7 @@ def main() -> None:
             raise
         sys.exit(
             f"The demo needs the Python package {error.name}: pip install 'slicewise[sandbox]'. "
-            "[SW-SANDBOX-EXTRA]"
+            "[SW-PROGRAM]"
         )
     app()
 

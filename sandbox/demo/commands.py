@@ -39,7 +39,7 @@ class Runner(Protocol):
 class Commands:
     """Slicewise's commands, run in the sandbox.
 
-    Each call raises OutsideError (SW-DEMO-COMMAND), with the command's own message, if it fails.
+    Each call raises OutsideError (SW-SANDBOX-FAILED), with the command's own message, if it fails.
     """
 
     def __init__(self, run: Runner, costs: Mapping[str, int]) -> None:
@@ -138,7 +138,7 @@ class Commands:
         done = self._call(user, *argv)
         if done.returncode:
             raise OutsideError(
-                "SW-DEMO-COMMAND",
+                "SW-SANDBOX-FAILED",
                 f"{' '.join(argv)} (as {user}) ended with {done.returncode}: "
                 f"{(done.stderr or done.stdout).strip()}",
             )
@@ -156,7 +156,7 @@ def parse_refusal(stderr: str) -> Refusal:
             return Refusal(code, " ".join((*messages, message)), hint)
         case [message, code] if code.startswith("SW-"):
             return Refusal(code, message)
-    raise OutsideError("SW-DEMO-COMMAND", f"A refusal without a code: {stderr.strip()!r}.")
+    raise OutsideError("SW-SANDBOX-FAILED", f"A refusal without a code: {stderr.strip()!r}.")
 
 
 def parse_ledger(verified: str, statement: str) -> LedgerView:
@@ -174,7 +174,7 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(
-            "SW-DEMO-COMMAND", f"The ledger's answer can't be read: {error!r}."
+            "SW-SANDBOX-FAILED", f"The ledger's answer can't be read: {error!r}."
         ) from error
 
 
@@ -187,7 +187,7 @@ def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(
-            "SW-DEMO-COMMAND", f"The answer to repartition run can't be read: {error!r}."
+            "SW-SANDBOX-FAILED", f"The answer to repartition run can't be read: {error!r}."
         ) from error
 
 
@@ -205,7 +205,7 @@ def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
             for one in json.loads(answer)
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise OutsideError("SW-DEMO-COMMAND", f"Loans can't be read: {error!r}.") from error
+        raise OutsideError("SW-SANDBOX-FAILED", f"Loans can't be read: {error!r}.") from error
     return tuple(sorted(changes, key=lambda one: (one.t_s, one.lender, one.borrower)))
 
 

@@ -140,14 +140,14 @@ class Story:
     async def _served(self) -> None:
         """Wait until the gateway serves every service.
 
-        Raises OutsideError (SW-DEMO-GATEWAY) after ``SERVED_TIMEOUT_S``.
+        Raises OutsideError (SW-SANDBOX-FAILED) after ``SERVED_TIMEOUT_S``.
         """
         self._enter("waiting for the gateway to serve all services", None)
         wanted = {plan.service for plan in (*SERVING, CHAT)}
         await self._until(lambda: wanted <= self._services(), SERVED_TIMEOUT_S)
         if missing := wanted - self._services():
             raise OutsideError(
-                "SW-DEMO-GATEWAY",
+                "SW-SANDBOX-FAILED",
                 f"Not served after {SERVED_TIMEOUT_S:g} s: {', '.join(sorted(missing))}.",
                 "See daemon.log, launcher.log and haproxy.log of the sandbox (--keep).",
             )

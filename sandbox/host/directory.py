@@ -37,7 +37,7 @@ def default_directory() -> Path:
 
 
 def checked(directory: Path) -> Path:
-    """Resolve the directory; InvalidInputError (SW-SANDBOX-DIRECTORY) if it can't be used."""
+    """Resolve the directory; InvalidInputError (SW-OUTPUT) if it can't be used."""
     path = Path(os.path.realpath(directory))
     with _refusing(path, lambda _error: True):
         _check(path)
@@ -59,7 +59,7 @@ def _check(path: Path) -> None:
 
 @contextmanager
 def _refusing(path: Path, meant: Callable[[OSError], bool]) -> Iterator[None]:
-    """Turn an OSError that ``meant`` accepts into InvalidInputError (SW-SANDBOX-DIRECTORY)."""
+    """Turn an OSError that ``meant`` accepts into InvalidInputError (SW-OUTPUT)."""
     try:
         yield
     except OSError as error:
@@ -74,14 +74,14 @@ def _reason(error: OSError) -> str:
 
 
 def storable(path: Path) -> AbstractContextManager[None]:
-    """Raise InvalidInputError (SW-SANDBOX-DIRECTORY) if the file system is full or read-only."""
+    """Raise InvalidInputError (SW-OUTPUT) if the file system is full or read-only."""
     return _refusing(
         path, lambda error: isinstance(error, shutil.Error) or error.errno in _NOT_STORED
     )
 
 
 def require_room(path: Path) -> None:
-    """Raise InvalidInputError (SW-SANDBOX-DIRECTORY) if its disk has no room for a sandbox."""
+    """Raise InvalidInputError (SW-OUTPUT) if its disk has no room for a sandbox."""
     free_mb = shutil.disk_usage(path).free // 1_000_000
     if free_mb < ROOM_MB:
         raise _refused(f"{path} has {free_mb} MB of room; a sandbox takes up to {ROOM_MB} MB.")
@@ -89,7 +89,7 @@ def require_room(path: Path) -> None:
 
 def _refused(message: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SANDBOX-DIRECTORY",
+        "SW-OUTPUT",
         message,
         "Choose another with --dir, short, writable, reachable by everybody, "
         f"with {ROOM_MB} MB of room, such as /tmp/slicewise.",
@@ -111,7 +111,7 @@ def is_ours(path: Path) -> bool:
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Lock out other ``up`` and ``down``; SlicewiseError (SW-SANDBOX-BUSY) if one is at work."""
+    """Lock out other ``up`` and ``down``; SlicewiseError (SW-BUSY) if one is at work."""
     with _refusing(path, lambda _error: True):
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.chmod(0o755)
@@ -121,7 +121,7 @@ def claimed(path: Path) -> Iterator[None]:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SlicewiseError(
-                "SW-SANDBOX-BUSY",
+                "SW-BUSY",
                 f"Another command is starting or stopping the sandbox in {path}.",
                 "Wait for it to end.",
             ) from None
@@ -142,7 +142,7 @@ def chosen_slot(path: Path) -> Iterator[int]:
     """Yield a slot with unused addresses, ports and user ids; tried from the path's hash on.
 
     Until the body ends, no other sandbox can take the slot, although no server listens there yet.
-    Raises SlicewiseError (SW-SANDBOX-PORTS) if no slot is free.
+    Raises SlicewiseError (SW-SANDBOX-STATE) if no slot is free.
     """
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     first = int.from_bytes(hashlib.sha256(bytes(path)).digest()[:4], "big")
@@ -153,7 +153,7 @@ def chosen_slot(path: Path) -> Iterator[int]:
                 yield slot
                 return
     raise SlicewiseError(
-        "SW-SANDBOX-PORTS",
+        "SW-SANDBOX-STATE",
         "No free ports and user ids for another sandbox.",
         "Stop one: slicewise sandbox down --dir DIRECTORY",
     )

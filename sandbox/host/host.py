@@ -42,12 +42,12 @@ class Host:
         return self.state.layout
 
     def user(self, role: str) -> User:
-        """The user in that role; SlicewiseError (SW-SANDBOX-USER) if there is none."""
+        """The user in that role; SlicewiseError (SW-VALUE) if there is none."""
         try:
             return self.state.users[role]
         except KeyError:
             raise SlicewiseError(
-                "SW-SANDBOX-USER",
+                "SW-VALUE",
                 f"The sandbox has no user {role!r}.",
                 f"Its users are: {', '.join(self.state.users)}.",
             ) from None
@@ -175,7 +175,7 @@ class Host:
         return [_SETPRIV, *ids, "--", *argv]
 
     async def command(self, role: str, argv: Sequence[str], *, stdin: str = "") -> str:
-        """Run a preparing command; SlicewiseError (SW-SANDBOX-START) with its output if it fails.
+        """Run a preparing command; SlicewiseError (SW-SANDBOX-FAILED) with its output if it fails.
 
         If this is cancelled, the command is killed.
         """
@@ -204,7 +204,7 @@ class Host:
         if code:
             tail = "\n".join(text.splitlines()[-_LOG_LINES:])
             raise SlicewiseError(
-                "SW-SANDBOX-START", f"{argv[0]} failed with exit code {code}:\n{tail}"
+                "SW-SANDBOX-FAILED", f"{argv[0]} failed with exit code {code}:\n{tail}"
             )
         return text
 
@@ -250,7 +250,7 @@ class Host:
     async def ready(
         self, name: str, condition: Callable[[], bool], *, timeout_s: float = 60
     ) -> None:
-        """Wait for a program; SlicewiseError (SW-SANDBOX-START) with its log if that fails."""
+        """Wait for a program; SlicewiseError (SW-SANDBOX-FAILED) with its log if that fails."""
         program = self.state.processes[name]
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -264,7 +264,7 @@ class Host:
         """The error that shows the last lines of a program's log."""
         lines = self.log_file(name).read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n".join(lines[-_LOG_LINES:]) or "(its log is empty)"
-        return SlicewiseError("SW-SANDBOX-START", f"{name} {what}. Its log ends:\n{tail}")
+        return SlicewiseError("SW-SANDBOX-FAILED", f"{name} {what}. Its log ends:\n{tail}")
 
 
 def wrapper_environment(layout: Layout, hostname: str = "localhost") -> dict[str, str]:

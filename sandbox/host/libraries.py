@@ -19,7 +19,7 @@ _FLAGS = ("-shared", "-fPIC", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror")
 def build(place: Path, sources: Sequence[Path], *flags: str) -> None:
     """Build a shared library in an existing folder.
 
-    Raises SlicewiseError (SW-SANDBOX-BUILD) with what the compiler says.
+    Raises SlicewiseError (SW-PROGRAM) with what the compiler says.
     """
     # Several processes may build at the same time: each makes its own file, and the last one stays.
     fresh = place.with_name(f"{place.name}.{os.getpid()}")
@@ -42,7 +42,7 @@ def build_nodelay(place: Path) -> None:
 
 def _failure(place: Path, why: str) -> SlicewiseError:
     return SlicewiseError(
-        "SW-SANDBOX-BUILD",
+        "SW-PROGRAM",
         f"{place.name} of the sandbox can't be built: {why}.",
         "Install gcc and libc6-dev.",
     )

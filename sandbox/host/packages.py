@@ -66,7 +66,7 @@ def has_tokens() -> bool:
 
 
 def require_slurm(prefix: str) -> None:
-    """Raise SlicewiseError (SW-SANDBOX-SLURM) if ``prefix`` is given and users can't run its Slurm.
+    """Raise SlicewiseError (SW-PROGRAM) if ``prefix`` is given and users can't run its Slurm.
 
     Without this check the distribution's, which comes after it in the path, would run instead.
     """
@@ -80,7 +80,7 @@ def require_slurm(prefix: str) -> None:
     else:
         return
     raise SlicewiseError(
-        "SW-SANDBOX-SLURM",
+        "SW-PROGRAM",
         f"{why}.",
         "Name a prefix that all users can read; make slurm VERSION=... builds one.",
     )
@@ -99,16 +99,16 @@ def install_line(packages: Iterable[str], *, as_root: bool) -> str:
 
 
 def require(required: Iterable[tuple[str, str]]) -> None:
-    """Raise SlicewiseError (SW-SANDBOX-PACKAGES), with the install line, if any is missing.
+    """Raise SlicewiseError (SW-PROGRAM), with the install line, if any is missing.
 
-    Raises SlicewiseError (SW-SANDBOX-SLURM) if there is no Slurm where the variable says.
+    Raises SlicewiseError (SW-PROGRAM) if there is no Slurm where the variable says.
     """
     require_slurm(PREFIX)
     packages = missing_packages(required)
     if packages:
         line = install_line(packages, as_root=os.geteuid() == 0)
         raise SlicewiseError(
-            "SW-SANDBOX-PACKAGES",
+            "SW-PROGRAM",
             f"The sandbox needs packages that are not installed: {', '.join(packages)}.",
             f"Install them: {line}",
         )

@@ -33,7 +33,7 @@ def stage(layout: Layout, *, for_others: bool) -> Program:
     It is byte-compiled there: users may not write beside it, so that each command would compile
     everything that it imports.
 
-    Raises SlicewiseError (SW-SANDBOX-INTERPRETER) if they can't execute this Python.
+    Raises SlicewiseError (SW-PROGRAM) if they can't execute this Python.
     """
     program = _staged(layout, for_others=for_others)
     for package in PACKAGES:
@@ -49,7 +49,7 @@ def _staged(layout: Layout, *, for_others: bool) -> Program:
         return Program(python, site_packages, PROJECT)
     if not is_open(python):
         raise SlicewiseError(
-            "SW-SANDBOX-INTERPRETER",
+            "SW-PROGRAM",
             f"Jobs of other users can't execute this Python: {python}.",
             "Make the virtual environment with one that everybody may run: /usr/bin/python3.",
         )

@@ -60,12 +60,12 @@ def current_user() -> User:
 
 
 def packaged_slurm_user() -> User:
-    """The user ``slurm`` of Slurm's packages; SlicewiseError (SW-SANDBOX-PACKAGES) if missing."""
+    """The user ``slurm`` of Slurm's packages; SlicewiseError (SW-PROGRAM) if missing."""
     try:
         entry = pwd.getpwnam("slurm")
     except KeyError:
         raise SlicewiseError(
-            "SW-SANDBOX-PACKAGES",
+            "SW-PROGRAM",
             "There is no user slurm, which Slurm's packages make.",
             "Reinstall slurmctld.",
         ) from None

@@ -13,7 +13,7 @@ _PLACE = Path(__file__).parent
 def library(directory: Path) -> Path:
     """Return the library, in its own folder below ``directory``; build it if it is not there.
 
-    Raises SlicewiseError (SW-SANDBOX-BUILD) with what the compiler says.
+    Raises SlicewiseError (SW-PROGRAM) with what the compiler says.
     """
     place = directory.resolve() / f"nvml-{_digest()}" / NAME
     if not place.exists():

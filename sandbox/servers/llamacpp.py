@@ -19,12 +19,12 @@ def stage(bin_dir: Path, llamacpp_dir: Path, python: Path) -> Path:
     """Make ``bin_dir/llama-server`` ready for every user who can reach both directories.
 
     ``python`` runs it. What is there from an earlier call is replaced. Raises InvalidInputError
-    (SW-SANDBOX-LLAMACPP) if the package is not installed.
+    (SW-PROGRAM) if the package is not installed.
     """
     spec = find_spec("xllamacpp")
     if spec is None or spec.origin is None:
         raise InvalidInputError(
-            "SW-SANDBOX-LLAMACPP",
+            "SW-PROGRAM",
             "The Python package xllamacpp is not installed, so there is no llama-server.",
             "Install the extra that brings it: pip install 'slicewise[sandbox]'.",
         )

@@ -88,7 +88,7 @@ def _system_tables() -> tuple[Path, ...]:
             if all(path.is_file() for path in found):
                 return found
     raise SlicewiseError(
-        "SW-SANDBOX-PACKAGES",
+        "SW-PROGRAM",
         f"MariaDB's {' or '.join(f'{name}{_SYSTEM_TABLES[0]}' for name in _NAMES)} is in neither of"
         f" {', '.join(map(str, _SHARE))}.",
         "Reinstall mariadb-server-core.",

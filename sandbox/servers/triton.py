@@ -39,7 +39,7 @@ def stage(bin_dir: Path, triton_dir: Path) -> Path:
 
     Returns the path of that command. It adds the backend directory, a shared-memory prefix of its
     own and lean defaults, then hands on its arguments. What is there from an earlier call is
-    replaced. Raises InvalidInputError (SW-SANDBOX-TRITON) naming the piece that is missing.
+    replaced. Raises InvalidInputError (SW-PROGRAM) naming the piece that is missing.
     """
     pytriton, numpy = _package("pytriton", "nvidia-pytriton"), _package("numpy", "numpy")
     library, home = _libpython()
@@ -109,7 +109,7 @@ def _package(module: str, distribution: str) -> Path:
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise InvalidInputError(
-            "SW-SANDBOX-TRITON",
+            "SW-PROGRAM",
             f"The Python package {distribution} is not installed, so there is no tritonserver.",
             "Install the extra that brings it: pip install 'slicewise[sandbox]', with Python 3.11 "
             "or 3.12: from 3.13 on there is none.",
@@ -136,7 +136,7 @@ def _mirror(source: Path, destination: Path) -> None:
     """Link or copy a file or a tree so that others can read it."""
     if not source.exists():
         raise InvalidInputError(
-            "SW-SANDBOX-TRITON",
+            "SW-PROGRAM",
             f"{source} is missing; nvidia-pytriton and numpy come with it for Python {PYTHON}.",
             "Install both again as wheels: pip install --force-reinstall 'slicewise[sandbox]'.",
         )
@@ -183,7 +183,7 @@ def _libpython() -> tuple[Path, Path]:
         if _others_can_read(library):
             return library, home
     raise InvalidInputError(
-        "SW-SANDBOX-TRITON",
+        "SW-PROGRAM",
         f"Triton's Python backend needs libpython{PYTHON}.so.1.0 where every user can read it.",
         f"apt-get install libpython{PYTHON}",
     )

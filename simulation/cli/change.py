@@ -15,7 +15,7 @@ from slurm_plugin.quota_cycle.inputs import SlurmView
 def planned(file: Path, site: SiteInputs, at_s: float) -> PlannedChange:
     """Return what the file changes of the site's policy, on an empty cluster at that moment.
 
-    Raises InvalidInputError (SW-QUOTA-FILE) for a file that is refused.
+    Raises InvalidInputError (SW-INPUT-FILE) for a file that is refused.
     """
     settings, zone = site.settings, site.zone
     updates, faults = read_quota_file(file, site.tenants, settings)

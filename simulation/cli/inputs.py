@@ -69,8 +69,7 @@ class SiteInputs:
 def read_site(where: Path) -> SiteInputs:
     """Read an archive of ``slicewise snapshot``, or a cluster file.
 
-    Raises InvalidInputError: SW-SNAPSHOT-FILE or SW-CLUSTER-FILE, and SW-HISTORY-FILE for the
-    history in an archive.
+    Raises InvalidInputError (SW-INPUT-FILE), also for the history in an archive.
     """
     try:
         is_taken = is_archive(where)
@@ -87,14 +86,14 @@ def with_failures(
 ) -> SiteInputs:
     """The site whose nodes fail once in so many days; None keeps what it says itself.
 
-    Raises InvalidInputError (SW-SIMULATE-REPAIR) for hours of repair where no node ever fails.
+    Raises InvalidInputError (SW-USAGE) for hours of repair where no node ever fails.
     """
     own, repair_s = site.cluster.failures, REPAIR_HOURS * 3600
     if own is None and mean_days is None:
         if repair_hours is None:
             return site
         raise InvalidInputError(
-            "SW-SIMULATE-REPAIR",
+            "SW-USAGE",
             "--repair says how long nodes are down, and none of this site ever fails.",
             "Say how often by --failures DAYS.",
         )
@@ -202,19 +201,19 @@ def demand(
 
     ``start_s`` and ``days`` are from when on and for how long jobs count; None is from when on the
     history has all of them, and to its end.
-    Raises InvalidInputError: SW-HISTORY-FILE for a file that can't be read, SW-SIMULATE-JOBS where
+    Raises InvalidInputError: SW-INPUT-FILE for a file that can't be read, SW-USAGE where
     no job counts, or the site has no GPUs.
     """
     if not any(node.gpus for node in site.cluster.nodes):
         raise InvalidInputError(
-            "SW-SIMULATE-JOBS",
+            "SW-USAGE",
             "The site has no GPUs, so nothing of it can be simulated.",
             "In a cluster file, nodes have them by gpus = { a100 = 8 }.",
         )
     history = site.history if file is None else read_history(file, seed)
     if history is None or not history.jobs:
         raise InvalidInputError(
-            "SW-SIMULATE-JOBS",
+            "SW-USAGE",
             "The site holds no jobs of the past to replay.",
             "Name a file of them by --jobs, or take them with the site: slicewise snapshot FILE.zip"
             " --history 31",
@@ -227,7 +226,7 @@ def demand(
     if not any(begin_s <= job.submit_s < end_s for job in history.jobs):
         first, last = (clock_text(at_s, site.zone) for at_s in (first_s, last_s))
         raise InvalidInputError(
-            "SW-SIMULATE-JOBS",
+            "SW-USAGE",
             "No job came in the time that --start and --days name.",
             f"They came from {first} to {last}, {site.zone}.",
         )

@@ -78,7 +78,7 @@ class AskedServices:
     ) -> tuple[SitePlan, SlicewisePlan | None, Sequence[str]]:
         """Return both plans with these services, and what is to be said of them.
 
-        Raises InvalidInputError (SW-SIMULATE-SERVICE) if there is no plan that runs services.
+        Raises InvalidInputError (SW-USAGE) if there is no plan that runs services.
         """
         notes = self.notes
         if isinstance(present, SlicewisePlan):
@@ -105,9 +105,9 @@ def asked_services(
 ) -> AskedServices:
     """Return the services of the files, and those of the site for which there are ``requests``.
 
-    Each of these is ``TENANT/SERVICE=FILE``. Raises InvalidInputError: SW-SIMULATE-SERVICE for one
-    that is not known or can't run on the site, SW-SERVICE-FILE and SW-SERVICE for a file of a
-    service, SW-HISTORY-FILE for a trace.
+    Each of these is ``TENANT/SERVICE=FILE``. Raises InvalidInputError: SW-USAGE for one
+    that is not known or can't run on the site, SW-SERVICE for a file of a
+    service, SW-INPUT-FILE for a trace.
     """
     if not files and not requests:
         return AskedServices()
@@ -181,7 +181,7 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
     table = tables.get(TABLE)
     if not isinstance(table, dict) or not tables.keys() <= {TABLE, ENGINE}:
         raise InvalidInputError(
-            "SW-SERVICE-FILE",
+            "SW-SERVICE",
             f"{file}: it must hold a table [{TABLE}], maybe one [{ENGINE}], and nothing else.",
             "See: slicewise service schema --example",
         )
@@ -192,7 +192,7 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
         first = error.errors()[0]
         where = ".".join((ENGINE, *map(str, first["loc"])))
         raise InvalidInputError(
-            "SW-SERVICE-FILE",
+            "SW-SERVICE",
             f"{file}: {quoted(where)}: {first['msg']}.",
             f"[{ENGINE}] has loads_s = [40.0], seconds = {{ 1 = 0.8, 8 = 1.9 }}, or both.",
         ) from None
@@ -319,4 +319,4 @@ def _check_time(site: SiteInputs, spec: ServiceSpec, partition: str) -> None:
 
 
 def _refused(message: str, hint: str) -> InvalidInputError:
-    return InvalidInputError("SW-SIMULATE-SERVICE", message, hint)
+    return InvalidInputError("SW-USAGE", message, hint)

@@ -24,7 +24,7 @@ def read_rows(
     """What ``read`` makes of each row and its line's number; the first line has the names.
 
     A value with a line break in it is none of these formats'. Raises InvalidInputError
-    (SW-HISTORY-FILE) if a needed column is missing.
+    (SW-INPUT-FILE) if a needed column is missing.
     """
     rest = iter(lines)
     number, text = next(rest, (1, ""))

@@ -20,7 +20,7 @@ Reader = Callable[[Iterable[Line], UnreadLines], JobHistory]
 def read_history(path: Path, seed: int = 0) -> JobHistory:
     """Read the jobs of a file, which may be compressed (.gz, .xz).
 
-    ``seed`` is for Helios' counts, which are no jobs. Raises InvalidInputError (SW-HISTORY-FILE)
+    ``seed`` is for Helios' counts, which are no jobs. Raises InvalidInputError (SW-INPUT-FILE)
     for a file that can't be read, is of no known format or has no job that can be read.
     """
     unread = UnreadLines(str(path))

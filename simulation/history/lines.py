@@ -59,7 +59,7 @@ class UnreadLines:
 def unusable(message: str) -> InvalidInputError:
     """The error for a file that is no history that could be read."""
     return InvalidInputError(
-        "SW-HISTORY-FILE",
+        "SW-INPUT-FILE",
         message,
         "docs/reference/history-files.md has the formats and how such files are made.",
     )
@@ -77,7 +77,7 @@ def read_each(
 ) -> Iterator[T]:
     """What ``read`` makes of each line; None is nothing. A line that raises is counted.
 
-    Raises InvalidInputError (SW-HISTORY-FILE) for more than ``MOST_JOBS``.
+    Raises InvalidInputError (SW-INPUT-FILE) for more than ``MOST_JOBS``.
     """
     left = MOST_JOBS
     for line in lines:
@@ -100,7 +100,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
     Raises:
         InvalidInputError: it is not there or can't be read, now or within the block
-            (SW-HISTORY-FILE).
+            (SW-INPUT-FILE).
     """
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
@@ -113,7 +113,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 def lines_of(file: BinaryIO, unread: UnreadLines) -> Iterator[Line]:
     """Lines that are not empty; bytes that are no UTF-8 are replaced, longer lines counted.
 
-    Raises InvalidInputError (SW-HISTORY-FILE) after ``MOST_BYTES``.
+    Raises InvalidInputError (SW-INPUT-FILE) after ``MOST_BYTES``.
     """
     number, left = 0, MOST_BYTES
     while part := file.readline(LONGEST_LINE + 1):

@@ -48,7 +48,7 @@ def read_requests(path: Path) -> RequestTrace:
     """Read a file, which may be compressed (.gz, .xz).
 
     It is CSV with names of columns, Mooncake's JSONL, or has seconds as the first number of each
-    line. Raises InvalidInputError (SW-HISTORY-FILE) for any other file, and for one without a
+    line. Raises InvalidInputError (SW-INPUT-FILE) for any other file, and for one without a
     request that can be read.
     """
     unread = UnreadLines(str(path))

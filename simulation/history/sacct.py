@@ -57,7 +57,7 @@ def read_sacct(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     sacct shows what waited or ran in a time, so also jobs that came long before it. Nobody wrote
     down when that time begins: it is not after the first end of a run.
 
-    Raises InvalidInputError (SW-HISTORY-FILE) if the first line lacks a column that is needed, or
+    Raises InvalidInputError (SW-INPUT-FILE) if the first line lacks a column that is needed, or
     for more runs or jobs than ``MOST_JOBS``.
     """
     rest = iter(lines)

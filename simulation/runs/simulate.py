@@ -65,7 +65,7 @@ def simulate(
 ) -> SimulationResult:
     """Simulate it all; ``progress`` is told which share is done, 0 to 1.
 
-    Raises InvalidInputError (SW-SIMULATE-JOBS) if jobs came, no plan could take one, and
+    Raises InvalidInputError (SW-USAGE) if jobs came, no plan could take one, and
     none runs services: there would be nothing but zeros to show.
     """
     began_s = time.monotonic()
@@ -110,7 +110,7 @@ def simulate(
 
 def _nothing(lost: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SIMULATE-JOBS",
+        "SW-USAGE",
         f"No job came to a queue, so there is nothing to show. {' '.join(lost)}",
         "Compare what the jobs ask for with the site's partitions, GPUs and quotas.",
     )

@@ -126,8 +126,7 @@ class _File(_Section):
 def read_cluster_file(path: Path) -> SiteDescription:
     """Read the file.
 
-    Raises InvalidInputError: SW-CLUSTER-FILE that names file and key; SW-QUOTA-FILE for a table of
-    tenants.
+    Raises InvalidInputError (SW-INPUT-FILE) that names file and key, or the table of tenants.
     """
     try:
         with path.open("rb") as file:
@@ -189,7 +188,7 @@ def _check_kind(path: Path, content: Mapping[str, Any]) -> None:
     for table, (kind, hint) in _OTHER_KINDS.items():
         if table in content:
             raise InvalidInputError(
-                "SW-CLUSTER-FILE", f"{path}: it is {kind}, and describes no cluster.", hint
+                "SW-INPUT-FILE", f"{path}: it is {kind}, and describes no cluster.", hint
             )
 
 
@@ -296,5 +295,5 @@ def _boards(path: Path, group: _Nodes, settings: Settings) -> BoardsOfNode | Non
 
 def _refused(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-CLUSTER-FILE", f"{path}: {why}.", "docs/reference/cluster-file.md has an example."
+        "SW-INPUT-FILE", f"{path}: {why}.", "docs/reference/cluster-file.md has an example."
     )

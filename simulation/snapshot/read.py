@@ -58,8 +58,8 @@ def is_archive(path: Path) -> bool:
 def read_snapshot(path: Path) -> TakenSnapshot:
     """Read the archive; only the two members that it must or may have are unpacked.
 
-    Raises InvalidInputError (SW-SNAPSHOT-FILE) for anything but what ``slicewise snapshot`` writes,
-    within bounds; SW-HISTORY-FILE for a history in it of which nothing can be read.
+    Raises InvalidInputError (SW-INPUT-FILE) for anything but what ``slicewise snapshot`` writes,
+    within bounds; SW-INPUT-FILE for a history in it of which nothing can be read.
     """
     try:
         with path.open("rb") as file:
@@ -181,7 +181,7 @@ def _plain(text: str) -> str:
 
 def _refused(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SNAPSHOT-FILE",
+        "SW-INPUT-FILE",
         f"{path}: {why}.",
         "Take it again by slicewise snapshot; a version of Slicewise reads what it and earlier ones"
         " wrote.",

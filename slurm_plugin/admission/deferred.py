@@ -156,7 +156,7 @@ def _names_auto(asked: JobRequest) -> bool:
 
 
 _UNSETTABLE = Refusal(
-    "SW-DECIDE-LATE",
+    "SW-RESUBMIT",
     "It was submitted while the daemon was away, and Slurm can't give its GPUs a type any more.",
     "Cancel it and submit it again.",
 )

@@ -70,8 +70,7 @@ def resolved_request(
     ``limits`` are the most instances by type that the tenant may have. ``need_mib`` is the GPU
     memory that each instance must have; None if the job does not say.
 
-    Raises InvalidInputError: SW-GRES-SHARED, SW-GRES, SW-GRES-TYPE, SW-NEED-TOO-LARGE,
-    SW-PROFILE-UNKNOWN.
+    Raises InvalidInputError: SW-GRES, SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN.
     """
     if need_mib is not None and not any(_has_gpus(text) for _, text, _ in _texts(request)):
         gres = f"{request.gres},{_GPU}" if request.gres else _GPU
@@ -94,7 +93,7 @@ def resolved_request(
 def gpus_of(request: SubmitRequest, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
     """Return the GPUs of each request, counted over all nodes and tasks of one array task.
 
-    Raises InvalidInputError: SW-GRES-SHARED, SW-GRES.
+    Raises InvalidInputError (SW-GRES).
     """
     return tuple(GpuRequest(one.gpus.gres_type, one.count) for one in _parts(request, snapshot))
 
@@ -173,13 +172,13 @@ def _shared(name: str, text: str, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
     unpriced = next((one.gres_type for one in found if one.gres_type not in snapshot.shared), None)
     if not found or unpriced:
         raise InvalidInputError(
-            "SW-GRES-SHARED",
+            "SW-GRES",
             f"Shared GPUs ({unpriced or shared}) have no price here, so they can't be charged.",
             f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
         )
     if name != "gres":
         raise InvalidInputError(
-            "SW-GRES-SHARED",
+            "SW-GRES",
             f"{shared} in {name}: parts of shared GPUs are counted by node.",
             f"Write --gres={shared}:N.",
         )
@@ -248,7 +247,7 @@ def _named(request: SubmitRequest) -> frozenset[str]:
 
 def _untyped(count: int, snapshot: Snapshot) -> InvalidInputError:
     return InvalidInputError(
-        "SW-GRES-TYPE",
+        "SW-GRES",
         "The request names no GPU type; this cluster hands out slices of GPUs.",
         f"Write --gres=gpu:TYPE:{count}, or gpu:{AUTO}:{count} for the cheapest; "
         f"{types_text(snapshot.gpu_types.values())}.",

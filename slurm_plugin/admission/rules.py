@@ -2,26 +2,26 @@
 
 The first rule that applies decides, in this order:
 
-1. no managed partition is requested: pass, or SW-SERVICE-PARTITION for a service
+1. no managed partition is requested: pass, or SW-SERVICE for a service
 2. unreadable directives: SW-DIRECTIVE; an invalid service: SW-SERVICE
 3. a job that asks for no GPUs: pass
-4. a service of another tenant than the account that is charged: SW-SERVICE-TENANT
+4. a service of another tenant than the account that is charged: SW-SERVICE
 5. an account that the user may not use: SW-TENANT-UNKNOWN; an account without quota: SW-QUOTA-NONE
 6. class high, which the tenant may not have: SW-CLASS-FORBIDDEN; a QOS of the site that stands for
    a class, but that the user may not name: SW-QOS
-7. GPUs (``request.py``): shared GPUs without a price: SW-GRES-SHARED; unreadable requests:
-   SW-GRES; GPUs without a type: SW-GRES-TYPE; more memory than any type has: SW-NEED-TOO-LARGE; a
-   type that no node has: SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN,
-   and SW-SERVICE-GRES if its script asks for anything but the GPUs of one replica
+7. GPUs (``request.py``): shared GPUs without a price, unreadable requests, GPUs without a type:
+   SW-GRES; more memory than any type has: SW-NEED-TOO-LARGE; a type that no node has:
+   SW-PROFILE-UNKNOWN. For a service: SW-NEED-TOO-LARGE, SW-PROFILE-UNKNOWN, and SW-SERVICE if its
+   script asks for anything but the GPUs of one replica
 8. the QOS (``qos.py``): another tenant's QOS: SW-QOS; the borrowed QOS of a tenant that may
    borrow nothing: SW-QUOTA-BORROW; one task that costs more than the tenant could ever have:
    SW-QUOTA-EXCEEDED
 9. one task with more instances of a type than the tenant may have: SW-QUOTA-EXCEEDED; one task that
    could use up more than a whole period's budget: SW-BUDGET-EXCEEDED
 10. a living service of the same name that belongs to another user: SW-SERVICE-EXISTS; a service
-    with too many generations: SW-SERVICE-GENERATIONS; a new service for which the gateway has no
+    with too many generations: SW-SERVICE-ENDING; a new service for which the gateway has no
     place: SW-SERVICE-PLACES
-11. an array with other indices than the service's slots: SW-SERVICE-ARRAY
+11. an array with other indices than the service's slots: SW-SERVICE
 12. otherwise: admit
 
 ``as_mode_allows`` then adapts the answer to the daemon's mode.
@@ -104,7 +104,7 @@ def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> 
     Only in enforce does the daemon set limits and move slots. In the other modes a plain job
     passes, with the ``tag`` or ``code`` that it would have got, because its tenant's QOS may not
     exist. In advise a refusal stays a refusal, which slicewise.lua shows. A service that would be
-    admitted is refused (SW-SERVICE-MODE), because the daemon would not release its slots.
+    admitted is refused (SW-MODE), because the daemon would not release its slots.
     """
     if mode == "enforce":
         return answer
@@ -112,7 +112,7 @@ def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> 
     if answer.action == "admit" and service:
         return refused(
             Refusal(
-                "SW-SERVICE-MODE",
+                "SW-MODE",
                 f"The slicewise daemon is in mode {mode}: it does not run services yet.",
                 'The operator sets mode = "enforce" in slicewise.toml.',
             )
@@ -182,7 +182,7 @@ def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
         return _PASS
     return refused(
         Refusal(
-            "SW-SERVICE-PARTITION",
+            "SW-SERVICE",
             f"partition: services do not run in {request.partition!r}.",
             f"They run in: {', '.join(sorted(managed))}.",
         )
@@ -267,7 +267,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     if spec.tenant != tenant:
         raise InvalidInputError(
-            "SW-SERVICE-TENANT",
+            "SW-SERVICE",
             f"tenant: the service belongs to {spec.tenant!r}, but the job is charged to"
             f" {tenant!r}.",
             f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
@@ -397,7 +397,7 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
     shape = replace(spec.replica_shape, gres_type=known.name)
     if request.exclusive or (request.min_nodes or shape.nodes) != shape.nodes:
         raise InvalidInputError(
-            "SW-SERVICE-GRES",
+            "SW-SERVICE",
             "The script asks for whole nodes or another number of nodes, but a replica has "
             f"{shape.gres} on {shape.nodes} node{'s' * (shape.nodes > 1)}.",
             f"Leave out --exclusive, and write #SBATCH --nodes={shape.nodes}.",
@@ -405,7 +405,7 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
     gpus = gpus_of(request, snapshot)
     if gpus and gpus != (shape.request,):
         raise InvalidInputError(
-            "SW-SERVICE-GRES",
+            "SW-SERVICE",
             f"The script asks for {', '.join(map(gres_text, gpus))}, a replica has "
             f"{gres_text(shape.request)}.",
             f"Write #SBATCH --gres={shape.gres}, or leave it out.",
@@ -497,7 +497,7 @@ def _check_array(array: str, spec: ServiceSpec) -> None:
     allowed = {wanted, "0"} if spec.max_replicas == 1 else {wanted}
     if array not in allowed:
         raise InvalidInputError(
-            "SW-SERVICE-ARRAY",
+            "SW-SERVICE",
             f"max_replicas: {spec.max_replicas} replicas need the array {wanted}, "
             f"not {array or 'no array'!s}.",
             f"Write #SBATCH --array={wanted}.",

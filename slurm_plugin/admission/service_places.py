@@ -12,7 +12,7 @@ the cost of all tenants. Generations that a newer one replaces are cancelled wit
 
 
 def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
-    """Refuse a generation of a service that has as many as it may: SW-SERVICE-GENERATIONS.
+    """Refuse a generation of a service that has as many as it may: SW-SERVICE-ENDING.
 
     Arrays admitted since the snapshot count as well.
     """
@@ -22,7 +22,7 @@ def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> 
     arrays += sum(count for (*one, _), count in recent.services.items() if tuple(one) == key)
     if arrays >= MOST_GENERATIONS:
         raise InvalidInputError(
-            "SW-SERVICE-GENERATIONS",
+            "SW-SERVICE-ENDING",
             f"name: {spec.tenant}/{spec.name} has {arrays} generations; it may have"
             f" {MOST_GENERATIONS}.",
             "Replaced generations are cancelled within seconds: try again then, or cancel them"

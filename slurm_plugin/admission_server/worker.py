@@ -164,7 +164,7 @@ class AdmissionDesk:
         If there are too many, the connection that has been idle for longest is closed.
         """
         if uid not in self._uids:
-            return Refusal("SW-ADMISSION-PEER", f"Uid {uid} may not ask here; only slurmctld may.")
+            return Refusal("SW-FORBIDDEN", f"Uid {uid} may not ask here; only slurmctld may.")
         if len(self._open) >= _CONNECTIONS:
             next(iter(self._open)).drop()
         self._open[conversation] = None

@@ -67,8 +67,8 @@ class ServiceKeys:
     def handlers(self) -> ReaderHandlers:
         """What answers each request about keys.
 
-        A handler raises InvalidInputError (SW-TENANT-UNKNOWN, SW-KEY-UNKNOWN, SW-KEY-LIMIT,
-        SW-KEY-TWICE, SW-KEY-VALID, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the
+        A handler raises InvalidInputError (SW-TENANT-UNKNOWN, SW-NAME-UNKNOWN, SW-KEY-REVOKE,
+        SW-KEY-TWICE, SW-KEY-REVOKE, SW-RATE), UnreachableError (SW-DAEMON-STANDBY) and what the
         ledger raises.
         """
         return hiding_places(
@@ -141,4 +141,4 @@ def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:
     named = [one for one in known if one.name == key_id and one.revoked_s is None]
     ids = ", ".join(f"{one.key_id} of {one.tenant}" for one in named)
     hint = f"That is a name; give its id: {ids}." if named else "Yours: slicewise key list"
-    return InvalidInputError("SW-KEY-UNKNOWN", f"You have no key {key_id!r}.", hint)
+    return InvalidInputError("SW-NAME-UNKNOWN", f"You have no key {key_id!r}.", hint)

@@ -91,7 +91,7 @@ class ServiceOrders:
         """Take an order from a user who may give it.
 
         The order holds once it is on disk; an order that changes nothing is not written. Raises
-        InvalidInputError (SW-SERVICE-SCALE, SW-SERVICE-MODE, SW-RATE), and UnreachableError:
+        InvalidInputError (SW-VALUE, SW-MODE, SW-RATE), and UnreachableError:
         SW-DAEMON-STANDBY, SW-SLURM-DOWN, and what the ledger raises.
         """
         self._leader.require()
@@ -120,7 +120,7 @@ class ServiceOrders:
     def _require_enforced(self) -> None:
         if self._mode != "enforce" or self._cluster_state.is_uninstalled:
             raise InvalidInputError(
-                "SW-SERVICE-MODE",
+                "SW-MODE",
                 f"mode {self._cluster_state.mode}: the daemon changes nothing in Slurm.",
                 "The service's owner can: scancel",
             )

@@ -25,7 +25,7 @@ async def explain_priority(
     """Explain the priority of a waiting job.
 
     Raises InvalidInputError: SW-FORBIDDEN equally for a job that does not exist and for one that
-    the reader may not see, SW-NAME-UNKNOWN to a reader who may see all, SW-PRIORITY-NONE if the job
+    the reader may not see, SW-NAME-UNKNOWN to a reader who may see all, SW-NOTHING if the job
     does not wait.
     """
     jobs = jobs_named(about, cluster_state.jobs)

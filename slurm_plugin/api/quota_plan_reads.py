@@ -34,7 +34,7 @@ def plan_of_file(
 ) -> QuotaPlanAnswer:
     """Return what the file of that text would do; ``associations`` are those of Slurm now.
 
-    Raises InvalidInputError (SW-QUOTA-FILE) with the lines of all tables that are refused.
+    Raises InvalidInputError (SW-INPUT-FILE) with the lines of all tables that are refused.
     """
     ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
     updates, faults = quota_updates(_FILE, text, ledger_view.tenants, settings)

@@ -75,7 +75,7 @@ _PAGE_ROWS = 2000
 
 _TELL_PLACES = frozenset(
     {
-        *("SW-DATABASE-DOWN", "SW-DATABASE-LOGIN", "SW-DATABASE-BUSY"),
+        *("SW-DATABASE-DOWN", "SW-DATABASE-BUSY"),
         *("SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
     }
 )

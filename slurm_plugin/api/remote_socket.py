@@ -69,14 +69,14 @@ class RemoteSocket:
         self._report_due_s = 0.0
 
     async def start(self) -> None:
-        """Listen, if ``listen`` is set; SlicewiseError (SW-DAEMON-LISTEN) if that is impossible."""
+        """Listen, if ``listen`` is set; SlicewiseError (SW-SETTINGS) if that is impossible."""
         if not self._settings.listen:
             return
         try:
             await self._server.start_tcp(*host_and_port(self._settings.listen))
         except OSError as error:
             raise SlicewiseError(
-                "SW-DAEMON-LISTEN",
+                "SW-SETTINGS",
                 f"daemon.listen: {self._settings.listen}: {error.strerror}.",
                 "Name an address of this host and a port that is free.",
             ) from None

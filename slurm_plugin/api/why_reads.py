@@ -29,7 +29,7 @@ def why(
     """Explain the state of a job, an array, a tenant, or a service: of the first that it names.
 
     Raises InvalidInputError: SW-FORBIDDEN equally for what does not exist and for what the reader
-    may not see, SW-NAME-UNKNOWN to a reader who may see everything, SW-SERVICE-AMBIGUOUS if several
+    may not see, SW-NAME-UNKNOWN to a reader who may see everything, SW-USAGE if several
     tenants of the reader have such a service.
     """
     jobs = jobs_named(about, cluster_state.jobs)
@@ -78,7 +78,7 @@ def _jobs_of_service(
 ) -> tuple[JobView, ...]:
     """The records of the newest generation of the service NAME or TENANT/NAME; () if none is seen.
 
-    Raises InvalidInputError (SW-SERVICE-AMBIGUOUS).
+    Raises InvalidInputError (SW-USAGE).
     """
     found: dict[str, tuple[JobView, ...]] = {}
     for service in sorted(cluster_state.view.services, key=lambda each: each.array_job_id):
@@ -89,7 +89,7 @@ def _jobs_of_service(
                 found[full_name] = jobs
     if len(found) > 1:
         raise InvalidInputError(
-            "SW-SERVICE-AMBIGUOUS",
+            "SW-USAGE",
             f"Several services are named {about!r}.",
             f"Name one of: {', '.join(sorted(found))}.",
         )

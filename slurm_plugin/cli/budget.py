@@ -235,11 +235,11 @@ def _no_budget(message: str) -> InvalidInputError:
 def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
     """Refuse to book before the running period has begun: its roll would take the entry back.
 
-    Raises InvalidInputError (SW-BUDGET-BEGINS).
+    Raises InvalidInputError (SW-BUSY).
     """
     if not _has_begun(ledger, tenant, start_s):
         raise InvalidInputError(
-            "SW-BUDGET-BEGINS",
+            "SW-BUSY",
             f"The running period of {tenant}'s budget has not begun in the ledger yet.",
             "A running daemon begins it within seconds. Then try again.",
         )
@@ -291,10 +291,10 @@ def _entry(
 ) -> BudgetEntry:
     """Build the entry, always with a key: if the ledger's answer is lost, it may be booked.
 
-    Raises InvalidInputError (SW-TEXT) if ``key`` is empty.
+    Raises InvalidInputError (SW-VALUE) if ``key`` is empty.
     """
     if key is not None and not key.strip():
-        raise InvalidInputError("SW-TEXT", "--key: it is empty.", "Give one, or leave it out.")
+        raise InvalidInputError("SW-VALUE", "--key: it is empty.", "Give one, or leave it out.")
     return BudgetEntry(
         tenant, kind, amount, None, author_name(), reason, key=key or f"command-{uuid4().hex}"
     )
@@ -302,7 +302,7 @@ def _entry(
 
 def _no_amount() -> InvalidInputError:
     return InvalidInputError(
-        "SW-BUDGET-RANGE", "--amount: 0 slice-hours change nothing.", "Give another amount."
+        "SW-VALUE", "--amount: 0 slice-hours change nothing.", "Give another amount."
     )
 
 
@@ -310,7 +310,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     """Book what an operator gives or takes, and print what is left."""
     check_words(entry.author, entry.reason)
     if not entry.reason.strip():
-        raise InvalidInputError("SW-TEXT", "--reason: it is empty.", "Say why, in a few words.")
+        raise InvalidInputError("SW-VALUE", "--reason: it is empty.", "Say why, in a few words.")
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         budget = _require_budget(ledger, entry.tenant)

@@ -91,7 +91,7 @@ async def _compile(ledger: "Ledger", settings: Settings, *, again: bool) -> Comp
 def _require_enforce(settings: Settings) -> None:
     if settings.daemon.mode != "enforce":
         raise InvalidInputError(
-            "SW-COMPILE-MODE",
+            "SW-MODE",
             f"daemon.mode is {settings.daemon.mode!r}: nothing was written into Slurm.",
             'Preview with --dry-run, or set daemon.mode = "enforce".',
         )
@@ -238,7 +238,7 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Notify) -> Undone
     done = asyncio.run(finish(open_slurm(settings), ledger, settings, tell))
     if done is None:
         raise InvalidInputError(
-            "SW-UNINSTALL-NONE",
+            "SW-NOTHING",
             "No uninstall is under way (none began, or compile --again ended it): nothing was"
             " changed.",
             "To take Slicewise out of Slurm: slicewise uninstall --dry-run",

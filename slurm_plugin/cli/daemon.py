@@ -60,17 +60,17 @@ def _require_slurm_user(settings: DaemonSettings) -> None:
     """Refuse to run as another user than SlurmUser.
 
     Slurm lets only SlurmUser hold jobs as an administrator, and slurmctld must reach the socket.
-    Raises InvalidInputError (SW-DAEMON-USER).
+    Raises InvalidInputError (SW-USER).
     """
     try:
         wanted = pwd.getpwnam(settings.slurm_user).pw_uid
     except KeyError:
         raise InvalidInputError(
-            "SW-DAEMON-USER", f"daemon.slurm_user: there is no user {settings.slurm_user!r}."
+            "SW-USER", f"daemon.slurm_user: there is no user {settings.slurm_user!r}."
         ) from None
     if os.geteuid() != wanted:
         raise InvalidInputError(
-            "SW-DAEMON-USER",
+            "SW-USER",
             f"The daemon must run as {settings.slurm_user!r} (daemon.slurm_user, uid {wanted}), "
             f"not as uid {os.geteuid()}.",
             f"Run: runuser -u {settings.slurm_user} -- slicewise daemon",

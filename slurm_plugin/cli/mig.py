@@ -182,13 +182,13 @@ def _read(file: Path) -> str:
         return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InvalidInputError("SW-MIG-PARTED", f"{file} can't be read: {why}.") from None
+        raise InvalidInputError("SW-INPUT-FILE", f"{file} can't be read: {why}.") from None
 
 
 def _chosen(configs: parted.Configs, name: str | None) -> Iterable[tuple[str, parted.Entry]]:
     if name is not None and name not in configs:
         raise InvalidInputError(
-            "SW-MIG-PARTED",
+            "SW-INPUT-FILE",
             f"The file has no configuration {name!r}.",
             f"It has: {', '.join(configs)}.",
         )

@@ -70,14 +70,14 @@ def _service(
 def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[Measurement]:
     """Return the rows of ``models``.
 
-    Raises InvalidInputError (SW-PROFILE-FILE) unless they are of exactly one model, and of the
+    Raises InvalidInputError (SW-INPUT-FILE) unless they are of exactly one model, and of the
     same requests.
     """
     found = [row for row in rows if row.model in models]
     if len({row.model for row in found}) != 1:
         known = ", ".join(sorted({row.model for row in rows})) or "none"
         raise InvalidInputError(
-            "SW-PROFILE-FILE",
+            "SW-INPUT-FILE",
             f"The measurements are of these models: {known}.",
             "Choose one: --model, or a --service with the model's name.",
         )
@@ -140,7 +140,7 @@ def instances(
         services = [_service(found[0].model, found, rate, slo_ms)]
     elif files or not services:
         raise InvalidInputError(
-            "SW-PROFILE-LOAD",
+            "SW-USAGE",
             "No load is given.",
             "Give FILE with --rate and --slo-ms, or --service NAME=FILE,RATE,SLO_MS.",
         )
@@ -175,12 +175,12 @@ def _keeping(one: ServiceDemand, objective: TokenObjective) -> ServiceDemand:
 def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:
     """Return the GPU model to choose on: the one named, else the only one measured.
 
-    Raises InvalidInputError: SW-GPU-MODEL, SW-PROFILE-FILE.
+    Raises InvalidInputError: SW-SETTINGS, SW-INPUT-FILE.
     """
     models = sorted({row.board for one in services for row in one.rows})
     if named is None and len(models) > 1:
         raise InvalidInputError(
-            "SW-PROFILE-FILE",
+            "SW-INPUT-FILE",
             f"The measurements are of several GPU models: {', '.join(models)}.",
             "Choose one: --board",
         )
@@ -199,7 +199,7 @@ def _choose(
 ) -> ChosenInstances:
     names = [one.name for one in services]
     if len(set(names)) != len(names):
-        raise InvalidInputError("SW-PROFILE-LOAD", "Two services have one name.", "Rename one.")
+        raise InvalidInputError("SW-USAGE", "Two services have one name.", "Rename one.")
     loads = {one.name: _load(one, on) for one in services}
     if len(services) == 1:
         plan = fewest_slices(names[0], loads[names[0]], on, costs)

@@ -104,7 +104,7 @@ def _last_month_words(file: Path) -> str:
 def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
     """Read the file and compute its effects.
 
-    Raises InvalidInputError (SW-QUOTA-FILE), and what Slurm and ledger raise.
+    Raises InvalidInputError (SW-INPUT-FILE), and what Slurm and ledger raise.
     """
     ledger_view = ledger_view_now(ledger, settings)
     updates, faults = read_quota_file(file, ledger_view.tenants, settings)

@@ -28,13 +28,13 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 def read_accounts(file: Path) -> tuple[DumpedAccount, ...]:
     """Return the accounts of a dump of sacctmgr or of an answer of ColdFront; - is standard input.
 
-    Raises InvalidInputError (SW-ACCOUNT-DUMP).
+    Raises InvalidInputError (SW-INPUT-FILE).
     """
     try:
         text = sys.stdin.read() if file == STANDARD_INPUT else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-ACCOUNT-DUMP", f"{file} can't be read: {error}.", "Name a readable text file."
+            "SW-INPUT-FILE", f"{file} can't be read: {error}.", "Name a readable text file."
         ) from None
     # A dump begins with a comment or a cluster.
     return (parse_allocations if text.lstrip().startswith("[") else parse_account_dump)(text)
@@ -71,7 +71,7 @@ def proposal_text(
     """Return a file of quotas with a table for each account whose tenant has other ones.
 
     ``gpu_millislices`` is what one GPU without a type stands for; None: the dearest type. Raises
-    InvalidInputError: SW-ACCOUNT-DUMP, and SW-QUOTA-FILE for words of the site's own quotas.
+    InvalidInputError (SW-INPUT-FILE), also for words of the site's own quotas.
     """
     dearest = max(settings.costs.values(), default=0)
     whole = dearest if gpu_millislices is None else gpu_millislices
@@ -110,7 +110,7 @@ def _own_words(one: DumpedAccount, faults: FileFaults) -> Mapping[str, object]:
         if len(content) == 1 and not words.keys() & {"parent", "remove"}:
             return dict(words)
         why = f"{_QUOTA} {one.quota!r} may say what tenant-quota set and budget set take."
-    faults.add(one.account, InvalidInputError("SW-QUOTA-FILE", why))
+    faults.add(one.account, InvalidInputError("SW-INPUT-FILE", why))
     return {}
 
 

@@ -156,17 +156,17 @@ def close(repartition_id: RepartitionId, as_json: Json = False) -> None:
 def _close(ledger: "Ledger", lock: "LeaderLock", repartition_id: int) -> None:
     """Close it in the journal, but not while a run is under way, which would overwrite that.
 
-    Raises OutsideError (SW-RECUT-LOCK) and InvalidInputError (SW-RECUT-NOT-STUCK).
+    Raises OutsideError (SW-LOCK) and InvalidInputError (SW-VALUE).
     """
     if not lock.hold():
         raise OutsideError(
-            "SW-RECUT-LOCK",
+            "SW-LOCK",
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
             "Close it when that run has ended: slicewise repartition history",
         )
     if ledger.repartitions.find(repartition_id).state is not RepartitionState.STUCK:
         raise InvalidInputError(
-            "SW-RECUT-NOT-STUCK",
+            "SW-VALUE",
             f"Repartition {repartition_id} is not stuck: nothing was changed.",
             "One in state running is finished by: slicewise repartition run",
         )
@@ -217,7 +217,7 @@ def look(
 def _require_root(what: str) -> None:
     if os.geteuid() != 0:
         raise InvalidInputError(
-            "SW-RECUT-ROOT",
+            "SW-ROOT",
             f"Only root may {what}: nothing was done.",
             "Run it with sudo or from cron.",
         )

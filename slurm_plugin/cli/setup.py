@@ -93,7 +93,7 @@ def _answered(known: Mapping[str, object], said: Mapping[str, object]) -> Answer
 
 def _refused(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SETUP-ANSWERS",
+        "SW-USAGE",
         f"The answers can't be taken: {why}.",
         f"Keys of the file: {', '.join(Answers.model_fields)}. Nothing was written.",
     )
@@ -195,7 +195,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 def _not_written(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SETUP-ANSWERS",
+        "SW-USAGE",
         f"{why}.",
         "Name a directory that does not exist yet, in one that you may write: --output",
     )

@@ -268,7 +268,7 @@ def check_tenants(as_json: Json = False) -> None:
         console().print(Text(present.no_tenants_text(others, refused)))
     if found:
         raise InvalidInputError(
-            "SW-TENANT-TREE",
+            "SW-TENANT-ACCOUNTS",
             f"Tenants that are not where Slurm has their accounts: {len(found)}.",
             "Take Slurm's places: slicewise tenant import; or, for those without an account,"
             " sacctmgr add account NAME cluster=CLUSTER, or slicewise tenant remove.",

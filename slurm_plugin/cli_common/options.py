@@ -129,13 +129,13 @@ def wait_until_compiled(
 
 
 def require_in_force(took_s: float | None, wait_s: int | None) -> None:
-    """Raise UnreachableError (SW-COMPILE-WAIT) for a change that was waited for in vain.
+    """Raise UnreachableError (SW-TIMEOUT) for a change that was waited for in vain.
 
     ``took_s`` is what ``wait_until_compiled`` returned.
     """
     if wait_s is not None and took_s is None:
         raise UnreachableError(
-            "SW-COMPILE-WAIT",
+            "SW-TIMEOUT",
             f"The change is recorded, and is not in force in Slurm after {wait_s} s.",
             "The daemon brings it into force: systemctl status slicewise-daemon",
         )

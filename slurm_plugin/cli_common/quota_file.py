@@ -12,7 +12,7 @@ def read_quota_file(
 ) -> tuple[tuple[TenantUpdate, ...], FileFaults]:
     """Return one update for each table, in the file's order, and where to note further faults.
 
-    Raises InvalidInputError (SW-QUOTA-FILE) that names each faulty table and what is wrong in it.
+    Raises InvalidInputError (SW-INPUT-FILE) that names each faulty table and what is wrong in it.
     """
     try:
         text = path.read_text(encoding="utf-8")

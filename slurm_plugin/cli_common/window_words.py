@@ -35,7 +35,7 @@ _KINDS = {
 def days_from_text(text: str) -> frozenset[int]:
     """Read ``mon-fri``, ``sat,sun`` or ``fri-mon``; 0 is Monday.
 
-    Raises InvalidInputError (SW-WINDOW-TIME).
+    Raises InvalidInputError (SW-VALUE).
     """
     return frozenset(day for part in text.lower().split(",") for day in _days(part.strip()))
 
@@ -44,7 +44,7 @@ def _days(part: str) -> Iterator[int]:
     first, _, last = part.partition("-")
     if first not in DAYS or (last or first) not in DAYS or part.endswith("-"):
         raise InvalidInputError(
-            "SW-WINDOW-TIME",
+            "SW-VALUE",
             f"{part!r} is not a day of the week.",
             f"Write {', '.join(DAYS)}, or mon-fri.",
         )
@@ -55,12 +55,12 @@ def _days(part: str) -> Iterator[int]:
 def minute_from_text(text: str, key: str, *, ends: bool) -> int:
     """Read ``08:30`` as minutes of the day; 24:00, as 0, is allowed only if it ``ends`` a window.
 
-    Raises InvalidInputError (SW-WINDOW-TIME) naming ``key``.
+    Raises InvalidInputError (SW-VALUE) naming ``key``.
     """
     found = _CLOCK.fullmatch(text)
     if found is None and not (ends and text == _MIDNIGHT):
         raise InvalidInputError(
-            "SW-WINDOW-TIME", f"{key} {text!r} is not a time of day.", "Write it as 08:30."
+            "SW-VALUE", f"{key} {text!r} is not a time of day.", "Write it as 08:30."
         )
     return int(found[1]) * 60 + int(found[2]) if found else 0
 
@@ -68,18 +68,18 @@ def minute_from_text(text: str, key: str, *, ends: bool) -> int:
 def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
     """Read a moment in ``zone`` as Unix seconds; a day that ``ends`` a window is all in it.
 
-    Raises InvalidInputError (SW-WINDOW-TIME) naming ``key``.
+    Raises InvalidInputError (SW-VALUE) naming ``key``.
     """
     found = moment_from_text(text, datetime.now(UTC), ahead=True, ends=ends, zone=ZoneInfo(zone))
     if found is None:
         raise InvalidInputError(
-            "SW-WINDOW-TIME", f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
+            "SW-VALUE", f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
         )
     shown = found.astimezone(UTC).astimezone(found.tzinfo)
     # A day whose midnight is skipped begins with its first moment.
     if found.time() != time(0) and shown.replace(tzinfo=None) != found.replace(tzinfo=None):
         raise InvalidInputError(
-            "SW-WINDOW-TIME",
+            "SW-VALUE",
             f"{key} {text!r}: the clocks of {zone} skip that time.",
             f"That night they go forward. Write {shown:%Y-%m-%dT%H:%M}, or another time.",
         )

@@ -143,7 +143,7 @@ def _record_of(file: Path) -> Path:
 
 
 def _read_record(file: Path) -> BackupRecord:
-    """Raise InvalidInputError (SW-BACKUP-RECORD) unless the dump and its record can be read."""
+    """Raise InvalidInputError (SW-BACKUP-BROKEN) unless the dump and its record can be read."""
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 -- not for --help
 
     path = _record_of(file)
@@ -155,7 +155,7 @@ def _read_record(file: Path) -> BackupRecord:
     except ValidationError:
         words = f"{path} is no record of a dump."
     raise InvalidInputError(
-        "SW-BACKUP-RECORD",
+        "SW-BACKUP-BROKEN",
         words,
         'Both files are needed that "slicewise ledger db backup" writes.',
     )

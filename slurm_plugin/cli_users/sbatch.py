@@ -69,5 +69,5 @@ def _become_sbatch(arguments: tuple[str, ...]) -> None:
         os.execvpe("sbatch", ("sbatch", *arguments), environment)  # noqa: S606
     except OSError as error:
         raise OutsideError(
-            "SW-SBATCH", f"sbatch can't be run: {error.strerror}.", "Is it on PATH?"
+            "SW-SLURM-FAILED", f"sbatch can't be run: {error.strerror}.", "Is it on PATH?"
         ) from None

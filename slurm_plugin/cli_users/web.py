@@ -61,22 +61,22 @@ def serve(
 
 
 def _require_user(settings: WebSettings) -> None:
-    """Raise InvalidInputError: SW-WEB-OFF, SW-WEB-USER."""
+    """Raise InvalidInputError: SW-SETTINGS, SW-USER."""
     if not settings.listen:
         raise InvalidInputError(
-            "SW-WEB-OFF", "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
+            "SW-SETTINGS", "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
         )
     try:
         wanted = pwd.getpwnam(settings.user).pw_uid
     except KeyError:
         raise InvalidInputError(
-            "SW-WEB-USER",
+            "SW-USER",
             f"web.user: there is no user {settings.user!r}.",
             f"Make one: useradd --system --no-create-home {settings.user}",
         ) from None
     if os.geteuid() != wanted:
         raise InvalidInputError(
-            "SW-WEB-USER",
+            "SW-USER",
             f"The web server must run as {settings.user!r} (web.user, uid {wanted}), not as uid"
             f" {os.geteuid()}.",
             f"Run: runuser -u {settings.user} -- slicewise web serve",

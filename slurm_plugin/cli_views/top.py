@@ -41,7 +41,6 @@ from slurm_plugin.cli_views.top_state import VIEWS, Rows, TopState, View
 _KEYS = "1-5 Tab view · ↑↓ select · Enter why · s sort · r reverse · / filter · q quit"
 _GPU_KEYS = "1-5 Tab view · ↑↓←→ select · Enter why · / filter · q quit"
 _WHY_KEYS = "↑↓ scroll · Esc back"
-_OF_NODES = frozenset({"SW-NODE-DOWN", "SW-NODE-DRAINED"})
 """Codes of what is about nodes, of which there is no ``why``."""
 _HEADER = 4
 """Lines above the table: title, bar, legend, views."""
@@ -109,7 +108,7 @@ def _about(row: Any) -> tuple[str, ...]:
             return (f"{row.tenant}/{row.name}",)
         case TenantNow():
             return (row.name,)
-        case AttentionItem() if row.code not in _OF_NODES:
+        case AttentionItem() if row.code != "SW-NODE-DOWN":
             return (row.about,)
         case _:
             return ("",)

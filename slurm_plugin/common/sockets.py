@@ -77,13 +77,13 @@ def bound(path: Path, mode: int) -> socket.socket:
 
 
 def own_directory(path: Path, mode: int) -> None:
-    """Make a directory for sockets; SlicewiseError (SW-RUN-DIR) if it isn't ours."""
+    """Make a directory for sockets; SlicewiseError (SW-USER) if it isn't ours."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
     except OSError as error:
         raise SlicewiseError(
-            "SW-RUN-DIR",
+            "SW-USER",
             f"daemon.run_dir: {path}: {error.strerror}.",
             f"It must belong to the user with uid {os.geteuid()}, who runs the daemon.",
         ) from None

@@ -65,7 +65,7 @@ class LinearProgram:
     def solve(self) -> Solution:
         """The cheapest values. Each call begins where the last one ended.
 
-        Raises OutsideError (SW-SOLVER) if HiGHS finds none.
+        Raises OutsideError (SW-INTERNAL) if HiGHS finds none.
         """
         if self._whole:
             # One call for all: a call for each column takes longer the more columns there are.
@@ -76,7 +76,7 @@ class LinearProgram:
         if info.primal_solution_status != self._feasible:
             status = self._highs.modelStatusToString(self._highs.getModelStatus())
             raise OutsideError(
-                "SW-SOLVER",
+                "SW-INTERNAL",
                 f"HiGHS found no answer: {status}.",
                 "Check that loads and throughputs have plausible sizes; if so, report this with"
                 " them.",

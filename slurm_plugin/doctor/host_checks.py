@@ -16,21 +16,21 @@ def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[F
     """Say what is wrong with a daemon that answers; ``mode`` is that of the settings."""
     if facts.version != facts.own_version:
         yield warning(
-            "SW-DAEMON-OLD",
+            "SW-RESTART",
             f"The daemon is version {facts.version}, the commands here {facts.own_version}",
             "one of them may not understand the other",
             _RESTART,
         )
     if facts.mode != mode:
         yield warning(
-            "SW-DAEMON-MODE",
+            "SW-RESTART",
             f"The daemon runs in mode {facts.mode}, slicewise.toml says {mode}",
             "it reads its settings at its start only",
             _RESTART,
         )
     if not facts.leads and not is_pair:
         yield warning(
-            "SW-DAEMON-LEAD",
+            "SW-DAEMON-RUNNING",
             "The daemon does not lead, and [daemon] pair is false",
             "another daemon with the same ledger acts on Slurm",
             advice="Stop the other one, or set pair = true on both hosts.",
@@ -44,7 +44,7 @@ def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[F
         )
     elif facts.looked_s > _LATE_S:
         yield warning(
-            "SW-DAEMON-LATE",
+            "SW-DAEMON-BLIND",
             f"The daemon looked at Slurm {facts.looked_s:.0f} s ago",
             "services and limits follow late",
             Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
@@ -64,21 +64,21 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
 def _file(file: FileFacts) -> Iterator[Finding]:
     if file.duty == "secret" and file.mode & _WORLD:
         yield error(
-            "SW-FILE-OPEN",
+            "SW-FILE-RIGHTS",
             f"{file.path} has mode {file.mode:04o}",
             "every user of this host can read it, and act as Slicewise",
             Mend(Place.HOST, f"chmod {file.mode & 0o770:04o} {file.path}"),
         )
     elif file.duty == "own" and file.mode & _OTHERS_WRITE:
         yield error(
-            "SW-FILE-OPEN",
+            "SW-FILE-RIGHTS",
             f"{file.path} has mode {file.mode:04o}",
             "others than its owner can change it",
             Mend(Place.HOST, f"chmod {file.mode & ~_OTHERS_WRITE & 0o7777:04o} {file.path}"),
         )
     if file.owner not in file.owners:
         yield error(
-            "SW-FILE-OWNER",
+            "SW-FILE-RIGHTS",
             f"{file.path} belongs to {file.owner}, not to {' or '.join(file.owners)}",
             "who owns it can change it, and who needs it may not reach it",
             Mend(Place.HOST, f"chown {file.owners[0]} {file.path}"),
@@ -90,7 +90,7 @@ def _users(users: Mapping[str, bool]) -> Iterator[Finding]:
         setting, _, name = key.partition("=")
         if not is_there:
             yield error(
-                "SW-HOST-USER",
+                "SW-USER",
                 f"This host has no user {name}, which [daemon] {setting} names",
                 "the daemon knows the launcher, and slurmctld the daemon, by their uid: it must be"
                 " the same on all hosts",
@@ -145,7 +145,7 @@ def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> It
         package = Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}")
         is_path = "/" in name
         yield error(
-            "SW-NODE-PROGRAM",
+            "SW-PROGRAM",
             f"This node has no {name}",
             "a replica does not start without it",
             *([] if is_path else [package]),

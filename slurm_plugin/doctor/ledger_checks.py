@@ -59,7 +59,7 @@ def _rights(facts: LedgerFacts) -> Iterator[Finding]:
 def _server(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.server_version < _OLDEST:
         yield warning(
-            "SW-LEDGER-VERSION",
+            "SW-VERSION",
             f"PostgreSQL is version {facts.server_version // 10000}",
             "Slicewise was tried with 15 and 18, and PostgreSQL keeps a version for five years",
             advice="Upgrade PostgreSQL.",
@@ -111,7 +111,7 @@ def way_back_checks(facts: WayBackFacts, mode: str) -> Iterator[Finding]:
     """Before mode enforce: ask for a dump of what slurmdbd has without Slicewise."""
     if mode != "enforce" and not facts.is_there:
         yield hint(
-            "SW-WAY-BACK",
+            "SW-SACCTMGR-DUMP",
             f"There is no {facts.dump}",
             "in mode enforce Slicewise changes limits, and only the ledger knows what they were:"
             " without it they can be put back from such a dump alone",

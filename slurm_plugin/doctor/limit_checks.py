@@ -19,7 +19,7 @@ def drift_checks(differences: int, out_of_band: Sequence[str], mode: str) -> Ite
         return
     if differences:
         yield warning(
-            "SW-LIMITS-DRIFT",
+            "SW-LIMITS-UNSETTLED",
             f"{differences} settings in Slurm are not as the ledger says",
             "quotas hold as Slurm has them",
             Mend(Place.ACCOUNTS, "slicewise compile"),
@@ -53,7 +53,7 @@ def type_checks(
     there = instances_of(nodes, partitions)
     for kind, count in overcommitted_types(policy, there).items():
         yield warning(
-            "SW-QUOTA-TYPES",
+            "SW-QUOTA-CAPACITY",
             f"Quotas guarantee {count} instances of {kind}, the cluster has {there.get(kind, 0)}",
             "jobs within their guarantee may wait for each other",
             Mend(Place.ACCOUNTS, f"slicewise tenant-quota set NAME --type-nominal {kind}=N"),

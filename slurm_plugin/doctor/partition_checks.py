@@ -27,16 +27,13 @@ def _lines(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     )
 
 
-_WITH_ENFORCE = frozenset({"SW-PARTITION-GATE", "SW-PARTITION-QOS"})
-
-
 def by_mode(found: Finding, mode: str) -> Finding:
     """Return the finding; before mode enforce no gate, and an AllowQos of the site's, are right.
 
     Their lines are no mends then: slurmctld exits where a partition names a QOS that does not
     exist, and without the gate a partition without AllowQos takes jobs in any QOS.
     """
-    if found.code in _WITH_ENFORCE and mode != "enforce":
+    if found.code == "SW-PARTITION-GATE" and mode != "enforce":
         why = f"{found.why}, once mode is enforce"
         return replace(found, severity=Severity.HINT, why=why, mends=())
     return found
@@ -47,7 +44,7 @@ def _preemption(view: PartitionView, config: Mapping[str, str]) -> Iterator[Find
     follows = view.preempt_mode == "OFF" and config.get("PreemptMode", "OFF").upper() == "OFF"
     if view.preempt_mode in {"OFF", "SUSPEND", "GANG,SUSPEND"} and not follows:
         yield error(
-            "SW-PARTITION-PREEMPT",
+            "SW-CONF-PREEMPT",
             f"Partition {view.name} has PreemptMode={view.preempt_mode}",
             "lenders wait for borrowed jobs there to end",
             Mend(Place.SLURM_CONF, f"PartitionName={view.name} PreemptMode=REQUEUE"),
@@ -57,7 +54,7 @@ def _preemption(view: PartitionView, config: Mapping[str, str]) -> Iterator[Find
 def _state(view: PartitionView) -> Iterator[Finding]:
     if not view.is_up:
         yield warning(
-            "SW-PARTITION-DOWN",
+            "SW-NODE-DOWN",
             f"Partition {view.name} is not up",
             "no job is submitted to it, or none starts in it",
             Mend(Place.RESTART, f"scontrol update PartitionName={view.name} State=UP"),
@@ -69,7 +66,7 @@ def _without_nodes(facts: SlurmFacts, own: list[PartitionView]) -> Iterator[Find
         nodes = [node for node in facts.nodes if node.is_in(frozenset({view.name}))]
         if not any(node.gpus or node.untyped_gpus for node in nodes):
             yield error(
-                "SW-PARTITION-GPUS",
+                "SW-NODE-GRES",
                 f"No node of partition {view.name} has GPUs in Slurm",
                 "nothing can be started there",
                 Mend(Place.NODE, "slicewise node gres"),

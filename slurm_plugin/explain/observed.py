@@ -15,7 +15,7 @@ _HOUR = 3_600_000
 _MENDS = {
     "SW-BUDGET-EXCEEDED": "shorter time limits, or slicewise budget set TENANT --amount N",
     "SW-CLASS-FORBIDDEN": "class=normal, or the tenant in [priority] high_class_for",
-    "SW-GRES-TYPE": "a type in --gres, or [admission] untyped in slicewise.toml",
+    "SW-GRES": "a type in --gres, or [admission] untyped in slicewise.toml",
     "SW-PROFILE-UNKNOWN": "a type that nodes have: slicewise mig profiles",
     "SW-QOS": "no --qos, or [qos] in slicewise.toml for the site's own",
     "SW-QUOTA-BORROW": "slicewise tenant-quota set TENANT --borrowing-limit N",

@@ -103,7 +103,7 @@ def planned_change(
 ) -> PlannedChange:
     """Compute the effects of a file's updates; ``zone`` is the time zone of budgets' periods.
 
-    ``accounts`` are those of Slurm now. Raises InvalidInputError (SW-QUOTA-FILE) with all that is
+    ``accounts`` are those of Slurm now. Raises InvalidInputError (SW-INPUT-FILE) with all that is
     refused of the file.
     """
     policy, now_s = inputs.ledger_view.tenants, inputs.ledger_view.now_s

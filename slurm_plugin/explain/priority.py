@@ -31,7 +31,7 @@ class InSlurm:
 
 
 def not_waiting(about: str, jobs: Iterable[JobView]) -> InvalidInputError:
-    """Build the error for jobs that are all not in the queue: SW-PRIORITY-NONE."""
+    """Build the error for jobs that are all not in the queue: SW-NOTHING."""
     job = next(iter(jobs))
     why = (
         "Slicewise has not admitted it"
@@ -43,7 +43,7 @@ def not_waiting(about: str, jobs: Iterable[JobView]) -> InvalidInputError:
         else f"it is {job.state}"
     )
     return InvalidInputError(
-        "SW-PRIORITY-NONE",
+        "SW-NOTHING",
         f"Job {about} has no priority of Slicewise now: {why}.",
         f"More about it: slicewise why {about}",
     )

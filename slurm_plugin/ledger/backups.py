@@ -176,8 +176,8 @@ def _creating(engine: Engine) -> Iterator[Connection]:
 def _run(argv: Sequence[str], place: _Place, output: IO[Any] | None = None) -> None:
     """Run a program of PostgreSQL's on a database; no argument shows a password.
 
-    Raises InvalidInputError (SW-BACKUP-PROGRAM) if this host lacks the program, and OutsideError
-    (SW-BACKUP-FAILED) with its first line if it fails.
+    Raises InvalidInputError (SW-PROGRAM) if this host lacks the program, and OutsideError
+    (SW-DATABASE-FAILED) with its first line if it fails.
     """
     try:
         done = subprocess.run(
@@ -192,13 +192,13 @@ def _run(argv: Sequence[str], place: _Place, output: IO[Any] | None = None) -> N
         )
     except FileNotFoundError:
         raise InvalidInputError(
-            "SW-BACKUP-PROGRAM",
+            "SW-PROGRAM",
             f"This host has no {argv[0]}.",
             "Install PostgreSQL's client programs of the server's version, or newer ones.",
         ) from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise OutsideError("SW-BACKUP-FAILED", f"{argv[0]} failed: {said[0]}", _HINTS[argv[0]])
+        raise OutsideError("SW-DATABASE-FAILED", f"{argv[0]} failed: {said[0]}", _HINTS[argv[0]])
 
 
 _HINTS = {

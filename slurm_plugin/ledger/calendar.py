@@ -28,8 +28,8 @@ class Windows(LedgerPart):
     def add(self, window: Window, author: str, reason: str, zone: str) -> Window:
         """Add a window; return it with its id.
 
-        Raises InvalidInputError: SW-TEXT, what ``calendar.check_window`` raises, and SW-WINDOW-TIME
-        if it is over already.
+        Raises InvalidInputError: SW-VALUE, also if it is over already, and what
+        ``calendar.check_window`` raises.
         """
         check_words(author, reason)
         with writing(self._engine) as connection:
@@ -47,7 +47,7 @@ class Windows(LedgerPart):
         return replace(window, window_id=window_id, reason=reason)
 
     def end(self, window_id: int, author: str, reason: str) -> Window:
-        """Remove a window; raises InvalidInputError (SW-TEXT, SW-WINDOW-UNKNOWN)."""
+        """Remove a window; raises InvalidInputError (SW-VALUE, SW-NAME-UNKNOWN)."""
         check_words(author, reason)
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)
@@ -55,7 +55,7 @@ class Windows(LedgerPart):
             found = [one for one in known if one.window_id == window_id]
             if not found:
                 raise InvalidInputError(
-                    "SW-WINDOW-UNKNOWN",
+                    "SW-NAME-UNKNOWN",
                     f"There is no window {window_id}, or it is over.",
                     "List them: slicewise tenant-quota calendar list",
                 )
@@ -83,7 +83,7 @@ def _end(connection: Connection, found: Iterable[Window], author: str, reason: s
 
 def _over(window: Window) -> InvalidInputError:
     return InvalidInputError(
-        "SW-WINDOW-TIME",
+        "SW-VALUE",
         f"The window for {window.tenant or 'all together'} would be over already.",
         "Give a --last in the future.",
     )

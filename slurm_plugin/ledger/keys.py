@@ -72,7 +72,7 @@ class Keys(LedgerPart):
         """Add a key; a second time does nothing while the key is valid.
 
         A command sends its change once more if it got no answer. Raises InvalidInputError:
-        SW-KEY-LIMIT if the tenant has too many, SW-KEY-TWICE if another key has the id or hash.
+        SW-KEY-REVOKE if the tenant has too many, SW-KEY-TWICE if another key has the id or hash.
         """
         values = {"cluster": self._cluster, **asdict(new), "expires_at": _time(new.expires_s)}
         del values["expires_s"]
@@ -83,7 +83,7 @@ class Keys(LedgerPart):
                 return
             if connection.execute(self._valid(new.tenant)).scalar_one() >= MOST_KEYS:
                 raise InvalidInputError(
-                    "SW-KEY-LIMIT",
+                    "SW-KEY-REVOKE",
                     f"Tenant {new.tenant!r} has {MOST_KEYS} keys already.",
                     "Revoke one that is not used: slicewise key list",
                 )
@@ -113,7 +113,7 @@ class Keys(LedgerPart):
     def open_tenant(self, tenant: str, author: str) -> None:
         """Let a tenant's services need no key from now on, until another key is made.
 
-        Raises InvalidInputError (SW-KEY-VALID) while the tenant has a valid key.
+        Raises InvalidInputError (SW-KEY-REVOKE) while the tenant has a valid key.
         """
         values = {"cluster": self._cluster, "tenant": tenant, "author": author}
         with writing(self._engine) as connection:
@@ -121,7 +121,7 @@ class Keys(LedgerPart):
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
             if connection.execute(self._valid(tenant)).scalar_one():
                 raise InvalidInputError(
-                    "SW-KEY-VALID",
+                    "SW-KEY-REVOKE",
                     f"Tenant {tenant!r} has keys that are not revoked.",
                     "Revoke them first: slicewise key list",
                 )

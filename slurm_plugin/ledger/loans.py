@@ -38,7 +38,7 @@ class Loans(LedgerPart):
 
         Loans beyond what the limits allow at any hour of the calendar are cut, and what they lose
         joins the recalls. Loans from or to an account that is no tenant are left out. Raises
-        InvalidInputError (SW-TEXT).
+        InvalidInputError (SW-VALUE).
         """
         check_words(_AUTHOR, reason)
         with writing(self._engine) as connection:

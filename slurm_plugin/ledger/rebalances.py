@@ -87,12 +87,12 @@ class Rebalances(LedgerPart):
             return _runs(connection, newest)
 
     def find(self, run_id: int) -> RebalanceRun:
-        """The run with that id; raises InvalidInputError (SW-REBALANCE-UNKNOWN) without one."""
+        """The run with that id; raises InvalidInputError (SW-NAME-UNKNOWN) without one."""
         with reading(self._engine) as connection:
             found = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))
         if not found:
             raise InvalidInputError(
-                "SW-REBALANCE-UNKNOWN",
+                "SW-NAME-UNKNOWN",
                 f"There is no run {run_id} of slicewise rebalance.",
                 "List them: slicewise rebalance history",
             )

@@ -79,7 +79,7 @@ class Repartitions(LedgerPart):
             return _repartitions(connection, newest)
 
     def find(self, repartition_id: int) -> Repartition:
-        """The repartition with that id. Raises InvalidInputError (SW-RECUT-UNKNOWN) if there is
+        """The repartition with that id. Raises InvalidInputError (SW-NAME-UNKNOWN) if there is
         none.
         """
         with reading(self._engine) as connection:
@@ -187,7 +187,7 @@ class Repartitions(LedgerPart):
         found = _repartitions(connection, self._mine().where(recuts.c.id == repartition_id))
         if not found:
             raise InvalidInputError(
-                "SW-RECUT-UNKNOWN",
+                "SW-NAME-UNKNOWN",
                 f"There is no repartition {repartition_id}.",
                 "List them: slicewise repartition history",
             )

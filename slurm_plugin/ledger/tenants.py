@@ -43,7 +43,7 @@ class Tenants(LedgerPart):
     def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
         """Append a change, cut loans to what it leaves, notify listeners on ``slicewise_quota``.
 
-        What loans lose is recalled. Raises InvalidInputError: SW-TEXT and what ``tenants.changed``
+        What loans lose is recalled. Raises InvalidInputError: SW-VALUE and what ``tenants.changed``
         raises.
         """
         with writing(self._engine) as connection:
@@ -59,7 +59,7 @@ class Tenants(LedgerPart):
         """Change several tenants, or none, as ``change`` and ``set_budget`` do.
 
         Only the tree that results from all updates has to be valid. Raises InvalidInputError:
-        SW-TEXT and what ``tenants.changed`` raises.
+        SW-VALUE and what ``tenants.changed`` raises.
         """
         with writing(self._engine) as connection:
             reads.lock_policy(connection, self._cluster)

@@ -174,14 +174,14 @@ def downgrade(url: str, revision: str, say: Callable[[str], None] = _unsaid) -> 
     """Go back to an older revision; returns the revisions before and after.
 
     Tables that the older revision lacks are lost with what is in them. Raises InvalidInputError
-    (SW-REVISION) for a revision that does not exist or is newer than the database.
+    (SW-VALUE) for a revision that does not exist or is newer than the database.
     """
     engine = postgres_engine(url)
     known = revisions()
     older = known[: known.index(found) + 1] if (found := current(engine)) in known else ()
     if revision not in older:
         raise InvalidInputError(
-            "SW-REVISION",
+            "SW-VALUE",
             f"{revision!r} is not a revision before the database's, {found}.",
             f"Choose one of: {', '.join(older) or 'none'}.",
         )

@@ -32,7 +32,7 @@ def unnamed_findings(left_out: Iterable[Difference]) -> tuple[Finding, ...]:
     shown = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names[:_SHOWN_NAMES])
     return (
         warning(
-            "SW-LIMITS-NAME",
+            "SW-TENANT-ACCOUNTS",
             f"{len(names)} names can't be given to sacctmgr, which reads brackets, commas and"
             f" quotes as its syntax: {shown}",
             advice="Limits above them apply; Slicewise does not set their own limits and lists."
@@ -45,7 +45,7 @@ def _moved(one: AccountDifference, cluster: str) -> Finding:
     above = one.parent or ROOT_ACCOUNT
     put_back = modify_account(one.account, cluster, f"parent={above}")
     return warning(
-        "SW-LIMITS-MOVED",
+        "SW-TENANT-ACCOUNTS",
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
         " ledger",
         "limits on types above it in Slurm bind it too",
@@ -114,7 +114,7 @@ def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[Finding, ...]
     """Report the site's QOS that stand for a class but do not exist."""
     return tuple(
         warning(
-            "SW-LIMITS-QOS",
+            "SW-CONF-DIFFERS",
             f"[qos] of slicewise.toml names {name}, but slurmdbd has no such QOS",
             "no job can use it",
             Mend(Place.ACCOUNTS, f"sacctmgr add qos {name}"),
@@ -153,7 +153,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         *(_absent(name, found.cluster) for name in absent),
         *(
             error(
-                "SW-LIMITS-ACCOUNT",
+                "SW-TENANT-ACCOUNTS",
                 f"Tenant {name} can't have limits",
                 f"Slicewise uses QOS {qos_name(name)} for something else",
                 advice="Give the account another name, and import it.",
@@ -174,7 +174,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         *_announced(allowed, found),
         *(
             warning(
-                "SW-LIMITS-TYPE",
+                "SW-CONF-LIMITS",
                 f"Slurm does not count GPUs of type {kind}",
                 "no limit on them",
                 advice="AccountingStorageTRES must list the type.",
@@ -206,7 +206,7 @@ def _announced(allowed: Allowed, found: SlurmLimits) -> Iterator[Finding]:
 def _absent(name: str, cluster: str) -> Finding:
     add = f"sacctmgr add account {name} cluster={cluster}"
     return warning(
-        "SW-LIMITS-ACCOUNT",
+        "SW-TENANT-ACCOUNTS",
         f"Slurm has no account {name}",
         "its quota waits",
         *([Mend(Place.ACCOUNTS, add)] if can_have_qos(name) else []),

@@ -337,13 +337,13 @@ end
 
 -- Refuses a job with a text longer than any rule reads, with GPUs or without.
 local function refuse_oversized(field)
-    slurm.log_info("slicewise: SW-TEXT-LENGTH: %s is longer than %d bytes", field,
+    slurm.log_info("slicewise: SW-JOB-OPTION: %s is longer than %d bytes", field,
         request.TEXT_BYTES)
     if config.mode ~= "enforce" then
         return slurm.SUCCESS
     end
     return refuse({
-        code = "SW-TEXT-LENGTH",
+        code = "SW-JOB-OPTION",
         message = ("The job's %s has more than %d bytes."):format(field, request.TEXT_BYTES),
         hint = "Write it in fewer.",
     })

@@ -29,20 +29,20 @@ local NONE_OF_THEM = {
 
 -- slurmctld 22.05 ends when it starts a job on no node, and again after each restart.
 local NO_NODE = {
-    code = "SW-NO-NODE",
+    code = "SW-JOB-OPTION",
     message = "The job asks for 0 nodes at least, and GPUs need one.",
     hint = "Write --nodes=1 or more, or leave it out.",
 }
 
 local KEPT_FOR_ONE = {
-    code = "SW-EXCLUSIVE",
+    code = "SW-JOB-OPTION",
     message = "--exclusive=user and =mcs keep other users from GPUs that are not charged.",
     hint = "Leave it out, or write --exclusive: then all GPUs of the nodes are charged.",
 }
 
 local function beside(partition, managed)
     return {
-        code = "SW-BESIDE",
+        code = "SW-JOB-OPTION",
         message = ("Partition %s is not managed, but shares nodes with one that is: GPUs there "
             .. "would not be charged."):format(partition),
         hint = ("Ask for GPUs in a managed partition (--partition=%s), and for no whole nodes "

@@ -204,7 +204,7 @@ function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
     if leaves_minutes_behind(job_desc, job_rec, tag_start) then
         return {
             field = "end_time",
-            code = "SW-MANAGED-JOB",
+            code = "SW-RESUBMIT",
             message = "Slurm would count the time between EndTime and the job's time limit against "
                 .. "its QOS for good.",
             hint = "Write TimeLimit= instead.",
@@ -213,7 +213,7 @@ function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
         local field = smuggling_change(job_desc, job_rec, is_managed, beside_among, rules)
         return field and {
             field = field,
-            code = "SW-NOT-ADMITTED",
+            code = "SW-RESUBMIT",
             message = "This job was not admitted to GPUs: a change of its " .. field
                 .. " can't bring it to any.",
             hint = "Cancel it and submit it again, with the GPUs and the partition that it needs.",
@@ -222,7 +222,7 @@ function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
     local field = forbidden_change(job_desc, job_rec, comment, tag_start)
     return field and {
         field = field,
-        code = "SW-MANAGED-JOB",
+        code = "SW-RESUBMIT",
         message = "Slicewise manages this job: its " .. field .. " can't be changed by its owner.",
         hint = "Cancel it and submit it again, or ask for slots through its service.",
     }

@@ -43,7 +43,7 @@ class DueRepartitions:
     Attributes:
         now: the repartitions to make now, for each board the best first.
         barred: GRES types for which jobs wait and which nothing in ``now`` creates, because Slurm
-            has no order of devices for that (SW-RECUT-ORDER); with the nodes that were tried.
+            has no order of devices for that (SW-REPARTITION-HELD); with the nodes that were tried.
     """
 
     now: tuple[PlannedRepartition, ...]
@@ -122,7 +122,8 @@ def barred_lines(due: DueRepartitions) -> list[str]:
     """What Slurm's order of devices keeps from being created, one line each type."""
     return [
         f"No {kind} can be created on {_names(nodes)}: Slurm has no order of devices for it"
-        " in which running jobs keep theirs (SW-RECUT-ORDER). Planned again when some have ended."
+        " in which running jobs keep theirs (SW-REPARTITION-HELD). Planned again when some"
+        " have ended."
         for kind, nodes in due.barred.items()
     ]
 

@@ -69,7 +69,7 @@ def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
         )
     elif age_s > _LATE_S:
         yield _warning(
-            "SW-DAEMON-LATE",
+            "SW-DAEMON-BLIND",
             f"the daemon looked at Slurm {age_s:.0f} s ago",
             "slicewise doctor --section daemon",
         )
@@ -106,7 +106,7 @@ def _of_nodes(nodes: Iterable[NodeView], facts: OverviewFacts) -> Iterator[Atten
         )
     if draining := by_condition["draining"]:
         yield _warning(
-            "SW-NODE-DRAINED",
+            "SW-NODE-DOWN",
             f"{_named(draining)} drained, nothing new starts on {_slices(draining, facts)};"
             " sinfo -R says why",
             _resume(draining),
@@ -147,7 +147,7 @@ def _of_services(
             )
         elif kept:
             yield _warning(
-                "SW-SERVICE-SHORT",
+                "SW-WAITING",
                 f"{name} has {now.ready} of {_counted(now.ready + now.starting + kept, 'replica')}"
                 " that it wants, as its quota is used up",
                 f"slicewise why {name}",
@@ -170,7 +170,7 @@ def _of_tenants(
         ends_s = facts.now_s + max(0, left) / rate if rate else None
         if left + overdraft <= 0:
             yield _error(
-                "SW-BUDGET-EMPTY",
+                "SW-BUDGET-LOW",
                 f"the budget of {one.name} is used up: nothing that it pays for starts",
                 command,
                 about=one.name,
@@ -179,7 +179,7 @@ def _of_tenants(
             lasts_s = ends_s - facts.now_s
             yield AttentionItem(
                 severity=Severity.WARNING if lasts_s < _SOON_S else Severity.HINT,
-                code="SW-BUDGET-FAST",
+                code="SW-BUDGET-LOW",
                 about=one.name,
                 what=f"the budget of {one.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
                 f" and its period {(one.resets_s - facts.now_s) / 3600:,.1f} h",
@@ -209,7 +209,7 @@ def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]
         waited_s = facts.now_s - (waits_since_s(longest) or 0)
         waits = "waits" if len(jobs) == 1 else "wait"
         yield _warning(
-            "SW-WAIT-LONG",
+            "SW-WAITING",
             f"{_counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
             f" first for {waited_s / 60:,.0f} min",
             f"slicewise why {longest.task}",

@@ -49,7 +49,7 @@ def tenant_parent(account: str, accounts: Accounts, tenants: Container[str]) -> 
 def place_in_slurm(policy: Policy, tenant: str, accounts: Accounts) -> str:
     """Return a new tenant's parent: the nearest tenant above its account, "" if there is none.
 
-    Raises InvalidInputError: SW-TENANT-NAME, SW-TENANT-UNKNOWN.
+    Raises InvalidInputError: SW-VALUE, SW-TENANT-UNKNOWN.
     """
     changed(policy, TenantUpdate(tenant))
     require_account(accounts, tenant)

@@ -32,7 +32,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def limit_from_text(text: str, key: str) -> Millislices:
-    """Read slices, or ``unlimited``. Raises InvalidInputError (SW-UNITS)."""
+    """Read slices, or ``unlimited``. Raises InvalidInputError (SW-VALUE)."""
     return MAX_NOMINAL_MILLISLICES if text == UNLIMITED else millislices_from_text(text, key)
 
 
@@ -46,7 +46,7 @@ def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> Millislic
     """Read slice-hours such as ``1000`` or ``0.5``.
 
     The word that ``unlimited`` gives, if it is not "", stands for the largest budget. Raises
-    InvalidInputError, naming ``key``: SW-UNITS, also below zero, and SW-BUDGET-RANGE.
+    InvalidInputError, naming ``key``: SW-VALUE, also below zero.
     """
     if unlimited and text == unlimited:
         return MAX_BUDGET_MILLISLICE_S
@@ -57,7 +57,7 @@ def slice_hours_from_text(text: str, key: str, unlimited: str = "") -> Millislic
 def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
     """Read slice-hours that may have a sign: ``+2.5``, ``-10``.
 
-    Raises InvalidInputError: SW-UNITS, SW-BUDGET-RANGE.
+    Raises InvalidInputError (SW-VALUE).
     """
     if not _HOURS.fullmatch(text):
         _refuse_hours(text, key)
@@ -66,7 +66,7 @@ def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
         _refuse_hours(text, key)
     if abs(exact) > MAX_BUDGET_MILLISLICE_S:
         raise InvalidInputError(
-            "SW-BUDGET-RANGE",
+            "SW-VALUE",
             f"{key}: {text} slice-hours are out of range.",
             f"At most {MAX_BUDGET_MILLISLICE_S // SLICE_HOUR_MILLISLICE_S:,}.",
         )
@@ -75,7 +75,7 @@ def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
 
 def _refuse_hours(text: str, key: str) -> NoReturn:
     raise InvalidInputError(
-        "SW-UNITS",
+        "SW-VALUE",
         f"{key}: {text!r} is not a number of slice-hours.",
         "Give slice-hours such as 1000 or 0.5, in digits with at most five decimals; no sign"
         " but for budget adjust.",
@@ -83,12 +83,12 @@ def _refuse_hours(text: str, key: str) -> NoReturn:
 
 
 def period_from_text(text: str) -> Period:
-    """Read the period of a budget. Raises InvalidInputError (SW-PERIOD)."""
+    """Read the period of a budget. Raises InvalidInputError (SW-VALUE)."""
     try:
         return Period(text)
     except ValueError:
         raise InvalidInputError(
-            "SW-PERIOD",
+            "SW-VALUE",
             f"--period: there is no period {text!r}.",
             f"Choose one of: {', '.join(Period)}.",
         ) from None
@@ -107,7 +107,7 @@ class BudgetWords:
 def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) -> Budget:
     """Return the budget after the operator's changes; ``before`` is None if there was none.
 
-    Raises InvalidInputError: SW-BUDGET-NONE, SW-PERIOD, SW-UNITS, SW-BUDGET-RANGE.
+    Raises InvalidInputError: SW-BUDGET-NONE, SW-VALUE.
     """
     if before is None and (words.period is None or words.amount is None):
         raise InvalidInputError(
@@ -147,7 +147,7 @@ def limits_from_texts(
     """Return the quota's limits after each ``TYPE=COUNT``, ``MODEL=SLICES`` or ``NAME=none``.
 
     ``types`` and ``models`` are those of slicewise.toml. A limit on a name that is no longer there
-    can still be lifted. Raises InvalidInputError (SW-TYPE-LIMIT, SW-UNITS).
+    can still be lifted. Raises InvalidInputError (SW-VALUE).
     """
     of_types, of_models = dict(quota.type_limits), dict(quota.model_limits)
     for text in _each_once("--limit", texts):
@@ -171,7 +171,7 @@ def type_nominals_from_texts(
     """Return the quota's guarantees by type after each ``TYPE=COUNT`` or ``TYPE=none``.
 
     ``types`` are those of slicewise.toml. One of a type that is no longer there can still be taken
-    away. Raises InvalidInputError (SW-TYPE-LIMIT).
+    away. Raises InvalidInputError (SW-VALUE).
     """
     found = dict(quota.type_nominals)
     for text in _each_once("--type-nominal", texts):
@@ -192,7 +192,7 @@ def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:
         name = text.partition("=")[0]
         if name in seen:
             raise InvalidInputError(
-                "SW-TYPE-LIMIT",
+                "SW-VALUE",
                 f"{option} names {name!r} twice: {seen[name]!r} and {text!r}.",
                 "Name each type or model once.",
             )
@@ -208,7 +208,7 @@ def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms:
     else:
         why = f"no {kind} is called {name!r}"
     raise InvalidInputError(
-        "SW-TYPE-LIMIT",
+        "SW-VALUE",
         f"{option} {text!r} can't be read: {why}.",
         f"Write {forms}; COUNT: 0 to {MAX_TYPE_LIMIT}; names: {', '.join(names)}.",
     )

@@ -186,8 +186,8 @@ def check_window(
 
     ``moments`` are those at which any of these windows begins or ends.
 
-    Raises InvalidInputError: SW-TENANT-UNKNOWN; SW-QUOTA-RANGE; SW-WINDOW-TIME for days, minutes or
-    seconds out of range, or if the window holds at none of the moments; SW-WINDOW-TREE if at one of
+    Raises InvalidInputError: SW-TENANT-UNKNOWN; SW-VALUE for an amount, days, minutes or
+    seconds out of range, or if the window holds at none of the moments; SW-QUOTA-TREE if at one of
     them a nominal would fall short of what the tenants below have together, or fall shorter than it
     does without the window.
     """
@@ -202,7 +202,7 @@ def check_window(
     moments = tuple(moments)
     if not any(holds(window, one) for one in moments):
         raise InvalidInputError(
-            "SW-WINDOW-TIME",
+            "SW-VALUE",
             "The window would never apply: none of its days and hours is between first and last.",
             "Give --days within that time, or leave --days out.",
         )
@@ -364,14 +364,14 @@ def _check_times(window: Window) -> None:
     minutes = (window.begin_min, window.end_min)
     if not all(0 <= one < DAY_MIN for one in minutes) or not window.days <= set(range(WEEK_DAYS)):
         raise InvalidInputError(
-            "SW-WINDOW-TIME",
+            "SW-VALUE",
             "A window needs days of the week and times of day that exist.",
             "Write --days mon-fri --from 08:00 --to 18:00.",
         )
     first_s, last_s = window.first_s, window.last_s
     if first_s is not None and last_s is not None and last_s <= first_s:
         raise InvalidInputError(
-            "SW-WINDOW-TIME",
+            "SW-VALUE",
             "The window would end before it begins.",
             "Give a --last later than --first.",
         )
@@ -409,7 +409,7 @@ def _beside(
 def _too_small(policy: Policy, name: str, moment: Moment) -> InvalidInputError:
     has, needed = policy[name].quota.nominal_millislices, effective_nominal(policy)[name]
     return InvalidInputError(
-        "SW-WINDOW-TREE",
+        "SW-QUOTA-TREE",
         f"From {moment_text(moment)} on, {name} would have {slices_text(has)} slices and the"
         f" tenants below it {slices_text(needed)}.",
         f"First set a window of {slices_text(needed)} or more for {name}, or windows of less for "

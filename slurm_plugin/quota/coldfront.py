@@ -26,7 +26,7 @@ _NAME, _PARENT, _SPECS, _QUOTA = (
 def parse_allocations(text: str) -> tuple[DumpedAccount, ...]:
     """Return the accounts of all standing allocations; several of one account are one.
 
-    Raises InvalidInputError (SW-ACCOUNT-DUMP) for text of another form.
+    Raises InvalidInputError (SW-INPUT-FILE) for text of another form.
     """
     found: dict[str, dict[str, list[str]]] = {}
     try:
@@ -63,7 +63,7 @@ def _last(said: Mapping[str, list[str]], key: str) -> str:
 
 def _unreadable(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-ACCOUNT-DUMP",
+        "SW-INPUT-FILE",
         f"This is no answer of ColdFront: {why}.",
         "Ask for /api/allocations/?allocation_attributes=true.",
     )

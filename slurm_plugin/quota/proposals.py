@@ -56,7 +56,7 @@ def proposals(
     """Propose a quota for every account, each after the account above it.
 
     The accounts' places are left to Slurm. ``gpu_millislices`` is what one ``gres/gpu`` without a
-    type stands for. Raises InvalidInputError (SW-ACCOUNT-DUMP) if an account is above itself.
+    type stands for. Raises InvalidInputError (SW-INPUT-FILE) if an account is above itself.
     """
     known = {one.account: one for one in accounts if one.account != ROOT_ACCOUNT}
     parts = {name: _part(one, costs, gpu_millislices) for name, one in known.items()}
@@ -163,7 +163,7 @@ def _depth(name: str, parents: Accounts) -> int:
     while name in parents:
         if name in above:
             raise InvalidInputError(
-                "SW-ACCOUNT-DUMP", f"Account {name} is above itself.", "Mend its parent there."
+                "SW-INPUT-FILE", f"Account {name} is above itself.", "Mend its parent there."
             )
         above.append(name)
         name = parents[name]

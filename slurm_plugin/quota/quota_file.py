@@ -118,7 +118,7 @@ class FileFaults:
             return None
 
     def check(self) -> None:
-        """Raise InvalidInputError (SW-QUOTA-FILE) if there are faults."""
+        """Raise InvalidInputError (SW-INPUT-FILE) if there are faults."""
         if self._faults:
             raise unreadable(self._file, "\n".join(("nothing was changed.", *self._faults)))
 
@@ -133,7 +133,7 @@ def quota_updates(
     """Return one update for each table of a file's text, in its order, and where to note further
     faults.
 
-    Raises InvalidInputError (SW-QUOTA-FILE) that names each faulty table and what is wrong in it.
+    Raises InvalidInputError (SW-INPUT-FILE) that names each faulty table and what is wrong in it.
     """
     tables, faults = _tables(file, text), FileFaults(file, text)
     found = tuple(
@@ -160,9 +160,9 @@ def _tables(file: str, text: str) -> Mapping[str, object]:
 
 
 def unreadable(file: str, why: str) -> InvalidInputError:
-    """Return the error SW-QUOTA-FILE for that file."""
+    """Return the error SW-INPUT-FILE for that file."""
     return InvalidInputError(
-        "SW-QUOTA-FILE", f"{file}: {why}", "See: slicewise tenant-quota plan --example"
+        "SW-INPUT-FILE", f"{file}: {why}", "See: slicewise tenant-quota plan --example"
     )
 
 
@@ -198,7 +198,7 @@ def table_update(
 def _check_removal(words: Mapping[str, object]) -> None:
     if words[_REMOVE] is not True or len(words) > 1:
         raise InvalidInputError(
-            "SW-QUOTA-FILE",
+            "SW-INPUT-FILE",
             "remove is true, and the only key of its table.",
             "Take out the other keys, or the key remove.",
         )
@@ -209,12 +209,12 @@ def _parent(words: Mapping[str, object]) -> str | None:
     if given is None or isinstance(given, str):
         return given
     raise InvalidInputError(
-        "SW-TENANT-PARENT", f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
+        "SW-VALUE", f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
     )
 
 
 def _keyed(what: str, table: object, known: tuple[str, ...]) -> Mapping[str, object]:
-    """Return the table; raises InvalidInputError (SW-QUOTA-FILE) if empty or with other keys."""
+    """Return the table; raises InvalidInputError (SW-INPUT-FILE) if empty or with other keys."""
     if not isinstance(table, dict) or not table:
         raise _bad(f"{what} must be a table that sets something", known)
     if unknown := [key for key in table if key not in known]:
@@ -228,7 +228,7 @@ def _like(key: str, known: tuple[str, ...]) -> str:
 
 
 def _bad(problem: str, known: tuple[str, ...]) -> InvalidInputError:
-    return InvalidInputError("SW-QUOTA-FILE", f"{problem}.", f"Keys: {', '.join(known)}.")
+    return InvalidInputError("SW-INPUT-FILE", f"{problem}.", f"Keys: {', '.join(known)}.")
 
 
 def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T]) -> _T | None:
@@ -238,17 +238,17 @@ def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T
 def _text(value: object, key: str) -> str:
     """Return a number or text as text, for the parsers of the command's options.
 
-    Raises InvalidInputError (SW-UNITS) for anything else.
+    Raises InvalidInputError (SW-VALUE) for anything else.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidInputError("SW-UNITS", f"{key}: {value!r} is neither a number nor text.")
+        raise InvalidInputError("SW-VALUE", f"{key}: {value!r} is neither a number nor text.")
     return str(value)
 
 
 def _weight(text: str, key: str) -> int:
     if not text.isdecimal():
         raise InvalidInputError(
-            "SW-WEIGHT-RANGE",
+            "SW-VALUE",
             f"{key}: {text!r} is not a whole number.",
             "2 gets twice the share of 1.",
         )

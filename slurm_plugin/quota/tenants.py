@@ -34,9 +34,9 @@ _MAX_WORDS = 500
 def changed(policy: Policy, update: TenantUpdate) -> Policy:
     """The policy after an update. An unknown tenant is added, at the top unless a parent is given.
 
-    Raises InvalidInputError: SW-TENANT-NAME, -UNKNOWN (an unknown tenant is to be removed),
-    -CHILDREN (a tenant with tenants below it is to be removed), -PARENT (the parent is no tenant),
-    -CYCLE; SW-QUOTA-RANGE, SW-WEIGHT-RANGE, SW-TYPE-LIMIT, SW-BUDGET-RANGE, SW-PERIOD;
+    Raises InvalidInputError: SW-VALUE for an amount, a name or a word that can't be;
+    SW-TENANT-UNKNOWN if an unknown tenant is to be removed, or the parent is no tenant;
+    SW-TENANT-CHILDREN if one with tenants below it is to be removed, or would be below itself;
     SW-QUOTA-TREE if a tenant's nominal would fall short of the sum below it, or further short of
     it than before.
     """
@@ -85,16 +85,16 @@ def _alone(policy: Policy, update: TenantUpdate) -> Policy:
 def check_words(author: str, reason: str) -> None:
     """Check that texts can be shown as one line.
 
-    Raises InvalidInputError (SW-TEXT) for a text that is too long or has unprintable characters.
+    Raises InvalidInputError (SW-VALUE) for a text that is too long or has unprintable characters.
     """
     for words in (author, reason):
         if len(words) > _MAX_WORDS:
             raise InvalidInputError(
-                "SW-TEXT", f"The text has {len(words)} characters.", f"At most {_MAX_WORDS}."
+                "SW-VALUE", f"The text has {len(words)} characters.", f"At most {_MAX_WORDS}."
             )
         if not words.isprintable():
             raise InvalidInputError(
-                "SW-TEXT", f"{words!r} has characters that can't be printed.", "Write plain text."
+                "SW-VALUE", f"{words!r} has characters that can't be printed.", "Write plain text."
             )
 
 
@@ -331,7 +331,7 @@ def updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
 def _check_name(name: str) -> None:
     if not _TENANT.fullmatch(name) or name == ROOT_ACCOUNT:
         raise InvalidInputError(
-            "SW-TENANT-NAME",
+            "SW-VALUE",
             f"{name!r} can't be a tenant.",
             "A tenant is a Slurm account other than root, of letters, digits, '_', '.', '-'.",
         )
@@ -340,7 +340,7 @@ def _check_name(name: str) -> None:
 def _check_qos(name: str) -> None:
     if not can_have_qos(name):
         raise InvalidInputError(
-            "SW-TENANT-NAME",
+            "SW-VALUE",
             f"{name!r} can't be a tenant: Slicewise uses QOS {qos_name(name)} for something else.",
             "Give the account another name: not gate, and none that ends in _borrowed.",
         )
@@ -351,13 +351,13 @@ def _check_parent(policy: Policy, tenant: Tenant) -> None:
         return
     if tenant.parent not in {tenant.name, *policy}:
         raise InvalidInputError(
-            "SW-TENANT-PARENT",
+            "SW-TENANT-UNKNOWN",
             f"{tenant.parent!r} is not a tenant, so {tenant.name!r} can't be below it.",
             "Add it first: slicewise tenant add PARENT.",
         )
     if tenant.parent == tenant.name or tenant.name in ancestors(policy, tenant.parent):
         raise InvalidInputError(
-            "SW-TENANT-CYCLE",
+            "SW-TENANT-CHILDREN",
             f"{tenant.name!r} can't be below {tenant.parent!r}, which is itself or below it.",
             "Move the other one first; slicewise tenant list shows the tree.",
         )
@@ -369,21 +369,21 @@ def _check_quota(quota: Quota) -> None:
     check_slices("A lending limit", quota.lending_limit_millislices)
     if not 1 <= quota.weight <= MAX_WEIGHT:
         raise InvalidInputError(
-            "SW-WEIGHT-RANGE",
+            "SW-VALUE",
             f"A weight of {quota.weight} is out of range.",
             f"Give 1 to {MAX_WEIGHT}; 2 gets twice the share of 1.",
         )
     for name in (*quota.type_nominals, *quota.type_limits, *quota.model_limits):
         if not _TYPE_OR_MODEL.fullmatch(name):
             raise InvalidInputError(
-                "SW-TYPE-LIMIT",
+                "SW-VALUE",
                 f"{name!r} is not a GPU type or model.",
                 "Write a GRES type such as 3g.40gb, or a model such as H200-141GB.",
             )
     for name, count in (*quota.type_nominals.items(), *quota.type_limits.items()):
         if not 0 <= count <= MAX_TYPE_LIMIT:
             raise InvalidInputError(
-                "SW-TYPE-LIMIT",
+                "SW-VALUE",
                 f"{count} instances of {name} are out of range.",
                 f"Give 0 to {MAX_TYPE_LIMIT}.",
             )
@@ -392,10 +392,10 @@ def _check_quota(quota: Quota) -> None:
 
 
 def check_slices(what: str, millislices: int) -> None:
-    """Check that an amount of quota is in range. Raises InvalidInputError (SW-QUOTA-RANGE)."""
+    """Check that an amount of quota is in range. Raises InvalidInputError (SW-VALUE)."""
     if not 0 <= millislices <= MAX_NOMINAL_MILLISLICES:
         raise InvalidInputError(
-            "SW-QUOTA-RANGE",
+            "SW-VALUE",
             f"{what} of {slices_text(millislices)} slices is out of range.",
             f"Give 0 to {slices_text(MAX_NOMINAL_MILLISLICES)}; a GPU has 7.",
         )
@@ -404,7 +404,7 @@ def check_slices(what: str, millislices: int) -> None:
 def _check_budget(budget: Budget) -> None:
     if budget.period not in tuple(Period):
         raise InvalidInputError(
-            "SW-PERIOD",
+            "SW-VALUE",
             f"There is no period {budget.period!r}.",
             f"Give one of {', '.join(Period)}.",
         )
@@ -416,7 +416,7 @@ def _check_budget(budget: Budget) -> None:
     for what, amount in amounts.items():
         if not 0 <= amount <= MAX_BUDGET_MILLISLICE_S:
             raise InvalidInputError(
-                "SW-BUDGET-RANGE",
+                "SW-VALUE",
                 f"{what} of {amount} millislice-seconds is out of range.",
                 f"Give 0 to {MAX_BUDGET_MILLISLICE_S // _MILLISLICE_S_PER_SLICE_HOUR} slice-hours.",
             )

@@ -27,7 +27,7 @@ async def run(site: RunContext, is_ours: Callable[[], bool]) -> RebalanceRun:
     don't need it go on. ``is_ours`` says whether this process still has the lock.
 
     Raises what ``Ledger`` raises where the journal can't be written, and OutsideError
-    (SW-REBALANCE-LOCK) once another process has the lock: the run stops where it is.
+    (SW-LOCK) once another process has the lock: the run stops where it is.
     """
     ledger = site.ledger
     run_id = await asyncio.to_thread(ledger.rebalances.open, site.author, site.host)
@@ -102,7 +102,7 @@ def _outcome(look: RebalanceLook, outcomes: Collection[StepOutcome]) -> RunOutco
 def _require(is_ours: Callable[[], bool]) -> None:
     if not is_ours():
         raise OutsideError(
-            "SW-REBALANCE-LOCK",
+            "SW-LOCK",
             "PostgreSQL has given the lock to another run: this one stopped where it was.",
             "Nothing is lost: the other run does all steps. See: slicewise rebalance history",
         )

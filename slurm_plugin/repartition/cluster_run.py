@@ -57,7 +57,7 @@ async def cut(
     """Do one run, as root on slurmctld's host, while ``lock`` is held; as ``repartition.run.run``.
 
     With ``is_asked_for`` (a user started it) stuck repartitions are tried again immediately. Also
-    raises UnreachableError (SW-RECUT-LOCK) if PostgreSQL has released the lock.
+    raises UnreachableError (SW-LOCK) if PostgreSQL has released the lock.
     """
     site = ClusterSite(settings, slurm, DaemonClient(settings.daemon))
     work = RepartitionActions(site, ledger.repartitions, settings.repartition.move_s, lock.hold)
@@ -79,7 +79,7 @@ async def cut(
         )
     except LostLockError:
         raise UnreachableError(
-            "SW-RECUT-LOCK",
+            "SW-LOCK",
             "PostgreSQL released the lock: this run stopped where it was.",
             "The next run continues: slicewise repartition run",
         ) from None
@@ -91,13 +91,13 @@ def silent(_repartition: Repartition, _record: RepartitionStepRecord) -> None:
 
 
 def stuck_error(ended: Sequence[Repartition]) -> OutsideError | None:
-    """OutsideError (SW-RECUT-STUCK) if a repartition is neither done nor undone; else None."""
+    """Return OutsideError (SW-REPARTITION-STUCK) if one is neither done nor undone; else None."""
     stuck = [one for one in ended if one.state is RepartitionState.STUCK]
     if not stuck:
         return None
     which = ", ".join(f"{one.repartition_id} ({one.planned.node})" for one in stuck)
     return OutsideError(
-        "SW-RECUT-STUCK",
+        "SW-REPARTITION-STUCK",
         f"Neither done nor undone: repartition {which}. The node is drained.",
         "See slicewise repartition show ID; fix the cause and run it again,"
         " or: slicewise repartition close",

@@ -53,7 +53,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     """Read everything once.
 
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
-    InvalidInputError (SW-RECUT-CONF) if slurm.conf or gres.conf can't be read.
+    InvalidInputError (SW-REPARTITION-CONF) if slurm.conf or gres.conf can't be read.
     """
     now_s, horizon_s = time.time(), settings.repartition.horizon_s
     partitions = frozenset(settings.cluster.partitions)

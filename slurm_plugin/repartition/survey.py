@@ -46,15 +46,15 @@ async def survey(
 ) -> Survey:
     """Survey these nodes, or all that have GPUs in managed partitions.
 
-    Raises InvalidInputError (SW-RECUT-NODE) for a name that is no such node, and what Slurm raises
-    when it is asked for its nodes, or the ledger. A node that does not answer is part of the
+    Raises InvalidInputError (SW-REPARTITION-NODE) for a name that is no such node, and what Slurm
+    raises when it is asked for its nodes, or the ledger. A node that does not answer is part of the
     result.
     """
     partitions = frozenset(settings.cluster.partitions)
     known = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
     if unknown := sorted(set(names) - known):
         raise InvalidInputError(
-            "SW-RECUT-NODE",
+            "SW-REPARTITION-NODE",
             f"{unknown[0]} is not a node with GPUs in a managed partition.",
             f"Such nodes: {', '.join(sorted(known)) or 'none'}.",
         )

@@ -36,7 +36,7 @@ def ordered(
 ) -> ServiceOrder:
     """The order that holds after the request.
 
-    Raises InvalidInputError (SW-SERVICE-SCALE) for impossible bounds.
+    Raises InvalidInputError (SW-VALUE) for impossible bounds.
     """
     if request.what == "restart":
         return known.model_copy(update={"restart_s": now_s})
@@ -52,13 +52,13 @@ def _check(request: OrderRequest, script: ReplicaBounds) -> None:
     most = script.max_replicas if request.max_replicas is None else request.max_replicas
     if most > script.max_replicas:
         raise InvalidInputError(
-            "SW-SERVICE-SCALE",
+            "SW-VALUE",
             f"The service has {script.max_replicas} slots, not {most}.",
             "For more, raise max_replicas in its file and apply it again.",
         )
     if least > most:
         raise InvalidInputError(
-            "SW-SERVICE-SCALE",
+            "SW-VALUE",
             f"At least {least} and at most {most} replicas: the least is above the most.",
             "Give both --min and --max.",
         )

@@ -180,7 +180,7 @@ def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
 def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:
     """Check that an array may be retired.
 
-    Raises InvalidInputError (SW-SERVICE-NEEDED) unless none of its slots is under way, and another
+    Raises InvalidInputError (SW-SERVICE-CHANGED) unless none of its slots is under way, and another
     array replaces it or its owner has ordered its end. An older array may replace it only if its
     file lets the roll-over be aborted.
     """
@@ -196,7 +196,7 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
     if not under_way and (is_replaced or service.order.delete_s is not None):
         return
     raise InvalidInputError(
-        "SW-SERVICE-NEEDED",
+        "SW-SERVICE-CHANGED",
         f"Job {service.array_job_id}: some of its slots are active, or no other array replaces it.",
         f"To end it now, its owner can: scancel {service.array_job_id}",
     )

@@ -128,8 +128,8 @@ def _slurm_name(name: str) -> str:
 def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
     """The node's lines in gres.conf: one for each device, with all of its files.
 
-    Raises InvalidInputError (SW-RECUT-TEXT) for text that Slurm could read as anything but one
-    device.
+    Raises InvalidInputError (SW-REPARTITION-CONF) for text that Slurm could read as anything but
+    one device.
     """
     _require_plain(_NODE_NAME.fullmatch(node), f"node {node[:100]!a}")
     _require_devices(found)
@@ -139,7 +139,7 @@ def gres_conf(node: str, found: Sequence[Device]) -> tuple[str, ...]:
 def _require_devices(found: Sequence[Device]) -> None:
     """Check the devices' types and files, whatever read them: they come from a node.
 
-    Raises InvalidInputError (SW-RECUT-TEXT).
+    Raises InvalidInputError (SW-REPARTITION-CONF).
     """
     _require_plain(len(found) <= _MOST_DEVICES, f"{len(found)} devices")
     for one in found:
@@ -162,7 +162,7 @@ def _is_one_type(text: str) -> bool:
 def _require_plain(is_plain: object, what: str) -> None:
     if not is_plain:
         raise InvalidInputError(
-            "SW-RECUT-TEXT",
+            "SW-REPARTITION-CONF",
             f"A node's GPUs can't be written into slurm.conf and gres.conf: {what}.",
             "See what its driver calls them: slicewise node probe",
         )
@@ -177,7 +177,7 @@ def _named(device: Device) -> str:
 def node_gres(found: Sequence[Device]) -> str:
     """``Gres`` of the node in slurm.conf: ``gpu:1g.10gb:3,gpu:3g.40gb:1``.
 
-    Raises InvalidInputError (SW-RECUT-TEXT) as ``gres_conf``.
+    Raises InvalidInputError (SW-REPARTITION-CONF) as ``gres_conf``.
     """
     _require_devices(found)
     counts = Counter(one.gres_type for one in found)
@@ -189,7 +189,7 @@ def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> 
     if node is None:
         return (
             error(
-                "SW-NODE-UNKNOWN",
+                "SW-NAME-UNKNOWN",
                 f"Slurm has no node {name}",
                 advice="Name the node with --node, as slurm.conf does.",
             ),

@@ -21,7 +21,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
     plugins = config.get("TaskPlugin", "").lower().split(",")
     if "task/cgroup" not in plugins:
         yield error(
-            "SW-DEVICES-OPEN",
+            "SW-CGROUPS",
             "TaskPlugin has no task/cgroup",
             _OPEN,
             _TASKS,
@@ -31,7 +31,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
         )
     elif config.get("ConstrainDevices", "no").lower() != "yes":
         yield error(
-            "SW-DEVICES-OPEN",
+            "SW-CGROUPS",
             "cgroup.conf has no ConstrainDevices=yes",
             _OPEN,
             _DEVICES,
@@ -39,7 +39,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
         )
     if config.get("ProctrackType", "").lower() != "proctrack/cgroup":
         yield warning(
-            "SW-PROCESSES-LOOSE",
+            "SW-CGROUPS",
             "ProctrackType is not proctrack/cgroup",
             "a process that leaves its job's session may live on with an instance that the next"
             " job gets",

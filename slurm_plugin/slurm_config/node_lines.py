@@ -82,13 +82,13 @@ def positions(
     without ``pads_between``, behind all types: a job that asks for a GPU of any type would get a
     pad before devices of later types, where nobody gives such a job a type.
 
-    ``held`` are indices of ``before``. Raises InvalidInputError: SW-RECUT-PADS if there are more
-    devices than before, SW-RECUT-HELD if a held device does not exist any more, SW-RECUT-ORDER if
+    ``held`` are indices of ``before``. Raises InvalidInputError: SW-REPARTITION-CONF if there are
+    more devices than before, SW-REPARTITION-HELD if a held device does not exist any more, or if
     Slurm has no order in which held devices stay.
     """
     if len(after) > len(before):
         raise InvalidInputError(
-            "SW-RECUT-PADS",
+            "SW-REPARTITION-CONF",
             f"The node would have {len(after)} devices, but Slurm counts {len(before)}.",
             "Write its lines again while it is empty: slicewise node gres",
         )
@@ -110,7 +110,7 @@ def _kept(device: Device | None, after: Collection[Device]) -> Device:
     if device is None or device not in after:
         what = "a pad" if device is None else f"{device.gres_type} ({device.files[-1]})"
         raise InvalidInputError(
-            "SW-RECUT-HELD",
+            "SW-REPARTITION-HELD",
             f"A running job holds {what}, which would be gone.",
             "Wait until it has ended.",
         )
@@ -157,7 +157,7 @@ def _kinds(
     if found is None:
         held = ", ".join(f"{i}: {fixed[i].gres_type}" for i in sorted(fixed))
         raise InvalidInputError(
-            "SW-RECUT-ORDER",
+            "SW-REPARTITION-HELD",
             f"No order of devices keeps the held ones in place ({held}).",
             "Wait until some of their jobs have ended.",
         )
@@ -225,8 +225,8 @@ def padded(arranged: Sequence[Device | None], vendor: str, directory: str) -> tu
 def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
     """The devices of a node that both files agree on.
 
-    Raises InvalidInputError (SW-RECUT-CONF) if its lines are not as ``slicewise node gres`` prints
-    them: no line shared with other nodes, one for each device, each with AutoDetect=off.
+    Raises InvalidInputError (SW-REPARTITION-CONF) if its lines are not as ``slicewise node gres``
+    prints them: no line shared with other nodes, one for each device, each with AutoDetect=off.
     """
     lines = _gpu_lines(gres_conf.split("\n"), node)
     found = [_device(line, said, node) for line, said in lines.values()]
@@ -242,8 +242,8 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
 def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
     """slurm.conf with that ``Gres`` for the GPUs in the node's line, and all else unchanged.
 
-    Raises InvalidInputError: SW-RECUT-CONF if the node has no line of its own in this file,
-    SW-RECUT-TEXT if ``gres`` is more than one word.
+    Raises InvalidInputError: SW-REPARTITION-CONF if the node has no line of its own in this file,
+    SW-REPARTITION-CONF if ``gres`` is more than one word.
     """
     lines = slurm_conf.split("\n")
     number = _node_line(lines, node)
@@ -262,8 +262,8 @@ def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:
 def with_node_lines(gres_conf: str, node: str, lines: Sequence[str]) -> str:
     """gres.conf with these lines for the node's GPUs in place of the present ones.
 
-    Raises InvalidInputError: SW-RECUT-CONF if the node has no lines of its own in this file,
-    SW-RECUT-TEXT if one of the new lines is for another node, or is more than one line.
+    Raises InvalidInputError: SW-REPARTITION-CONF if the node has no lines of its own in this file,
+    SW-REPARTITION-CONF if one of the new lines is for another node, or is more than one line.
     """
     old = gres_conf.split("\n")
     numbers = list(_gpu_lines(old, node))
@@ -298,7 +298,7 @@ def _require_one_line(word: str) -> None:
 
 def _several(text: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-RECUT-TEXT",
+        "SW-REPARTITION-CONF",
         f"This is not a line for a node's GPUs, so it is not written: {text[:200]!a}.",
         "See what the node's driver calls them: slicewise node probe",
     )
@@ -380,7 +380,7 @@ def _bare(line: str) -> str:
 
 def _wrong(what: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-RECUT-CONF",
+        "SW-REPARTITION-CONF",
         what,
         "A node with GPUs to repartition needs lines of its own in both files: slicewise node gres",
     )

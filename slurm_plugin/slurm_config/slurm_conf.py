@@ -85,7 +85,7 @@ def partition_findings(
     for name in managed:
         if name not in views:
             yield error(
-                "SW-PARTITION-NONE",
+                "SW-CONF-DIFFERS",
                 f"There is no partition {name}",
                 advice="Name the partitions of your GPUs in [cluster] partitions.",
             )
@@ -221,7 +221,7 @@ def closed_to_qos(
         if view.allow_qos is not None and (lacking := sorted(set(ours) - view.allow_qos)):
             found.append(
                 error(
-                    "SW-PARTITION-QOS",
+                    "SW-PARTITION-GATE",
                     f"Partition {view.name} has AllowQos without {', '.join(lacking)}",
                     "their jobs do not start there",
                     Mend(Place.SLURM_CONF, f"{line} AllowQos=ALL"),
@@ -232,7 +232,7 @@ def closed_to_qos(
             kept = ",".join(sorted(view.deny_qos - set(ours)))
             found.append(
                 error(
-                    "SW-PARTITION-QOS",
+                    "SW-PARTITION-GATE",
                     f"Partition {view.name} has DenyQos with {', '.join(denied)}",
                     "their jobs do not start there",
                     Mend(Place.SLURM_CONF, f"{line} DenyQos={kept}".removesuffix(" DenyQos=")),
@@ -302,7 +302,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
     enforced = _lacking(_ENFORCED, config.get("AccountingStorageEnforce", ""))
     if enforced:
         yield error(
-            "SW-CONF-ENFORCE",
+            "SW-CONF-LIMITS",
             f"AccountingStorageEnforce lacks {', '.join(enforced)}",
             "no limit is enforced",
             Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageEnforce", enforced)),
@@ -310,7 +310,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
     counted = _lacking(_counted(costs), config.get("AccountingStorageTRES", ""))
     if counted:
         yield error(
-            "SW-CONF-TRES",
+            "SW-CONF-LIMITS",
             f"AccountingStorageTRES lacks {', '.join(counted)}",
             "such GPUs are not charged",
             Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageTRES", counted)),
@@ -333,7 +333,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
     if "MAX_TRES" in (flags := config.get("PriorityFlags", "")):
         kept = ",".join(flag for flag in flags.split(",") if flag != "MAX_TRES")
         yield error(
-            "SW-CONF-MAX-TRES",
+            "SW-CONF-LIMITS",
             "PriorityFlags has MAX_TRES",
             "a job is billed for one of its GPU types only",
             Mend(Place.SLURM_CONF, f"PriorityFlags={kept}"),
@@ -373,7 +373,7 @@ def _weight_findings(
     scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
     if len(scales) == 1 and (scale := scales.pop()) not in {0, 1}:
         yield error(
-            "SW-PARTITION-BILLING",
+            "SW-CONF-LIMITS",
             f"{where} are those of billing_per_slice = {billing.per_slice * scale}, and [cluster] "
             f"of slicewise.toml says {billing.per_slice}",
             f"a job counts {scale} times what it should",
@@ -385,14 +385,14 @@ def _weight_findings(
         for tres, due in expected.items():
             if weights.get(tres) != due:
                 yield error(
-                    "SW-PARTITION-BILLING",
+                    "SW-CONF-LIMITS",
                     f"{where}: {tres} is {_number(weights.get(tres))}, not {due}",
                     "",
                     mend,
                 )
     for tres, weight in _others(weights, expected):
         yield error(
-            "SW-PARTITION-BILLING",
+            "SW-CONF-LIMITS",
             f"{where}: {tres} is {_number(weight)}, not 0",
             "billing counts more than GPUs",
             mend,

@@ -264,7 +264,7 @@ class ClusterState:
         service unless the quota check has a note of its own. ``after`` is the number of the last
         request for these slots that the view showed on which the launcher decided this one. Raises
         InvalidInputError (SW-SERVICE-UNKNOWN,
-        SW-SERVICE-OVERTAKEN if another request was taken since), and UnreachableError
+        SW-SERVICE-CHANGED if another request was taken since), and UnreachableError
         (SW-SLURM-DOWN, SW-DAEMON-STANDBY).
         """
         self.hear()
@@ -346,13 +346,13 @@ class ClusterState:
             self.acted.set()
 
     async def retire(self, array_job_id: int) -> None:
-        """Cancel an array that is no longer needed, else InvalidInputError (SW-SERVICE-NEEDED)."""
+        """Cancel an array that is no longer needed, else InvalidInputError (SW-SERVICE-CHANGED)."""
         async with self._lock:
             check_may_retire(self.service(array_job_id), self.view.services)
             await self._cancel(array_job_id)
 
     async def delete(self, array_job_id: int) -> None:
-        """Cancel a service's array; InvalidInputError (SW-SERVICE-MODE) in any mode but enforce."""
+        """Cancel a service's array; InvalidInputError (SW-MODE) in any mode but enforce."""
         async with self._lock:
             self.service(array_job_id)
             await self._cancel(array_job_id)
@@ -361,7 +361,7 @@ class ClusterState:
         self._require_complete_view()
         if self.mode != "enforce":
             raise InvalidInputError(
-                "SW-SERVICE-MODE",
+                "SW-MODE",
                 f"{self._idle_note()}.",
                 f"The service's owner can: scancel {array_job_id}",
             )
@@ -395,7 +395,7 @@ class ClusterState:
         """
         if after != self.asked.get(array_job_id):
             raise InvalidInputError(
-                "SW-SERVICE-OVERTAKEN",
+                "SW-SERVICE-CHANGED",
                 f"Another request for slots of job {array_job_id} was carried out since this one"
                 " was decided.",
                 "The launcher decides again at its next turn.",

@@ -33,7 +33,8 @@ class NodeRecords:
 def node_records(settings: Settings, ledger: "Ledger") -> NodeRecords:
     """Read the surveys and both files.
 
-    Raises InvalidInputError (SW-RECUT-CONF) if a file can't be read, and what the ledger raises.
+    Raises InvalidInputError (SW-REPARTITION-CONF) if a file can't be read, and what the ledger
+    raises.
     """
     return NodeRecords(
         surveys=ledger.repartitions.inventories(),
@@ -47,7 +48,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-RECUT-CONF",
+            "SW-REPARTITION-CONF",
             f"{path} can't be read: {error}.",
             "Set slurm_conf and gres_conf of [repartition] in slicewise.toml to where they are.",
         ) from None

@@ -23,7 +23,7 @@ class Headers(Protocol):
 
 
 class Proxy:
-    """The site's proxies. Raises SlicewiseError (SW-WEB-LISTEN) if their secret can't be read."""
+    """The site's proxies. Raises SlicewiseError (SW-SETTINGS) if their secret can't be read."""
 
     def __init__(self, settings: WebSettings) -> None:
         self._header = settings.proxy_header
@@ -65,18 +65,18 @@ class Proxy:
 
 
 def secret_in(path: Path, setting: str) -> bytes:
-    """The secret in a file. Raises SlicewiseError (SW-WEB-LISTEN) without one."""
+    """The secret in a file. Raises SlicewiseError (SW-SETTINGS) without one."""
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
         raise SlicewiseError(
-            "SW-WEB-LISTEN",
+            "SW-SETTINGS",
             f"{setting}: {path}: {error.strerror}.",
             "The web server's user must be able to read it.",
         ) from None
     if len(secret) < _SHORTEST:
         raise SlicewiseError(
-            "SW-WEB-LISTEN",
+            "SW-SETTINGS",
             f"{setting}: {path} has {len(secret)} bytes, and needs {_SHORTEST} at least.",
             f"Make one: openssl rand -hex 32 > {path}",
         )

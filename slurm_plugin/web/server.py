@@ -143,12 +143,12 @@ class WebServer:
         self._server = HttpServer(Guests(PLACES), self._reply, LIMITS, lambda _: _NO_QUESTION)
 
     async def start(self) -> None:
-        """Listen; SlicewiseError (SW-WEB-LISTEN) if that is impossible."""
+        """Listen; SlicewiseError (SW-SETTINGS) if that is impossible."""
         try:
             await self._server.start_tcp(*host_and_port(self._settings.listen), self._seal())
         except OSError as error:
             raise SlicewiseError(
-                "SW-WEB-LISTEN",
+                "SW-SETTINGS",
                 f"web.listen: {self._settings.listen}: {error.strerror or error}.",
                 "Name an address of this host and a free port, and files that the server can read.",
             ) from None
@@ -601,8 +601,8 @@ def _status(error: SlicewiseError) -> HTTPStatus:
 _STATUS = {
     **dict.fromkeys(
         (
-            *("SW-BUSY", "SW-DAEMON-STANDBY", "SW-SLURM-DOWN", "SW-DATABASE-DOWN"),
-            *("SW-DATABASE-LOGIN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
+            *("SW-BUSY", "SW-DAEMON-STANDBY", "SW-SLURM-DOWN"),
+            *("SW-DATABASE-DOWN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
@@ -620,7 +620,7 @@ Answers = Mapping[str, Answer | Refusal]
 
 
 def _no_page() -> InvalidInputError:
-    return InvalidInputError("SW-PAGE-UNKNOWN", "There is no such page.", "Begin at /")
+    return InvalidInputError("SW-NAME-UNKNOWN", "There is no such page.", "Begin at /")
 
 
 def _json_target(target: str) -> str:

@@ -173,11 +173,11 @@ def test_a_dump_that_is_not_whole_is_refused(dumped: Path, database: str):
     dumped.write_bytes(whole[: len(whole) // 2])
     size, sha256 = backups._fingerprint(dumped)
     change(record, size=size, sha256=sha256)
-    assert "pg_restore" in refused("SW-BACKUP-FAILED", "check-backup", str(dumped))
+    assert "pg_restore" in refused("SW-DATABASE-FAILED", "check-backup", str(dumped))
     record.write_text("{}")
-    refused("SW-BACKUP-RECORD", "check-backup", str(dumped))
+    refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
     record.unlink()
-    assert "ledger.dump.json" in refused("SW-BACKUP-RECORD", "check-backup", str(dumped))
+    assert "ledger.dump.json" in refused("SW-BACKUP-BROKEN", "check-backup", str(dumped))
     # Of a ledger that was written to around its triggers.
     with psycopg.connect(database) as connection:
         connection.execute("SET session_replication_role = replica")
@@ -196,13 +196,13 @@ def test_a_dump_that_fails_leaves_the_last_one(
     execute(database, f"GRANT SELECT ON ALL TABLES IN SCHEMA slicewise TO {role}")
     owner, _, place = database.partition("://")[2].partition("@")
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", f"postgresql://{role}:geheim@{place}")
-    said = refused("SW-BACKUP-FAILED", "backup", str(dumped))
+    said = refused("SW-DATABASE-FAILED", "backup", str(dumped))
     assert "permission denied" in said
     assert "geheim" not in said
     assert owner not in said
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", database)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert "pg_dump" in refused("SW-BACKUP-PROGRAM", "backup", str(dumped))
+    assert "pg_dump" in refused("SW-PROGRAM", "backup", str(dumped))
     assert {path: path.read_bytes() for path in dumped.parent.iterdir()} == before
 
 

@@ -229,10 +229,10 @@ def test_a_plain_job_gets_qos_priority_and_tag(daemon: Daemon) -> None:
 REFUSED = [
     # user, arguments, what the terminal must show
     ("carol", ("--gres=gpu:1g.10gb:1",), ["SW-QUOTA-NONE", "tenant-quota set guest"]),
-    ("alice", ("--gres=gpu:1",), ["SW-GRES-TYPE", "gpu:TYPE:1", "3g.40gb (3.5)"]),
-    ("alice", ("--gpus=2",), ["SW-GRES-TYPE"]),
+    ("alice", ("--gres=gpu:1",), ["SW-GRES", "gpu:TYPE:1", "3g.40gb (3.5)"]),
+    ("alice", ("--gpus=2",), ["SW-GRES"]),
     ("alice", ("--gpus=+1",), ["SW-GRES", "gpu:TYPE:COUNT"]),
-    ("alice", ("--ntasks=2", "--ntasks-per-gpu=1"), ["SW-GRES-TYPE"]),
+    ("alice", ("--ntasks=2", "--ntasks-per-gpu=1"), ["SW-GRES"]),
     ("alice", ("--ntasks=1", "--gpus-per-task=1g.99gb:1"), ["SW-PROFILE-UNKNOWN", "1g.10gb"]),
     ("alice", ("--gres=gpu:3g.40gb:1",), ["SW-QUOTA-EXCEEDED", "3.5", "is 3"]),
 ]
@@ -247,7 +247,7 @@ def test_refused(daemon: Daemon, user: str, options: tuple[str, ...], words: lis
 
 
 def test_a_wrong_service_is_refused(daemon: Daemon) -> None:
-    for change, code in (("-3", "SW-SERVICE-ARRAY"), ("-3%2", "SW-SERVICE-ARRAY")):
+    for change, code in (("-3", "SW-SERVICE"), ("-3%2", "SW-SERVICE")):
         script = SCRIPT.replace("--array=0-3", f"--array=1{change}")
         assert code in daemon.sbatch("alice", script=script)[1]
     script = SCRIPT.replace("model_repository=/models", "model_repository=/m;id")
@@ -263,11 +263,11 @@ def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
     def retire(generation: int) -> str | None:
         return daemon.ask("slicewise", op="retire", array_job_id=generation).get("code")
 
-    assert retire(array) == "SW-SERVICE-NEEDED"
+    assert retire(array) == "SW-SERVICE-CHANGED"
     code, text = daemon.sbatch("alice", script=SCRIPT)
     assert code == 0, text
     until_is(arrays, [array, int(text)])
-    assert retire(int(text)) == "SW-SERVICE-NEEDED"
+    assert retire(int(text)) == "SW-SERVICE-CHANGED"
     assert retire(array) is None
     until_is(arrays, [int(text)])
 

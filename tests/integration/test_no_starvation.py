@@ -188,7 +188,7 @@ def test_it_is_explained_beside_what_slurm_has(queue: Queue) -> None:
     assert found["priority"] == found["site_factor_in_slurm"] + of_slurm
     until(lambda: abs(_drift(queue.explain("root", str(second)))) <= 700)
     assert queue.explain("alice", str(first)) == "SW-FORBIDDEN"
-    assert queue.explain("bob", str(running)) == "SW-PRIORITY-NONE"
+    assert queue.explain("bob", str(running)) == "SW-NOTHING"
 
 
 def _drift(found: Any) -> int:

@@ -111,7 +111,7 @@ def test_a_partition_beside_gives_no_gpus(users: Users, options: tuple[str, ...]
     """Nobody is charged for what runs there, and no limit counts it."""
     outcome = users.submit("alice", "sbatch", "--partition=cpu", *options, script=LASTING)
     assert (outcome.status, list(outcome.jobs)) == (1, [])
-    assert "SW-BESIDE" in outcome.text or "SW-EXCLUSIVE" in outcome.text
+    assert "SW-JOB-OPTION" in outcome.text
 
 
 def test_a_job_beside_gets_none_later(users: Users) -> None:

@@ -156,7 +156,7 @@ def test_who_set_and_removed_a_window_is_kept(lending: Ledger) -> None:
     (record,) = lending.windows.history()
     assert (record.window, record.author) == (window, "olga")
     assert (record.ended_by, record.ended_why) == ("otto", "power is dear again")
-    with pytest.raises(InvalidInputError, match="SW-WINDOW-UNKNOWN"):
+    with pytest.raises(InvalidInputError, match="SW-NAME-UNKNOWN"):
         lending.windows.end(window.window_id, "otto", "")
 
 
@@ -168,7 +168,7 @@ def test_windows_of_another_cluster_are_not_there(lending: Ledger, database: str
             (),
             (),
         )
-        with pytest.raises(InvalidInputError, match="SW-WINDOW-UNKNOWN"):
+        with pytest.raises(InvalidInputError, match="SW-NAME-UNKNOWN"):
             other.windows.end(window.window_id, "otto", "")
 
 
@@ -177,11 +177,11 @@ def test_windows_of_another_cluster_are_not_there(lending: Ledger, database: str
     [
         (replace(NIGHT, tenant="nobody"), "SW-TENANT-UNKNOWN"),
         (replace(NIGHT, tenant=ALL), "SW-TENANT-UNKNOWN"),
-        (replace(NIGHT, amount_millislices=Millislices(-1)), "SW-QUOTA-RANGE"),
-        (replace(NIGHT, begin_min=1440), "SW-WINDOW-TIME"),
-        (replace(NIGHT, first_s=5, last_s=5), "SW-WINDOW-TIME"),
-        (replace(NIGHT, last_s=5), "SW-WINDOW-TIME"),
-        (replace(NIGHT, tenant="lab"), "SW-WINDOW-TREE"),
+        (replace(NIGHT, amount_millislices=Millislices(-1)), "SW-VALUE"),
+        (replace(NIGHT, begin_min=1440), "SW-VALUE"),
+        (replace(NIGHT, first_s=5, last_s=5), "SW-VALUE"),
+        (replace(NIGHT, last_s=5), "SW-VALUE"),
+        (replace(NIGHT, tenant="lab"), "SW-QUOTA-TREE"),
     ],
 )
 def test_a_wrong_window_writes_nothing(lending: Ledger, wrong: Window, code: str) -> None:
@@ -290,7 +290,7 @@ def test_runs_of_another_cluster_are_left_alone(ledger: Ledger, database: str) -
     run_id = ledger.rebalances.open("cron", "head1")
     with Ledger(database, "elsewhere") as other:
         other.rebalances.open("cron", "head1")
-        with pytest.raises(InvalidInputError, match="SW-REBALANCE-UNKNOWN"):
+        with pytest.raises(InvalidInputError, match="SW-NAME-UNKNOWN"):
             other.rebalances.find(run_id)
     assert ledger.rebalances.find(run_id).outcome == RunOutcome.RUNNING
     assert len(ledger.rebalances.history(9)) == 1

@@ -193,7 +193,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     (ended,) = json.loads(run.stdout)["recuts"]
     assert run.returncode == 1
     assert ended["state"] == "rolled back"
-    assert "SW-MIG-CUT" in ended["error"]
+    assert "SW-DRIVER" in ended["error"]
     assert (cluster.gres(), conf_files(cluster)) == (before, files)
     assert cluster.reservations() == "No reservations in the system"
     again = [one["gpu"] for one in cluster.repartition("plan")["plan"]]

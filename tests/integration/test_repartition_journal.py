@@ -91,7 +91,7 @@ def test_history_is_the_newest_first_and_of_this_cluster(ledger: Ledger, databas
     assert [one.repartition_id for one in ledger.repartitions.history(2, ids[1])] == [ids[0]]
     with Ledger(database, "another") as other:
         assert other.repartitions.history(10) == ()
-        with pytest.raises(InvalidInputError, match="SW-RECUT-UNKNOWN"):
+        with pytest.raises(InvalidInputError, match="SW-NAME-UNKNOWN"):
             other.repartitions.find(ids[0])
 
 

@@ -288,7 +288,7 @@ async def test_failures_carry_the_words_of_slurm(slurm: CommandSlurm) -> None:
         await slurm.hold(Tasks(4_000_000, frozenset({1})))
     with pytest.raises(OutsideError, match=r"Invalid job id.*\[SW-SLURM-FAILED\]"):
         await slurm.release(Tasks(4_000_000, frozenset({1})))
-    with pytest.raises(OutsideError, match=r"(?s)invalid partition.*\[SW-SBATCH\]"):
+    with pytest.raises(OutsideError, match=r"(?s)invalid partition.*\[SW-SLURM-FAILED\]"):
         submit("#!/bin/bash\n#SBATCH --partition=nowhere\n")
 
 

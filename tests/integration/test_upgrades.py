@@ -24,7 +24,7 @@ def test_up_down_and_up_again_on_data(ledger: Ledger, database: str):
     assert schema_revisions.downgrade(database, schema_revisions.BASE) == ("0001", "base")
     with pytest.raises(InvalidInputError, match="SW-DATABASE-OLD"):
         ledger.require_current()
-    with pytest.raises(InvalidInputError, match="SW-REVISION"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         schema_revisions.downgrade(database, "0001")
     assert schema_revisions.upgrade(database) == ("base", "0001")
     ledger.require_current()
@@ -71,7 +71,7 @@ def test_an_older_program_uses_the_database_of_a_next_version_that_serves_it(
     ledger.require_current()
     ledger.charges.post([reserve(a_run())])
     for change in (schema_revisions.upgrade, lambda url: schema_revisions.downgrade(url, "0001")):
-        with pytest.raises(InvalidInputError, match=r"SW-DATABASE-NEW|SW-REVISION"):
+        with pytest.raises(InvalidInputError, match=r"SW-DATABASE-NEW|SW-VALUE"):
             change(database)
     assert schema_revisions.current_of(database) == next_version
     execute(database, "DELETE FROM slicewise.served_revisions")

@@ -318,7 +318,7 @@ def test_nobody_blocks_nodes_without_being_charged(
         for options in BLOCKING:
             outcome = users.submit("alice", "sbatch", "--nodes=4", *options)
             assert (outcome.status, list(outcome.jobs)) == (1, []), options
-            assert re.search("SW-WITHOUT-GPU|SW-EXCLUSIVE", outcome.text)
+            assert re.search("SW-WITHOUT-GPU|SW-JOB-OPTION", outcome.text)
         (job,) = users.submit("bob", "sbatch", GPU).jobs
         until_is(lambda: users.job(job.job_id)["JobState"], "RUNNING")
     finally:

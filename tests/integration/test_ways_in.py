@@ -60,23 +60,23 @@ class Way:
 SOCKET = "--sockets-per-node=1 --gpus-per-socket="
 WAYS = (
     Way("--gres=gpu:1g.10gb:1", 1000),
-    Way("--gres=gpu:1", code="SW-GRES-TYPE"),
-    Way("--gres=gpu", code="SW-GRES-TYPE"),
+    Way("--gres=gpu:1", code="SW-GRES"),
+    Way("--gres=gpu", code="SW-GRES"),
     Way("--gres=gpu:auto", 1000, is_slurms=True),
     Way("--gres=gpu:auto:2", 2000, is_slurms=True),
     Way("--gpus=1g.10gb:1", 1000),
-    Way("--gpus=2", code="SW-GRES-TYPE"),
+    Way("--gpus=2", code="SW-GRES"),
     Way("--gpus=auto:2", 2000, is_slurms=True),
     Way("--gpus-per-node=1g.10gb:1 --nodes=2", 2000),
-    Way("--gpus-per-node=2", code="SW-GRES-TYPE"),
+    Way("--gpus-per-node=2", code="SW-GRES"),
     Way("--gpus-per-node=auto:1 --nodes=2", 2000, is_slurms=True),
     Way("--ntasks=2 --gpus-per-task=1g.10gb:1", 2000),
-    Way("--ntasks=2 --gpus-per-task=1", code="SW-GRES-TYPE"),
+    Way("--ntasks=2 --gpus-per-task=1", code="SW-GRES"),
     Way("--ntasks=2 --gpus-per-task=auto:1", 2000, is_slurms=True),
     Way(f"{SOCKET}1g.10gb:1", 1000),
-    Way(f"{SOCKET}1", code="SW-GRES-TYPE"),
+    Way(f"{SOCKET}1", code="SW-GRES"),
     Way(f"{SOCKET}auto:1", 1000, is_slurms=True),
-    Way("--ntasks=2 --ntasks-per-gpu=1", code="SW-GRES-TYPE"),
+    Way("--ntasks=2 --ntasks-per-gpu=1", code="SW-GRES"),
     Way("--gpus=1g.10gb:2 --ntasks-per-gpu=1", 2000),
     Way("--gres=gpu:1g.10gb:1,gpu:1g.18gb:1", 2000),
     Way("--gres=gpu:1g.10gb:2,gpu:1g.10gb:3", 3000),
@@ -91,28 +91,28 @@ WAYS = (
     Way("--array=0-3 --gres=gpu:1g.10gb:1", 1000),
     Way("--array=0-3%2 --gpus=1g.10gb:1", 1000),
     Way("--gres=gpu:1g.10gb:1 : --gres=gpu:1g.18gb:2", jobs=2, cost=1500),
-    Way("--gres=gpu:1g.10gb:1 : --gpus=1", code="SW-GRES-TYPE"),
+    Way("--gres=gpu:1g.10gb:1 : --gpus=1", code="SW-GRES"),
     Way("--ntasks=2", code="SW-WITHOUT-GPU"),
     Way("--gres=none", code="SW-WITHOUT-GPU"),
     Way("--gres=gpu:1g.10gb:0", code="SW-WITHOUT-GPU"),
-    Way("--nodes=4 --exclusive=user", code="SW-EXCLUSIVE"),
-    Way("--exclusive=user --gres=gpu:1g.10gb:1", code="SW-EXCLUSIVE"),
-    Way("--nodes=4 --exclusive=mcs", code="SW-EXCLUSIVE"),
+    Way("--nodes=4 --exclusive=user", code="SW-JOB-OPTION"),
+    Way("--exclusive=user --gres=gpu:1g.10gb:1", code="SW-JOB-OPTION"),
+    Way("--nodes=4 --exclusive=mcs", code="SW-JOB-OPTION"),
     Way("--nodes=4 --ntasks-per-node=16", code="SW-WITHOUT-GPU"),
     Way("--nodes=4 --spread-job --mem=0", code="SW-WITHOUT-GPU"),
     Way("--nodelist=gpu[01-04]", code="SW-WITHOUT-GPU"),
     Way("--ntasks=64 --overcommit --nodes=4", code="SW-WITHOUT-GPU"),
     Way("--nodes=4 --core-spec=15", code="SW-WITHOUT-GPU"),
     Way("--nodes=2", code="SW-WITHOUT-GPU", command="salloc"),
-    Way("--nodes=2 --exclusive=user", code="SW-EXCLUSIVE", command="srun"),
+    Way("--nodes=2 --exclusive=user", code="SW-JOB-OPTION", command="srun"),
     Way("--gres=gpu:1g.10gb:1 : --ntasks=2", code="SW-WITHOUT-GPU"),
     Way("--gres=gpu:0", code="SW-WITHOUT-GPU"),
     Way("--gres=gpu:0 --ntasks=2 --ntasks-per-gpu=1", code="SW-WITHOUT-GPU"),
-    Way("--gres=gpu:1g.10gb:1 --nodes=0-4", code="SW-NO-NODE"),
+    Way("--gres=gpu:1g.10gb:1 --nodes=0-4", code="SW-JOB-OPTION"),
     Way("--gres=gpu:1g.10gb:1", 1000, command="salloc"),
-    Way("--gpus=1", code="SW-GRES-TYPE", command="salloc"),
+    Way("--gpus=1", code="SW-GRES", command="salloc"),
     Way("--gres=gpu:1g.10gb:1", 1000, command="srun"),
-    Way("--gpus-per-node=1", code="SW-GRES-TYPE", command="srun"),
+    Way("--gpus-per-node=1", code="SW-GRES", command="srun"),
 )
 
 
@@ -210,7 +210,7 @@ def test_observe_report_says_what_was_decided_in_each_mode(users: Users, mode: s
     def refused() -> int:
         rows = report()["refusals"]
         user = users.sandbox.state.users["alice"].name
-        wanted = ("SW-GRES-TYPE", "vision", user)
+        wanted = ("SW-GRES", "vision", user)
         found = [one for one in rows if (one["code"], one["tenant"], one["user"]) == wanted]
         return sum(one["submissions"] for one in found)
 
@@ -219,6 +219,6 @@ def test_observe_report_says_what_was_decided_in_each_mode(users: Users, mode: s
     until(lambda: refused() > before)
     found = report()
     assert found["modes"][mode] > 0
-    assert any("SW-GRES-TYPE" in hint for hint in found["hints"])
+    assert any("SW-GRES" in hint for hint in found["hints"])
     if mode != "enforce":
         until(lambda: any(one["guaranteed_millislice_s"] for one in report()["tenants"]))

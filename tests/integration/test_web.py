@@ -371,7 +371,7 @@ def assert_inert_in_a_terminal(site: Site) -> None:
     explained, whole = said("carol", "why", red), said("root", "overview")
     for text in (refused, check, none, explained, whole, said("root", "why", escape)):
         assert "\x1b" not in text
-    assert "SW-TENANT-NAME" in refused
+    assert "SW-VALUE" in refused
     assert f"{red} is no tenant" in explained
     assert all(red in text and "\ufffd[31m" in text for text in (check, none, whole))
 

@@ -87,7 +87,7 @@ def test_no_job_keeps_a_node_for_one_user(
     job_desc = asked | {"shared": shared, "min_nodes": 4}
     for _ in range(2):
         result = run_case(path, job_desc=job_desc, configure={"without_gpu": rule})
-        assert (result["code"], "SW-EXCLUSIVE" in result["told"]) == (DENIED, True)
+        assert (result["code"], "SW-JOB-OPTION" in result["told"]) == (DENIED, True)
         listening(ADMIT)
 
 
@@ -111,7 +111,7 @@ def test_no_job_has_gpus_on_no_node(
     for rule in ("refuse", "allow"):
         rules = ONLY_GPU | {"without_gpu": rule}
         result = run_case(path, job_desc=job | {"min_nodes": 0}, configure=rules)
-        assert (result["code"], "SW-NO-NODE" in result["told"]) == (DENIED, True)
+        assert (result["code"], "SW-JOB-OPTION" in result["told"]) == (DENIED, True)
         for nodes in (1, UNSET):
             result = run_case(path, job_desc=job | {"min_nodes": nodes}, configure=rules)
             assert result["code"] == SUCCESS
@@ -257,8 +257,8 @@ SERVICES: list[tuple[dict[str, Any], str]] = [
     # a service's array, the code that it is refused by
     (REPLICA, ""),
     (REPLICA | TYPED, ""),
-    (REPLICA | {"shared": USER}, "SW-EXCLUSIVE"),
-    (REPLICA | TYPED | {"shared": MCS}, "SW-EXCLUSIVE"),
+    (REPLICA | {"shared": USER}, "SW-JOB-OPTION"),
+    (REPLICA | TYPED | {"shared": MCS}, "SW-JOB-OPTION"),
     (REPLICA | {"cpus_per_task": 2, "min_mem_per_node": 2000}, ""),
     (REPLICA | {"cpus_per_task": 3}, "SW-SHARE"),
     (REPLICA | TYPED | {"cpus_per_task": 3}, "SW-SHARE"),
@@ -394,16 +394,16 @@ def test_a_refusal_beside_names_the_partitions_that_give_gpus(path: Path) -> Non
 @pytest.mark.parametrize(
     ("asked", "code"),
     [
-        (TYPED, "SW-BESIDE"),
-        ({"gres": "gpu:1"}, "SW-BESIDE"),
-        ({"tres_per_job": "gres/gpu:auto:1"}, "SW-BESIDE"),
-        ({"tres_per_task": "gres:shard:1"}, "SW-BESIDE"),
-        ({"ntasks_per_tres": 1}, "SW-BESIDE"),
-        ({"shared": 0}, "SW-BESIDE"),
-        ({"shared": USER}, "SW-EXCLUSIVE"),
-        ({"script": "#!/bin/sh\n#SLICEWISE need=4GiB\n"}, "SW-BESIDE"),
-        (TYPED | {"partition": "gpu,cpu"}, "SW-BESIDE"),
-        (TYPED | {"partition": "all,gpu"}, "SW-BESIDE"),
+        (TYPED, "SW-JOB-OPTION"),
+        ({"gres": "gpu:1"}, "SW-JOB-OPTION"),
+        ({"tres_per_job": "gres/gpu:auto:1"}, "SW-JOB-OPTION"),
+        ({"tres_per_task": "gres:shard:1"}, "SW-JOB-OPTION"),
+        ({"ntasks_per_tres": 1}, "SW-JOB-OPTION"),
+        ({"shared": 0}, "SW-JOB-OPTION"),
+        ({"shared": USER}, "SW-JOB-OPTION"),
+        ({"script": "#!/bin/sh\n#SLICEWISE need=4GiB\n"}, "SW-JOB-OPTION"),
+        (TYPED | {"partition": "gpu,cpu"}, "SW-JOB-OPTION"),
+        (TYPED | {"partition": "all,gpu"}, "SW-JOB-OPTION"),
         (TYPED | {"partition": "login"}, ""),
         ({}, ""),
         ({"num_tasks": 16}, ""),

@@ -667,7 +667,7 @@ def test_a_text_too_long_to_be_read_is_refused(path: Path, listening: Any, field
     result = run_case(path, job_desc=job, configure=ONLY_GPU)
     assert result["code"] == DENIED
     assert f"The job's {field} has more than 1024 bytes." in result["told"]
-    assert "SW-TEXT-LENGTH" in result["told"]
+    assert "SW-JOB-OPTION" in result["told"]
     observed = run_case(path, job_desc=job, configure=ONLY_GPU | {"mode": "observe"})
     assert (observed["code"], observed["told"]) == (SUCCESS, "")
     assert daemon.questions == []

@@ -357,7 +357,7 @@ async def test_hostile_messages_are_answered_and_nothing_wrong_is_admitted(
     # The messages reach every kind of answer, else they would show nothing.
     few = MESSAGES // 100
     assert min(outcomes[kind] for kind in ("admit", "pass", "SW-WIRE", "SW-QUOTA-EXCEEDED")) > few
-    assert {"SW-GRES", "SW-GRES-TYPE", "SW-PROFILE-UNKNOWN", "SW-DIRECTIVE"} <= set(outcomes)
+    assert {"SW-GRES", "SW-PROFILE-UNKNOWN", "SW-DIRECTIVE"} <= set(outcomes)
     assert serving.process.restarts == 0
 
 

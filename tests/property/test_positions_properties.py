@@ -60,7 +60,7 @@ def test_held_devices_stay_if_slurm_has_any_order_for_it(
         for order in orders(len(before), Counter(one.gres_type for one in after))
     )
     if not possible:
-        with pytest.raises(InvalidInputError, match="SW-RECUT-ORDER"):
+        with pytest.raises(InvalidInputError, match="SW-REPARTITION-HELD"):
             positions(before, after, held)
         return
     found = positions(before, after, held)

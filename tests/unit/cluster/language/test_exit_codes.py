@@ -54,8 +54,6 @@ def test_every_exit_code_has_a_meaning():
         ("SW-QUOTA-EXCEEDED", 5),
         ("SW-DAEMON-DOWN", 6),
         ("SW-TIMEOUT", 7),
-        ("SW-SERVICE-WAIT", 7),
-        ("SW-COMPILE-WAIT", 7),
         ("SW-SERVICE-FAILING", 1),
         ("SW-TENANT-IMPORT", 8),
         ("SW-BUSY", 75),

@@ -64,13 +64,13 @@ def test_a_link_still_leads_to_the_file(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
     file = tmp_path / "notes.json"
     file.write_text(text)
-    with pytest.raises(InvalidInputError, match=r"notes\.json.*SW-PROFILE-FILE"):
+    with pytest.raises(InvalidInputError, match=r"notes\.json.*SW-INPUT-FILE"):
         update_measurements(file, [row()])
     assert file.read_text() == text
 
 
 def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="SW-PROFILE-FILE"):
+    with pytest.raises(InvalidInputError, match="SW-INPUT-FILE"):
         update_measurements(tmp_path / "none" / "bert.json", [row()])
 
 
@@ -93,5 +93,5 @@ def test_parvagpu_s_table(tmp_path: Path) -> None:
 def test_a_line_that_is_no_measurement_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "bert.csv"
     file.write_text(f"{HEAD}1,1,1,1,1\n{line}\n")
-    with pytest.raises(InvalidInputError, match=r"bert\.csv: line 3.*SW-PROFILE-FILE"):
+    with pytest.raises(InvalidInputError, match=r"bert\.csv: line 3.*SW-INPUT-FILE"):
         read_measurements(file)

@@ -30,7 +30,7 @@ def test_slices_are_read_exactly(text: str, millislices: int) -> None:
     ],
 )
 def test_other_text_is_refused_with_its_key(text: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"nominal: .*0 to 1000000.*3\.5.*\[SW-UNITS\]"):
+    with pytest.raises(InvalidInputError, match=r"nominal: .*0 to 1000000.*3\.5.*\[SW-VALUE\]"):
         millislices_from_text(text, "nominal")
 
 

@@ -131,7 +131,7 @@ def test_what_is_not_answered_is_unknown(node: EmulatedAmdDriver) -> None:
 
 def test_without_a_right_it_says_so(node: EmulatedAmdDriver) -> None:
     node.fail("amdsmi_get_gpu_asic_info", NO_PERMISSION)
-    with pytest.raises(OutsideError, match=r"NO_PERM.*Run it as root.*SW-AMDSMI"):
+    with pytest.raises(OutsideError, match=r"NO_PERM.*Run it as root.*SW-DRIVER"):
         inventory(node)
 
 
@@ -140,18 +140,18 @@ def test_a_gpu_is_never_cut(node: EmulatedAmdDriver) -> None:
     state = (node.host_root.parent / "state").read_text()
     with pytest.raises(OutsideError, match=r"one mode for all of it.*not touched") as refused:
         cut(uuid, "spx.nps1@0", "cpx.nps1@0,cpx.nps1@1", node.host_root)
-    assert refused.value.refusal.code == "SW-MIG-GPU"
-    with pytest.raises(OutsideError, match=r"one mode for all of it.*SW-MIG-GPU"):
+    assert refused.value.refusal.code == "SW-NODE-GPU"
+    with pytest.raises(OutsideError, match=r"one mode for all of it.*SW-NODE-GPU"):
         amd_smi.change(uuid, [0], [Placement("cpx.nps1", 0, 1)], node.host_root)
     assert (node.host_root.parent / "state").read_text() == state
 
 
 def test_a_driver_that_is_not_loaded_is_none(node: EmulatedAmdDriver) -> None:
     node.fail("amdsmi_init", NOT_LOADED)
-    with pytest.raises(UnreachableError, match="SW-AMDSMI-MISSING"), amd_smi.opened():
+    with pytest.raises(UnreachableError, match="SW-DRIVER-MISSING"), amd_smi.opened():
         pass
     # The first vendor's words are said where none answers.
-    with pytest.raises(UnreachableError, match="SW-NVML-MISSING"):
+    with pytest.raises(UnreachableError, match="SW-DRIVER-MISSING"):
         inventory(node)
 
 
@@ -165,7 +165,7 @@ def test_a_host_without_amd_s_gpus_needs_no_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "ROOT", tmp_path)
-    with pytest.raises(UnreachableError, match="SW-NVML-MISSING"):
+    with pytest.raises(UnreachableError, match="SW-DRIVER-MISSING"):
         read_inventory(tmp_path)
 
 
@@ -180,7 +180,7 @@ def test_a_host_with_them_says_what_to_install(
     said = r"No NVIDIA driver.*its AMD GPU can't be read.*/opt/rocm/share/amd_smi.*Else run it on"
     with pytest.raises(UnreachableError, match=said) as refused:
         read_inventory(tmp_path)
-    assert refused.value.refusal.code == "SW-AMDSMI-MISSING"
+    assert refused.value.refusal.code == "SW-DRIVER-MISSING"
 
 
 def test_another_process_sees_the_driver_and_without_a_library_nothing_is_printed(
@@ -196,4 +196,4 @@ def test_another_process_sees_the_driver_and_without_a_library_nothing_is_printe
     assert seen.stdout == "2\n"
     blind = subprocess.run(argv, env=plain, capture_output=True, text=True, check=False)
     assert blind.stdout == ""
-    assert "SW-NVML-MISSING" in blind.stderr
+    assert "SW-DRIVER-MISSING" in blind.stderr

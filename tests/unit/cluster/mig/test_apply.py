@@ -94,7 +94,7 @@ def test_a_call_that_fails_leaves_it_as_it_was(
     node: EmulatedDriver, function: str, call: int
 ) -> None:
     node.fail(function, call, nv.NVML_ERROR_UNKNOWN)
-    with pytest.raises(OutsideError, match=r"it is cut as before.*\[SW-MIG-CUT\]"):
+    with pytest.raises(OutsideError, match=r"it is cut as before.*\[SW-DRIVER\]"):
         to_mixed(node)
     assert layout(node) == ONES
     assert {len(one.computes) for one in gpu(node).instances} == {1}
@@ -104,7 +104,7 @@ def test_going_back_may_fail_too_and_says_so(node: EmulatedDriver) -> None:
     name = "nvmlDeviceCreateGpuInstanceWithPlacement"
     node.fail(name, 1, nv.NVML_ERROR_UNKNOWN)
     node.fail(name, 2, nv.NVML_ERROR_UNKNOWN)
-    with pytest.raises(OutsideError, match=r"going back failed.*neither layout.*\[SW-MIG-CUT\]"):
+    with pytest.raises(OutsideError, match=r"going back failed.*neither layout.*\[SW-DRIVER\]"):
         to_mixed(node)
     cut(gpu(node).uuid, MIXED, ONES, node.host_root)
     assert layout(node) == ONES
@@ -123,9 +123,9 @@ def test_what_a_process_holds_stops_it_before_anything_is_done(node: EmulatedDri
 
 def test_a_gpu_that_is_not_there_or_not_in_mig_mode_is_left_alone(node: EmulatedDriver) -> None:
     whole = read_inventory(node.host_root).gpus[1]
-    with pytest.raises(OutsideError, match=r"not in MIG mode.*\[SW-MIG-GPU\]"):
+    with pytest.raises(OutsideError, match=r"not in MIG mode.*\[SW-NODE-GPU\]"):
         cut(whole.uuid, "", "7g.80gb@0", node.host_root)
-    with pytest.raises(OutsideError, match=r"does not answer.*\[SW-MIG-GPU\]"):
+    with pytest.raises(OutsideError, match=r"does not answer.*\[SW-NODE-GPU\]"):
         cut("GPU-1", "", "7g.80gb@0", node.host_root)
 
 
@@ -137,5 +137,5 @@ def test_placements_are_read_as_they_are_written() -> None:
 
 @pytest.mark.parametrize("text", ["1g.10gb", "1g.10gb@7", "9g.1gb@0", "1g.10gb@0;3g.40gb@4", "x"])
 def test_other_placements_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="SW-MIG-PLACEMENTS"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         read_placements(text, board("A100-80GB"))

@@ -77,7 +77,7 @@ def test_where_none_answers_the_first_one_s_words_are_said(
 def test_a_driver_that_is_there_and_fails_hides_behind_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broken = OutsideError("SW-NVML", "It answered with an error.", "")
+    broken = OutsideError("SW-DRIVER", "It answered with an error.", "")
     use(monkeypatch, FakeDriver("1", broken), FakeDriver("2"))
     with pytest.raises(OutsideError, match="answered with an error"):
         driver.read_inventory()

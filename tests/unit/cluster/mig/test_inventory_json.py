@@ -103,7 +103,7 @@ def test_no_text_of_a_node_has_another_character_than_its_form(
         if path[0] == "lost" and end.isprintable():
             continue
         text = forged(said, lambda one, path=path: put(one, path, lambda was: was + end))
-        with pytest.raises(OutsideError, match="SW-INVENTORY") as caught:
+        with pytest.raises(OutsideError, match="SW-WIRE") as caught:
             inventory_of(text)
         assert caught.value.refusal.message.isprintable()
 
@@ -133,7 +133,7 @@ def test_no_text_of_a_node_has_another_character_than_its_form(
 def test_what_no_driver_says_is_refused(
     said: dict[str, Any], change: Callable[[dict[str, Any]], object]
 ) -> None:
-    with pytest.raises(OutsideError, match="SW-INVENTORY"):
+    with pytest.raises(OutsideError, match="SW-WIRE"):
         inventory_of(forged(said, change))
 
 
@@ -151,9 +151,9 @@ def test_a_board_of_endless_layouts_does_not_hang_the_planner(said: dict[str, An
 def test_its_size_and_its_depth_have_an_end(said: dict[str, Any]) -> None:
     with pytest.raises(OutsideError, match="more than"):
         inventory_of(json.dumps(said) + " " * MOST_BYTES)
-    with pytest.raises(OutsideError, match="SW-INVENTORY"):
+    with pytest.raises(OutsideError, match="SW-WIRE"):
         inventory_of('{"driver": ' + "[" * 100_000 + "]" * 100_000 + "}")
-    with pytest.raises(OutsideError, match="SW-INVENTORY"):
+    with pytest.raises(OutsideError, match="SW-WIRE"):
         inventory_of(
             forged(said, lambda one: one["gpus"][0].update(index=0)).replace(
                 '"index": 0', '"index": ' + "9" * 5000

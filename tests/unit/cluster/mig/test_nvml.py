@@ -101,7 +101,7 @@ def test_a_seven_slice_instance_and_the_double_memory_one_have_all_processors(
 
 def test_where_an_instance_lies_there_is_no_room(node: EmulatedDriver) -> None:
     create(node, TWO_G)
-    with pytest.raises(OutsideError, match="SW-MIG-NO-ROOM"):
+    with pytest.raises(OutsideError, match="SW-MIG-IN-USE"):
         create(node, Placement(THREE_G, 4, 4))
 
 
@@ -112,7 +112,7 @@ def test_where_an_instance_lies_there_is_no_room(node: EmulatedDriver) -> None:
 def test_what_the_driver_does_not_offer_is_refused(
     node: EmulatedDriver, placement: Placement
 ) -> None:
-    with pytest.raises(OutsideError, match="SW-MIG-PLACEMENT"):
+    with pytest.raises(OutsideError, match="SW-VALUE"):
         create(node, placement)
     assert gpus(node)[0].instances == ()
 
@@ -146,7 +146,7 @@ def test_a_board_that_is_not_cut_has_holders_of_its_own(node: EmulatedDriver) ->
 
 def test_an_instance_whose_device_fails_is_taken_back(node: EmulatedDriver) -> None:
     node.fail("nvmlGpuInstanceCreateComputeInstance", 1, pynvml.NVML_ERROR_UNKNOWN)
-    with pytest.raises(OutsideError, match="SW-NVML"):
+    with pytest.raises(OutsideError, match="SW-DRIVER"):
         create(node, TWO_G)
     assert gpus(node)[0].instances == ()
     create(node, TWO_G)
@@ -251,7 +251,7 @@ def test_a_host_without_a_driver_says_so(
     node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLICEWISE_NVML_DIR")
-    with pytest.raises(UnreachableError, match=r"Driver Not Loaded.*SW-NVML-MISSING"):
+    with pytest.raises(UnreachableError, match=r"Driver Not Loaded.*SW-DRIVER-MISSING"):
         read_inventory(node.host_root)
 
 

@@ -44,7 +44,7 @@ def test_of_none_or_several_none_is_chosen(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], said: str
 ):
     sees(monkeypatch, *names)
-    with pytest.raises(InvalidInputError, match="SW-TENANT-CHOICE") as caught:
+    with pytest.raises(InvalidInputError, match="SW-USAGE") as caught:
         own_tenant(None)
     assert said in str(caught.value)
 

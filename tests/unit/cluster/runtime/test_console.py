@@ -100,7 +100,7 @@ def test_where_there_is_no_terminal_a_fact_is_a_line(capsys: pytest.CaptureFixtu
 def test_what_others_wrote_moves_no_cursor(capsys: pytest.CaptureFixture[str]):
     """A job's directory is its user's to name, and `service logs` tells an operator of it."""
     evil = "/tmp/\x1b]0;title\x07\x1b[2J\x9b2J"
-    print_refusal(Refusal("SW-SERVICE-LOGS", f"No log in {evil}:\nnone", f"They are in {evil}."))
+    print_refusal(Refusal("SW-NOTHING", f"No log in {evil}:\nnone", f"They are in {evil}."))
     console().print(FittingTable((column("directory", [evil]),)))
     shown = "".join(capsys.readouterr())
     assert "/tmp/\ufffd]0;title\ufffd\ufffd[2J\ufffd2J" in shown

@@ -74,10 +74,10 @@ def test_a_url_says_which_database_it_is_and_hides_the_password(
 @pytest.mark.parametrize(
     ("said", "code"),
     [
-        ('FATAL:  password authentication failed for user "olga"', "SW-DATABASE-LOGIN"),
-        ('FATAL:  no pg_hba.conf entry for host "10.0.0.7", user "olga"', "SW-DATABASE-LOGIN"),
-        ('FATAL:  database "ledgre" does not exist', "SW-DATABASE-LOGIN"),
-        ('FATAL:  role "olga" is not permitted to log in', "SW-DATABASE-LOGIN"),
+        ('FATAL:  password authentication failed for user "olga"', "SW-DATABASE-DOWN"),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.7", user "olga"', "SW-DATABASE-DOWN"),
+        ('FATAL:  database "ledgre" does not exist', "SW-DATABASE-DOWN"),
+        ('FATAL:  role "olga" is not permitted to log in', "SW-DATABASE-DOWN"),
         ("FATAL:  the database system is starting up", "SW-DATABASE-DOWN"),
         ("FATAL:  sorry, too many clients already", "SW-DATABASE-DOWN"),
         ("Connection refused", "SW-DATABASE-DOWN"),

@@ -63,5 +63,5 @@ def test_specs_of_several_allocations_count_together():
     "text", ["", "# only a comment\n", "Account - 'a'\n", "Cluster - 'c'\nAccount: a\n", "{}"]
 )
 def test_what_is_no_dump_is_refused(text: str):
-    with pytest.raises(InvalidInputError, match="SW-ACCOUNT-DUMP"):
+    with pytest.raises(InvalidInputError, match="SW-INPUT-FILE"):
         parse_account_dump(text)

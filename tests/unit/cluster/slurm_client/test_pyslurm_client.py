@@ -225,5 +225,5 @@ def test_a_command_starts_no_process_for_pyslurm(
 
 async def test_what_is_demanded_must_be_there(place: Path, log: Log) -> None:
     let(place, "does not load")
-    with pytest.raises(SlicewiseError, match=r"ImportError: undefined.*\[SW-PYSLURM\]"):
+    with pytest.raises(SlicewiseError, match=r"ImportError: undefined.*\[SW-PROGRAM\]"):
         await chosen("pyslurm", log)

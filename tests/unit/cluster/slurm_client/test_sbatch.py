@@ -39,7 +39,7 @@ def test_a_refusal_keeps_every_line() -> None:
     )
     with pytest.raises(OutsideError) as caught:
         read_reply(1, "", complaint)
-    assert caught.value.refusal.code == "SW-SBATCH"
+    assert caught.value.refusal.code == "SW-SLURM-FAILED"
     assert caught.value.refusal.message.splitlines() == [
         "vision has no quota.",
         "Ask for one. [SW-QUOTA-NONE]",
@@ -50,7 +50,7 @@ def test_a_refusal_keeps_every_line() -> None:
 def test_no_words_and_no_id_are_failures_too() -> None:
     with pytest.raises(OutsideError, match="sbatch ended with 13"):
         read_reply(13, "", "")
-    with pytest.raises(OutsideError, match="SW-SBATCH"):
+    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
         read_reply(0, "Submitted\n", "")
 
 
@@ -63,8 +63,8 @@ def test_no_words_and_no_id_are_failures_too() -> None:
         (1, "sbatch: error: Unable to open file x\n", "Unable"),
         (
             1,
-            "sbatch: error: Not managed.\nsbatch: error: Go.\nsbatch: error: SW-BESIDE\nDenied\n",
-            "Not managed. Go. [SW-BESIDE]",
+            "sbatch: error: Not managed.\nsbatch: error: Go.\nsbatch: error: SW-SHARE\nDenied\n",
+            "Not managed. Go. [SW-SHARE]",
         ),
         (2, "", "sbatch ended with 2"),
     ],

@@ -86,7 +86,7 @@ def test_render_into_nowhere_names_the_key(directory: Path):
     directory.rmdir()
     with pytest.raises(SlicewiseError) as caught:
         invoke("render")
-    assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
+    assert caught.value.refusal.code == "SW-SETTINGS"
     assert caught.value.refusal.hint.endswith(f"install -d -m 711 -o slicewise {directory}")
 
 
@@ -175,7 +175,7 @@ def test_a_check_says_when_the_certificate_for_clients_ends(
     """HAProxy accepts one that has ended, and each client refuses it."""
     assert checked_in(0, monkeypatch) == ""
     assert checked_in(17, monkeypatch).startswith(f"The certificate in {for_clients} ends on 20")
-    ended = f"SW-GATEWAY-CONFIG The certificate in {for_clients} ended on 20"
+    ended = f"SW-CERTIFICATE The certificate in {for_clients} ended on 20"
     assert checked_in(31, monkeypatch).startswith(ended)
 
 
@@ -184,7 +184,7 @@ def test_a_check_says_when_the_gateways_own_certificate_ends(
 ):
     own = directory / "identity.pem"
     assert checked_in(3640, monkeypatch).startswith(f"The certificate in {own} ends on 20")
-    assert f"SW-GATEWAY-CONFIG The certificate in {own} ended" in checked_in(3651, monkeypatch)
+    assert f"SW-CERTIFICATE The certificate in {own} ended" in checked_in(3651, monkeypatch)
 
 
 def test_a_file_without_a_certificate_is_named(tmp_path: Path):

@@ -42,7 +42,7 @@ def test_every_schema_is_one_and_bears_the_version(command: str):
 def test_the_command_lists_them_and_knows_no_others():
     assert CliRunner().invoke(app, ["schema"]).stdout.split("\n") == [*sorted(OUTPUTS), ""]
     failed = CliRunner().invoke(app, ["schema", "sbatch"])
-    assert "SW-SCHEMA-UNKNOWN" in str(failed.exception)
+    assert "SW-NAME-UNKNOWN" in str(failed.exception)
 
 
 @pytest.mark.parametrize(

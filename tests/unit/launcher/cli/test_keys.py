@@ -78,7 +78,7 @@ class Daemon:
                 self.told.append((request.tenant,))
             case KeyRevokeRequest():
                 if request.key_id != LIVING.key_id:
-                    raise InvalidInputError("SW-KEY-UNKNOWN", "No.")
+                    raise InvalidInputError("SW-NAME-UNKNOWN", "No.")
                 self.told.append((request.key_id,))
         return DoneAnswer()
 

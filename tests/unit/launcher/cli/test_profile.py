@@ -74,7 +74,7 @@ class Cluster:
 
     def submit(self, script: str) -> Submitted:
         if any(f"gpu:{kind}:1" in script for kind in self.refuses):
-            raise OutsideError("SW-SBATCH", "No quota. SW-QUOTA-NONE")
+            raise OutsideError("SW-SLURM-FAILED", "No quota. SW-QUOTA-NONE")
         self.scripts.append(script)
         return Submitted(813 + len(self.scripts), ("on borrowed quota",))
 
@@ -209,10 +209,10 @@ def test_while_slurm_does_not_answer_nothing_has_ended(cluster: Cluster):
         (("--runtime", "pyxis"), "SW-SERVICE"),
         (("--model-repository", "a b;$(x)"), "SW-SERVICE"),
         (("--model-repository", "none"), "SW-SERVICE-MODEL"),
-        (("--data", "none.json"), "SW-PROFILE-DATA"),
-        (("--data", "slicewise.toml"), "SW-PROFILE-DATA"),
-        (("--output", "slicewise.toml"), "SW-PROFILE-FILE"),
-        (("--output", "none/m.json"), "SW-PROFILE-FILE"),
+        (("--data", "none.json"), "SW-INPUT-FILE"),
+        (("--data", "slicewise.toml"), "SW-INPUT-FILE"),
+        (("--output", "slicewise.toml"), "SW-INPUT-FILE"),
+        (("--output", "none/m.json"), "SW-INPUT-FILE"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_submitted(
@@ -323,7 +323,7 @@ def test_figures_of_other_prompts_need_a_file_of_their_own(cluster: Cluster):
     before = list(cluster.scripts)
     said = told(language(cluster, "--prompt-tokens", "9"))
     assert "other requests (512+100 tokens)" in said
-    assert "[SW-PROFILE-FILE]" in said
+    assert "[SW-INPUT-FILE]" in said
     assert cluster.scripts == before
     assert language(cluster, "--prompt-tokens", "9", "--output", "o.json").exit_code == 0
 
@@ -345,7 +345,7 @@ def test_figures_of_other_prompts_are_not_shown_together(cluster: Cluster):
     for words in (("--json",), ()):
         said = told(call("show", "tiny.profile.json", "o.json", *words))
         assert "different requests: 512+100, 9+100 tokens" in said
-        assert "[SW-PROFILE-FILE]" in said
+        assert "[SW-INPUT-FILE]" in said
     Path("o.json").write_text(other.replace('"tiny"', '"other"'))
     assert call("show", "tiny.profile.json", "o.json").exit_code == 0
 
@@ -418,7 +418,7 @@ def test_a_site_s_engine_may_say_that_its_models_are_not_measured(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ENGINES["llamacpp"], "options", ENGINE.options, raising=False)
-    assert "[SW-PROFILE-ENGINE]" in told(language(cluster))
+    assert "[SW-SERVICE]" in told(language(cluster))
     assert cluster.scripts == []
 
 
@@ -427,6 +427,6 @@ def test_a_model_of_an_engine_that_is_not_measured_is_refused(
 ):
     monkeypatch.delattr(OpenAIEngine, "usage")
     said = told(language(cluster))
-    assert "[SW-PROFILE-ENGINE]" in said
+    assert "[SW-SERVICE]" in said
     assert "a model of llama.cpp" in said
     assert cluster.scripts == []

@@ -193,10 +193,10 @@ def test_plan_names_what_the_model_needs_and_refuses_what_cannot_run(place, subm
     assert "model m: backend onnxruntime; 1 instance; version 1; files 1/model.onnx" in said
     (place / "models" / "m" / "config.pbtxt").write_text('backend: "pyton"')
     (place / "models" / "other").mkdir()
-    assert refusal("plan", "chat.toml") == "SW-SERVICE-CONFIG"
-    assert refusal("apply", "chat.toml") == "SW-SERVICE-CONFIG"
+    assert refusal("plan", "chat.toml") == "SW-SERVICE-MODEL"
+    assert refusal("apply", "chat.toml") == "SW-SERVICE-MODEL"
     (place / "models" / "m" / "config.pbtxt").unlink()
-    assert refusal("apply", "chat.toml") == "SW-SERVICE-NEIGHBOUR"
+    assert refusal("apply", "chat.toml") == "SW-SERVICE-MODEL"
     assert json.loads(invoke("plan", "chat.toml", "--skip-model-check", "--json"))["model"] is None
     assert submitted == []
 
@@ -249,12 +249,12 @@ def test_gpus_that_the_engine_can_not_use_are_refused_everywhere(
     for keys in ("gpus = 2", "nodes = 2"):
         file.write_text(f"{told}{keys}\n")
         for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
-            assert refusal(*words) == "SW-SERVICE-SHAPE"
+            assert refusal(*words) == "SW-SERVICE"
     is_open = told.replace('profile = "1g.10gb"', "need_gib = 4")
     file.write_text(f"{is_open}gpus = 2\n")
     chosen = SubmitAnswer(action="admit", gres="gpu:1g.10gb:2")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: chosen)
-    assert refusal("plan", "chat.toml") == "SW-SERVICE-SHAPE"
+    assert refusal("plan", "chat.toml") == "SW-SERVICE"
     assert submitted == []
 
 
@@ -315,10 +315,10 @@ def test_adapters_are_checked_and_only_a_forced_change_of_them_replaces_replicas
     told = file.read_text() + 'adapters = { legal = "lora" }\n'
     file.write_text(told)
     for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
-        assert refusal(*words) == "SW-SERVICE-CONFIG"
+        assert refusal(*words) == "SW-SERVICE-MODEL"
     told += 'engine = "vllm"\n'
     file.write_text(told)
-    assert refusal("apply", "chat.toml") == "SW-SERVICE-CONFIG"
+    assert refusal("apply", "chat.toml") == "SW-SERVICE-MODEL"
     lora = place / "models" / "lora"
     lora.mkdir()
     (lora / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "x/other"}')
@@ -360,7 +360,7 @@ def test_a_daemon_that_sees_only_a_part_is_no_ground_to_submit_on(
     place, submitted, checked, monkeypatch
 ):
     lives(monkeypatch, invoke("render", "chat.toml"), complete=False)
-    assert (refusal("apply", "chat.toml"), submitted) == ("SW-VIEW-INCOMPLETE", [])
+    assert (refusal("apply", "chat.toml"), submitted) == ("SW-DAEMON-BLIND", [])
 
 
 @pytest.mark.parametrize(
@@ -371,9 +371,9 @@ def test_a_daemon_that_sees_only_a_part_is_no_ground_to_submit_on(
         (("max_replicas = 3", "lease_s = 59"), "SW-SERVICE"),
         (('"m"', '"other"'), "SW-SERVICE-MODEL"),
         (("/models", "/missing"), "SW-SERVICE-MODEL"),
-        (("max_r", 'runtime = "apptainer"\nimage = "/no.sif"\nmax_r'), "SW-SERVICE-IMAGE"),
+        (("max_r", 'runtime = "apptainer"\nimage = "/no.sif"\nmax_r'), "SW-SERVICE-MODEL"),
         (("/models", "/models;reboot"), "SW-SERVICE"),
-        (("[service]", "[services]"), "SW-SERVICE-FILE"),
+        (("[service]", "[services]"), "SW-SERVICE"),
     ],
 )
 def test_nothing_is_submitted_on_any_error(place, submitted, checked, change, code):
@@ -413,9 +413,7 @@ def test_a_service_is_found_by_name(name: str, expected: str):
     assert choose(name, ("vision/chat", "vision/chat", "vision/bert", "nlp/bert")) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("bert", "SW-SERVICE-AMBIGUOUS"), ("nobody", "SW-SERVICE-UNKNOWN")]
-)
+@pytest.mark.parametrize(("name", "code"), [("bert", "SW-USAGE"), ("nobody", "SW-SERVICE-UNKNOWN")])
 def test_a_name_that_is_nobodys_or_everybodys(name: str, code: str):
     with pytest.raises(InvalidInputError) as caught:
         choose(name, ("vision/bert", "nlp/bert"))

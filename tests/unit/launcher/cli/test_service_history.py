@@ -135,8 +135,8 @@ def test_history_as_json(submitted):
     ("words", "code"),
     [
         (("history", "nobody"), "SW-SERVICE-UNKNOWN"),
-        (("rollback", "chat"), "SW-SERVICE-AMBIGUOUS"),
-        (("rollback", "vision/chat", "--to", "7"), "SW-SERVICE-GENERATION"),
+        (("rollback", "chat"), "SW-USAGE"),
+        (("rollback", "vision/chat", "--to", "7"), "SW-NAME-UNKNOWN"),
     ],
 )
 def test_what_is_not_there_is_refused(submitted, words: tuple[str, ...], code: str):

@@ -49,7 +49,7 @@ def invoke(*words: str):
     return CliRunner().invoke(service_app, ("init", *words), catch_exceptions=False)
 
 
-def refusal(*words: str, code: str = "SW-SERVICE-INIT") -> SlicewiseError:
+def refusal(*words: str, code: str = "SW-USAGE") -> SlicewiseError:
     with pytest.raises(SlicewiseError) as caught:
         invoke(*words)
     assert caught.value.refusal.code == code
@@ -138,7 +138,7 @@ def test_where_there_is_a_choice_it_is_the_users(repository: Path, monkeypatch):
     invoke("models", "--model", "b")
     assert read_service_file(Path("b.toml")).model == "b"
     sees(monkeypatch, "vision", "nlp")
-    choice = refusal("models", "--model", "a", code="SW-TENANT-CHOICE")
+    choice = refusal("models", "--model", "a", code="SW-USAGE")
     assert "Name one of: nlp, vision." in choice.refusal.hint
 
 
@@ -209,9 +209,9 @@ def test_figures_that_do_not_say_it_are_refused(repository: Path):
     words = (str(repository), "--measured", str(measured("9+9", "9+9")))
     refusal(*words, "--ttft-ms", "99", code="SW-SLO-UNREACHABLE")
     measured("9+9", "8+8")
-    refusal(*words, code="SW-PROFILE-FILE")
+    refusal(*words, code="SW-INPUT-FILE")
     put(repository, "bert")
-    refusal(*words, "--model", "bert", code="SW-PROFILE-FILE")
+    refusal(*words, "--model", "bert", code="SW-INPUT-FILE")
     assert not list(Path.cwd().glob("*.toml"))[1:]
     for wrong in (("--profile", "1g.10gb"), ("--ttft-ms", "9")):
         asked = words if wrong[0] == "--profile" else words[:1]

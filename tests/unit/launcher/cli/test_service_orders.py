@@ -121,7 +121,7 @@ def test_reset_gives_the_file_its_word_again(looks):
 )
 def test_a_scale_that_can_t_be_is_refused(looks, options: tuple[str, ...]):
     told = looks((NEW,))
-    assert (refusal("scale", "chat", *options), told) == ("SW-SERVICE-SCALE", [])
+    assert (refusal("scale", "chat", *options), told) == ("SW-VALUE", [])
 
 
 def test_restart_counts_what_it_replaces(looks):
@@ -168,7 +168,7 @@ def test_a_delete_that_takes_longer_is_no_success_and_goes_on(looks):
 @pytest.mark.parametrize("command", [("scale", "chat", "--min", "1"), ("restart", "chat")])
 def test_nothing_is_ordered_on_half_a_look(looks, command: tuple[str, ...]):
     told = looks((NEW,), complete=False)
-    assert (refusal(*command), told) == ("SW-VIEW-INCOMPLETE", [])
+    assert (refusal(*command), told) == ("SW-DAEMON-BLIND", [])
 
 
 def test_half_a_look_is_no_end(looks, monkeypatch):

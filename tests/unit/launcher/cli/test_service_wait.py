@@ -148,7 +148,7 @@ def refusal(result: Result) -> str:
     return result.exception.refusal.text()
 
 
-BUSY = UnreachableError("SW-VIEW-INCOMPLETE", "The daemon can't see all of Slurm now.")
+BUSY = UnreachableError("SW-DAEMON-BLIND", "The daemon can't see all of Slurm now.")
 
 
 def test_wait_shows_each_change_once(looks):
@@ -186,14 +186,14 @@ def test_what_is_not_so_in_time_is_said_with_what_to_do(looks):
     assert result.exit_code == 1
     assert refusal(result) == (
         "vision/chat is not ready after 0 s; it is asleep. Wake it: send a request, or slicewise"
-        " service scale chat --min 1 [SW-SERVICE-WAIT]"
+        " service scale chat --min 1 [SW-TIMEOUT]"
     )
     looks(STARTS)
     assert "it is waking (1 starting). See: slicewise service status chat" in refusal(
         run("wait", "chat", "--timeout", "0")
     )
     looks(BUSY)
-    assert "SW-VIEW-INCOMPLETE" in refusal(run("wait", "chat", "--timeout", "0"))
+    assert "SW-DAEMON-BLIND" in refusal(run("wait", "chat", "--timeout", "0"))
 
 
 def test_on_a_terminal_the_last_line_of_the_log_is_shown(looks, monkeypatch: pytest.MonkeyPatch):

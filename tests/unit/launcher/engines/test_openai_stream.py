@@ -78,5 +78,5 @@ def test_a_user_s_requests_are_one_a_line():
     ("text", "said"), [("", "no request"), ('{"prompt":1}\nx', "line 2"), ('{"a":1}', "line 1")]
 )
 def test_what_is_no_request_is_named(text: str, said: str):
-    with pytest.raises(InvalidInputError, match=rf"{said}.*SW-PROFILE-DATA"):
+    with pytest.raises(InvalidInputError, match=rf"{said}.*SW-INPUT-FILE"):
         parse_prompts(text)

@@ -74,5 +74,5 @@ def test_a_sample_that_is_a_batch_itself_is_refused() -> None:
     ],
 )
 def test_anything_else_is_refused(bad: str) -> None:
-    with pytest.raises(InvalidInputError, match="SW-PROFILE-DATA"):
+    with pytest.raises(InvalidInputError, match="SW-INPUT-FILE"):
         parse_sample(bad)

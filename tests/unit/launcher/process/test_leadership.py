@@ -61,7 +61,7 @@ def test_alone_it_leads_unless_another_has_the_lock() -> None:
     lock.by = "gw2"
     leader.turn()
     assert not leader.leads()
-    with pytest.raises(UnreachableError, match=r"gw2 does.*SW-LAUNCHER-STANDBY"):
+    with pytest.raises(UnreachableError, match=r"gw2 does.*SW-LOCK"):
         leader.require()
     # It does not lead again only because PostgreSQL went away.
     lock.by = "down"
@@ -88,7 +88,7 @@ def test_a_pair_needs_a_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Any)
     settings = load_settings(ETC)
     assert own_store(settings) is None
     pair = settings.model_copy(update={"launcher": LauncherSettings(pair=True)})
-    with pytest.raises(InvalidInputError, match="SW-LAUNCHER-PAIR"):
+    with pytest.raises(InvalidInputError, match="SW-SETTINGS"):
         own_store(pair)
     file = tmp_path / "url"
     file.write_text("postgresql:///a\n")
@@ -111,7 +111,7 @@ class Switch:
 
     def require(self) -> None:
         if not self.led:
-            raise UnreachableError("SW-LAUNCHER-STANDBY", "no")
+            raise UnreachableError("SW-LOCK", "no")
 
 
 class Kept(SavedState):
@@ -193,7 +193,7 @@ async def test_what_the_last_one_saved_may_be_read_late_and_is_never_lost() -> N
 async def test_whoever_lost_the_lead_in_the_midst_of_a_turn_changes_nothing() -> None:
     world, leader = World(), Switch()
     led = led_only(world, leader, frozenset({"apply", "set_desired_slots"}))
-    with pytest.raises(UnreachableError, match="STANDBY"):
+    with pytest.raises(UnreachableError, match="SW-LOCK"):
         await led.apply(())
     with pytest.raises(UnreachableError, match="DATABASE"):
         await led.observe()

@@ -170,7 +170,7 @@ async def test_a_gateway_that_is_not_seen_is_shown_and_so_is_standby() -> None:
 
 
 def test_an_address_that_can_not_be_had_is_told() -> None:
-    expected = pytest.raises(SlicewiseError, match=r"launcher\.metrics.*SW-METRICS")
+    expected = pytest.raises(SlicewiseError, match=r"launcher\.metrics.*SW-SETTINGS")
     with expected, Metrics(ALONE).served("256.1.1.1:0"):
         pass
 

@@ -586,7 +586,7 @@ def test_with_a_certificate_clients_find_tls_only():
 def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user: str, key: str):
     with pytest.raises(InvalidInputError) as caught:
         gateway_files(GatewaySettings.model_validate(settings), Owners(socket_user=user))
-    assert caught.value.refusal.code == "SW-GATEWAY-SETTINGS"
+    assert caught.value.refusal.code == "SW-SETTINGS"
     assert caught.value.refusal.message.startswith(key)
 
 

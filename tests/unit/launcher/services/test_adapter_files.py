@@ -34,7 +34,7 @@ def put(
 def refused(one: ServiceSpec) -> str:
     with pytest.raises(InvalidInputError) as caught:
         require_adapters(one)
-    assert caught.value.refusal.code == "SW-SERVICE-CONFIG"
+    assert caught.value.refusal.code == "SW-SERVICE-MODEL"
     return caught.value.refusal.message
 
 

@@ -79,4 +79,4 @@ def test_or_to_the_one_that_is_named():
 def test_the_first_one_has_none_before_it():
     with pytest.raises(InvalidInputError, match="no generation before the newest") as caught:
         to_go_back_to(history(RECORDS[2:], (lives(800),)), None)
-    assert caught.value.refusal.code == "SW-SERVICE-GENERATION"
+    assert caught.value.refusal.code == "SW-NAME-UNKNOWN"

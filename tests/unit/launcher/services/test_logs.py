@@ -69,7 +69,7 @@ def code_of(call) -> str:
 
 @pytest.mark.parametrize("slot", [-1, 4])
 def test_a_slot_that_is_not_there_is_refused(view: ServiceView, slot: int):
-    assert code_of(lambda: chosen_slots(view, slot)) == "SW-SERVICE-LOGS"
+    assert code_of(lambda: chosen_slots(view, slot)) == "SW-NOTHING"
 
 
 def test_no_log_at_all_says_where_they_would_be(tmp_path: Path):
@@ -175,7 +175,7 @@ def test_following_goes_on_with_every_slot_until_it_is_stopped(seen: ServiceView
 
 
 def test_a_log_of_nobody_is_refused(seen: ServiceView):
-    with pytest.raises(SlicewiseError, match="SW-SERVICE-LOGS"):
+    with pytest.raises(SlicewiseError, match="SW-NOTHING"):
         run("--slot", "3")
 
 

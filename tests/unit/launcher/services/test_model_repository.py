@@ -57,7 +57,7 @@ def test_a_configuration_that_triton_could_not_read_is_refused(
 ):
     put(tmp_path, "bert", config)
     code, message = refused(tmp_path)
-    assert code == "SW-SERVICE-CONFIG"
+    assert code == "SW-SERVICE-MODEL"
     assert said in message
     assert len(message) < 400
 
@@ -66,7 +66,7 @@ def test_a_fifo_in_place_of_a_configuration_is_not_waited_for(tmp_path: Path):
     model = put(tmp_path, "bert")
     (model / "config.pbtxt").unlink()
     os.mkfifo(model / "config.pbtxt")
-    assert refused(tmp_path)[0] == "SW-SERVICE-CONFIG"
+    assert refused(tmp_path)[0] == "SW-SERVICE-MODEL"
 
 
 def test_a_broken_neighbour_is_named_since_triton_would_end_over_it(tmp_path: Path):
@@ -76,7 +76,7 @@ def test_a_broken_neighbour_is_named_since_triton_would_end_over_it(tmp_path: Pa
     (tmp_path / "docs").mkdir()
     (tmp_path / "README").touch()
     code, message = refused(tmp_path)
-    assert code == "SW-SERVICE-NEIGHBOUR"
+    assert code == "SW-SERVICE-MODEL"
     assert "gpt: version 1: no model.py in gpt/1" in message
     assert "docs: no model" in message
     assert "good" not in message
@@ -85,7 +85,7 @@ def test_a_broken_neighbour_is_named_since_triton_would_end_over_it(tmp_path: Pa
 def test_sequences_need_one_replica_or_their_way_to_it(tmp_path: Path):
     put(tmp_path, "bert", CONFIG + "sequence_batching {}")
     code, message = refused(tmp_path, max_replicas=2)
-    assert code == "SW-SERVICE-SEQUENCES"
+    assert code == "SW-SERVICE"
     assert "2 replicas" in message
     assert require_runnable(spec(tmp_path, max_replicas=1)).has_sequences
     together = spec(tmp_path, max_replicas=2, session_affinity="sequence")
@@ -96,14 +96,14 @@ def test_an_ensemble_keeps_the_state_that_its_parts_keep(tmp_path: Path):
     put(tmp_path, "step", CONFIG + "sequence_batching {}")
     step = 'ensemble_scheduling { step [{ model_name: "step" model_version: -1 }] }'
     put(tmp_path, "bert", f'platform: "ensemble"\n{step}')
-    assert refused(tmp_path, max_replicas=2)[0] == "SW-SERVICE-SEQUENCES"
+    assert refused(tmp_path, max_replicas=2)[0] == "SW-SERVICE"
     assert require_runnable(spec(tmp_path)).parts == ("step",)
 
 
 def test_every_problem_of_the_model_is_said_together(tmp_path: Path):
     put(tmp_path, "bert", 'name: "bart"\nbackend: "pyton"')
     code, message = refused(tmp_path)
-    assert code == "SW-SERVICE-CONFIG"
+    assert code == "SW-SERVICE-MODEL"
     assert "'bart'" in message
     assert "did you mean python?" in message
 
@@ -124,4 +124,4 @@ def test_a_model_of_llama_cpp_needs_its_own_directory_only(tmp_path: Path):
     assert (needs.files, needs.versions) == (("a.gguf",), ())
     for model, said in {"two": "several models: a.gguf, b.gguf", "none": "no .gguf file"}.items():
         code, message = refused(tmp_path, engine="llamacpp", model=model)
-        assert (code, said in message) == ("SW-SERVICE-CONFIG", True)
+        assert (code, said in message) == ("SW-SERVICE-MODEL", True)

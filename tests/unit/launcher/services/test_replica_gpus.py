@@ -34,7 +34,7 @@ def refusal(one: Any, shape: ReplicaShape, given: Settings | None = None) -> tup
     """Message and hint."""
     with pytest.raises(InvalidInputError) as caught:
         require_usable(one, shape, given or settings())
-    assert caught.value.refusal.code == "SW-SERVICE-SHAPE"
+    assert caught.value.refusal.code == "SW-SERVICE"
     return caught.value.refusal.message, caught.value.refusal.hint
 
 
@@ -96,5 +96,5 @@ def test_only_an_engine_that_splits_layers_is_told_how():
     require_split(engine(), plain)
     with pytest.raises(InvalidInputError) as caught:
         require_split(engine(), split)
-    assert caught.value.refusal.code == "SW-SERVICE-SHAPE"
+    assert caught.value.refusal.code == "SW-SERVICE"
     assert caught.value.refusal.hint == "Leave tensor_parallel out."

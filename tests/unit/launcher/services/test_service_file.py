@@ -41,11 +41,11 @@ def test_a_good_file_is_a_service(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (b"name = 1", "SW-SERVICE-FILE"),
-        (b"[service", "SW-SERVICE-FILE"),
-        (b"\xff\xfe", "SW-SERVICE-FILE"),
-        (b"service = 3", "SW-SERVICE-FILE"),
-        ((GOOD + "[more]\n").encode(), "SW-SERVICE-FILE"),
+        (b"name = 1", "SW-SERVICE"),
+        (b"[service", "SW-SERVICE"),
+        (b"\xff\xfe", "SW-SERVICE"),
+        (b"service = 3", "SW-SERVICE"),
+        ((GOOD + "[more]\n").encode(), "SW-SERVICE"),
         ((GOOD + "replicas = 3\n").encode(), "SW-SERVICE"),
         (GOOD.replace("/models", "/models/$(reboot)").encode(), "SW-SERVICE"),
     ],

@@ -37,7 +37,7 @@ def test_without_the_extra_one_line_says_what_to_install(
     missing = ModuleNotFoundError("No module", name=name)
     code = str(started(monkeypatch, missing).code)
     assert "slicewise[sandbox]" in code
-    assert "SW-SANDBOX-EXTRA" in code
+    assert "SW-PROGRAM" in code
 
 
 def test_a_module_of_our_own_that_is_missing_is_a_defect(monkeypatch: pytest.MonkeyPatch):

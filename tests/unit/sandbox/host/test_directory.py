@@ -21,7 +21,7 @@ from sandbox.host.directory import (
 
 @pytest.mark.parametrize("name", ["with space", "new\nline", "quote'", "hash#", "per%cent", "a,b"])
 def test_characters_that_configuration_files_cannot_quote_are_refused(tmp_path: Path, name: str):
-    with pytest.raises(InvalidInputError, match="SW-SANDBOX-DIRECTORY"):
+    with pytest.raises(InvalidInputError, match="SW-OUTPUT"):
         checked(tmp_path / name)
 
 
@@ -32,7 +32,7 @@ def test_a_directory_too_long_for_sockets_is_refused():
 
 def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path):
     tmp_path.joinpath("precious").write_text("x")
-    with pytest.raises(InvalidInputError, match="SW-SANDBOX-DIRECTORY"):
+    with pytest.raises(InvalidInputError, match="SW-OUTPUT"):
         checked(tmp_path)
     assert tmp_path.joinpath("precious").read_text() == "x"
 
@@ -41,7 +41,7 @@ def test_a_marked_directory_is_claimed_once():
     path = Path(f"/tmp/slicewise-claim-{os.getpid()}")
     with claimed(path):
         assert checked(path) == path
-        with pytest.raises(SlicewiseError, match="SW-SANDBOX-BUSY"), claimed(path):
+        with pytest.raises(SlicewiseError, match="SW-BUSY"), claimed(path):
             pass
     path.joinpath("sub").mkdir()
     empty(path)
@@ -61,7 +61,7 @@ def test_the_first_closed_parent_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize("path", ["/proc/slicewise", "/dev/null/slicewise"])
 def test_where_no_directory_can_be_made_is_refused(path: str):
-    with pytest.raises(InvalidInputError, match="SW-SANDBOX-DIRECTORY"), claimed(Path(path)):
+    with pytest.raises(InvalidInputError, match="SW-OUTPUT"), claimed(Path(path)):
         pass
 
 
@@ -73,7 +73,7 @@ def test_where_no_directory_can_be_made_is_refused(path: str):
     ],
 )
 def test_a_full_disk_is_told_as_such(tmp_path: Path, failure: OSError):
-    told = pytest.raises(InvalidInputError, match=r"No space left on device.*SW-SANDBOX-DIRECTORY")
+    told = pytest.raises(InvalidInputError, match=r"No space left on device.*SW-OUTPUT")
     with told, storable(tmp_path):
         raise failure
 

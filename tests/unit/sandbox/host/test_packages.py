@@ -31,7 +31,7 @@ def test_an_ordinary_user_is_told_to_use_sudo():
 
 
 def test_missing_packages_are_an_error_with_the_install_line():
-    with pytest.raises(SlicewiseError, match="SW-SANDBOX-PACKAGES") as caught:
+    with pytest.raises(SlicewiseError, match="SW-PROGRAM") as caught:
         require(GONE)
     assert "--no-install-recommends first second" in caught.value.refusal.hint
 
@@ -79,7 +79,7 @@ def test_a_prefix_without_slurm_is_refused_and_the_distribution_s_does_not_run(p
     require_slurm(str(prefix))
     (prefix / "sbin" / "slurmctld").unlink()
     monkeypatch.setattr(packages, "PREFIX", str(prefix))
-    with pytest.raises(SlicewiseError, match=r"no sbin/slurmctld.*SW-SANDBOX-SLURM"):
+    with pytest.raises(SlicewiseError, match=r"no sbin/slurmctld.*SW-PROGRAM"):
         require(HERE)
 
 

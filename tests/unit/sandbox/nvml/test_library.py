@@ -20,7 +20,7 @@ def test_without_a_compiler_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlicewiseError, match=r"there is no cc.*Install gcc.*SW-SANDBOX-BUILD"):
+    with pytest.raises(SlicewiseError, match=r"there is no cc.*Install gcc.*SW-PROGRAM"):
         library(tmp_path)
 
 

@@ -77,5 +77,5 @@ def test_a_missing_package_is_named_and_nothing_is_written(
     monkeypatch.setattr(llamacpp, "find_spec", lambda module: None)
     with pytest.raises(InvalidInputError, match="xllamacpp") as caught:
         llamacpp.stage(tmp_path / "bin", tmp_path / "llamacpp", Path(sys.executable))
-    assert caught.value.refusal.code == "SW-SANDBOX-LLAMACPP"
+    assert caught.value.refusal.code == "SW-PROGRAM"
     assert list(tmp_path.iterdir()) == []

@@ -45,7 +45,7 @@ def test_a_missing_package_is_named_and_nothing_is_written(
     monkeypatch.setattr(triton, "find_spec", lambda module: None)
     with pytest.raises(InvalidInputError, match="nvidia-pytriton") as caught:
         triton.stage(tmp_path / "bin", tmp_path / "triton")
-    assert caught.value.refusal.code == "SW-SANDBOX-TRITON"
+    assert caught.value.refusal.code == "SW-PROGRAM"
     assert "with Python 3.11 or 3.12" in str(caught.value.refusal.hint)
     assert list(tmp_path.iterdir()) == []
 

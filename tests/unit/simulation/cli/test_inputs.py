@@ -204,7 +204,7 @@ def test_a_cluster_file_is_read(tmp_path: Path):
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
-    with pytest.raises(InvalidInputError, match="SW-CLUSTER-FILE"):
+    with pytest.raises(InvalidInputError, match="SW-INPUT-FILE"):
         read_site(tmp_path / "none.zip")
 
 

@@ -170,7 +170,7 @@ def test_what_is_not_known_or_can_t_run_is_refused(trace: Path, chat: Path):
     assert "services: nlp/chat" in refused(of, f"nlp/chit={trace}")
     assert "names no file" in refused(of, "nlp/chat")
     assert "twice" in refused(of, f"{CHAT}={trace}", f"{CHAT}={trace}")
-    assert "SW-HISTORY-FILE" in refused(of, f"{CHAT}={trace}.not")
+    assert "SW-INPUT-FILE" in refused(of, f"{CHAT}={trace}.not")
     chat.write_text(FILE.replace("a100", "h100"))
     assert "no managed partition" in refused(of, files=[chat])
     chat.write_text(FILE + 'partition = "gone"\n')

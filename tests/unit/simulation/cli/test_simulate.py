@@ -156,7 +156,7 @@ def test_only_jobs_of_the_time_count(said: Said):
 
 def test_a_time_without_jobs_is_refused_with_when_there_are_some(said: Said):
     text = refused(said, "--start", "2027-01-01", "--days", 1)
-    assert "SW-SIMULATE-JOBS" in text
+    assert "SW-USAGE" in text
     assert "2026-10-01 00:00 to 2026-10-05 22:30, UTC" in text
 
 
@@ -197,7 +197,7 @@ def test_where_no_job_is_left_the_error_says_what_became_of_them(
     file, page = tmp_path / "philly.csv", tmp_path / "report.html"
     file.write_text(f"timestamp,duration,num_gpus,gpu_time,cluster\n{row}\n")
     text = refused(said, "--jobs", file, "--report", page)
-    assert "SW-SIMULATE-JOBS" in text
+    assert "SW-USAGE" in text
     assert re.search(why, text)
     assert not page.exists()
 
@@ -208,7 +208,7 @@ def test_a_file_of_quotas_that_is_refused_simulates_nothing(
     monkeypatch.setattr(runs, "part_run", None)
     file = tmp_path / "quotas.toml"
     file.write_text("[tenants.vision]\nnominal = -1\n")
-    assert "SW-QUOTA-FILE" in refused(said, "--change", file)
+    assert "SW-INPUT-FILE" in refused(said, "--change", file)
 
 
 def test_a_report_that_can_t_be_written_simulates_nothing(
@@ -247,4 +247,4 @@ def test_nodes_fail_as_often_as_is_said(said: Said):
     assert first["failures"] > 0
     assert longer["down_slice_s"] > 2 * first["down_slice_s"]
     assert json.loads(said("--json"))["present"]["failures"] is None
-    assert "SW-SIMULATE-REPAIR" in refused(said, "--repair", 4)
+    assert "SW-USAGE" in refused(said, "--repair", 4)

@@ -147,7 +147,7 @@ def test_files_may_be_compressed(tmp_path: Path, name: str, pack):
 def test_a_file_that_is_none_says_so(tmp_path: Path, text: str, said: str):
     with pytest.raises(InvalidInputError, match=said) as caught:
         read(tmp_path, text)
-    assert caught.value.refusal.code == "SW-HISTORY-FILE"
+    assert caught.value.refusal.code == "SW-INPUT-FILE"
     assert "jobs.txt" in str(caught.value)
 
 

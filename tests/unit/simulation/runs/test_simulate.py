@@ -188,7 +188,7 @@ def test_jobs_without_gpus_are_told() -> None:
 def test_jobs_of_which_none_can_be_replayed_are_an_error() -> None:
     with pytest.raises(InvalidInputError, match="1 job was left out: no nodes") as error:
         simulate(experiment(past("a", 999, 0)), processes=1)
-    assert error.value.refusal.code == "SW-SIMULATE-JOBS"
+    assert error.value.refusal.code == "SW-USAGE"
 
 
 def test_only_jobs_between_start_and_end_count() -> None:

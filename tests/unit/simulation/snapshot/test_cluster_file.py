@@ -99,7 +99,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str):
     path = written(tmp_path, text)
     with pytest.raises(InvalidInputError) as caught:
         read_cluster_file(path)
-    assert caught.value.refusal.code == "SW-CLUSTER-FILE"
+    assert caught.value.refusal.code == "SW-INPUT-FILE"
     assert said in caught.value.refusal.message
     assert str(path) in caught.value.refusal.message
 
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str):
 def test_a_tenant_that_no_ledger_would_take_is_refused(tmp_path: Path, table: str, said: str):
     with pytest.raises(InvalidInputError) as caught:
         read_cluster_file(written(tmp_path, SMALL + table))
-    assert caught.value.refusal.code == "SW-QUOTA-FILE"
+    assert caught.value.refusal.code == "SW-INPUT-FILE"
     assert said in caught.value.refusal.message
 
 
@@ -190,4 +190,4 @@ def test_failures_are_said_in_days_and_hours(tmp_path: Path):
 def test_a_file_of_another_kind_is_called_by_its_name(tmp_path: Path, text: str, said: str):
     with pytest.raises(InvalidInputError, match=said) as error:
         read_cluster_file(written(tmp_path, text))
-    assert error.value.refusal.code == "SW-CLUSTER-FILE"
+    assert error.value.refusal.code == "SW-INPUT-FILE"

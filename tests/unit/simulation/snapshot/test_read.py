@@ -46,7 +46,7 @@ def changed(folder: Path, change: Callable[[Any], object]) -> Path:
 def refused(path: Path) -> str:
     with pytest.raises(InvalidInputError) as caught:
         read_snapshot(path)
-    assert caught.value.refusal.code == "SW-SNAPSHOT-FILE"
+    assert caught.value.refusal.code == "SW-INPUT-FILE"
     assert str(path) in str(caught.value)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500

@@ -190,41 +190,41 @@ def test_admitted_in_the_tenants_qos(request_: SubmitRequest) -> None:
 
 REFUSALS = [
     # the request, the code, what the text must say
-    (altered(service(), partition="cpu"), "SW-SERVICE-PARTITION", ["'cpu'", "gpu, mig"]),
+    (altered(service(), partition="cpu"), "SW-SERVICE", ["'cpu'", "gpu, mig"]),
     (submit(directives=("#SLICEWISE bad",)), "SW-DIRECTIVE", ["bad"]),
     (service(profile=None), "SW-SERVICE", ["profile, need_gib"]),
     (service(max_replicas="-1"), "SW-SERVICE", ["max_replicas", "-1"]),
     (service(min_replicas="5"), "SW-SERVICE", ["min_replicas", "5", "4"]),
     (service(model_repository="/a;b"), "SW-SERVICE", ["model_repository"]),
     (service(colour="red"), "SW-SERVICE", ["colour"]),
-    (service(tenant="nlp"), "SW-SERVICE-TENANT", ["'nlp'", "'vision'", "--account=nlp"]),
+    (service(tenant="nlp"), "SW-SERVICE", ["'nlp'", "'vision'", "--account=nlp"]),
     (submit(account="guest"), "SW-QUOTA-NONE", ["'guest'", "tenant-quota set guest"]),
     (submit(account="unknown"), "SW-TENANT-UNKNOWN", ["'unknown'", "guest, vision"]),
     (submit(account="unknown", uid=UNKNOWN), "SW-QUOTA-NONE", ["'unknown'"]),
     (submit(gres="gpu:a:b:c"), "SW-GRES", ["gpu:a:b:c"]),
-    (submit(gres="gpu:2"), "SW-GRES-TYPE", ["gpu:TYPE:2", "1g.10gb", "3g.40gb"]),
-    (submit(gres="", tres_per_job="gres/gpu:1"), "SW-GRES-TYPE", ["1g.10gb"]),
+    (submit(gres="gpu:2"), "SW-GRES", ["gpu:TYPE:2", "1g.10gb", "3g.40gb"]),
+    (submit(gres="", tres_per_job="gres/gpu:1"), "SW-GRES", ["1g.10gb"]),
     (submit(gres="gpu:9g.99gb:1"), "SW-PROFILE-UNKNOWN", ["'9g.99gb'", "1g.10gb (1), "]),
     (service(profile="9g.99gb"), "SW-PROFILE-UNKNOWN", ["profile", "'9g.99gb'"]),
     (
         altered(service(), gres="gpu:3g.40gb:1"),
-        "SW-SERVICE-GRES",
+        "SW-SERVICE",
         ["gpu:3g.40gb:1", "gpu:1g.10gb:1"],
     ),
-    (altered(service(), gres="gpu:1g.10gb:2"), "SW-SERVICE-GRES", ["gpu:1g.10gb:2"]),
-    (altered(service(), tres_per_task="gpu:1"), "SW-SERVICE-GRES", ["gpu:1"]),
+    (altered(service(), gres="gpu:1g.10gb:2"), "SW-SERVICE", ["gpu:1g.10gb:2"]),
+    (altered(service(), tres_per_task="gpu:1"), "SW-SERVICE", ["gpu:1"]),
     (
         altered(service(), tasks=4, tres_per_task="gpu:1g.10gb:1"),
-        "SW-SERVICE-GRES",
+        "SW-SERVICE",
         ["gpu:1g.10gb:4"],
     ),
     (
         altered(service(), min_nodes=2),
-        "SW-SERVICE-GRES",
+        "SW-SERVICE",
         ["whole nodes or another number of nodes", "--nodes=1"],
     ),
-    (altered(service(), exclusive=True), "SW-SERVICE-GRES", ["gpu:1g.10gb:1", "--exclusive"]),
-    (altered(service(), tres_per_job="mps:100"), "SW-GRES-SHARED", ["mps"]),
+    (altered(service(), exclusive=True), "SW-SERVICE", ["gpu:1g.10gb:1", "--exclusive"]),
+    (altered(service(), tres_per_job="mps:100"), "SW-GRES", ["mps"]),
     (service(profile=None, need_gib="40"), "SW-NEED-TOO-LARGE", ["need_gib", "40", "39.0 GiB"]),
     (submit(gres="gpu:1g.10gb:9"), "SW-QUOTA-EXCEEDED", ["9 slices", "6, with 2", "'vision'"]),
     (
@@ -236,10 +236,10 @@ REFUSALS = [
     (submit(account="nlp", gres="gpu:1g.20gb:1"), "SW-TENANT-UNKNOWN", ["'nlp'", "guest, vision"]),
     (submit(gres="gpu:1g.20gb:2"), "SW-QUOTA-EXCEEDED", ["2 instances of 1g.20gb", "may have 1:"]),
     (service(name="taken"), "SW-SERVICE-EXISTS", ["'taken'", "job 814"]),
-    (altered(service(), array="0-4"), "SW-SERVICE-ARRAY", ["0-3", "0-4"]),
-    (altered(service(), array=""), "SW-SERVICE-ARRAY", ["no array"]),
-    (altered(service(), array="0-3%2"), "SW-SERVICE-ARRAY", ["0-3%2"]),
-    (altered(service(max_replicas="1"), array="1"), "SW-SERVICE-ARRAY", ["0-0"]),
+    (altered(service(), array="0-4"), "SW-SERVICE", ["0-3", "0-4"]),
+    (altered(service(), array=""), "SW-SERVICE", ["no array"]),
+    (altered(service(), array="0-3%2"), "SW-SERVICE", ["0-3%2"]),
+    (altered(service(max_replicas="1"), array="1"), "SW-SERVICE", ["0-0"]),
 ]
 
 
@@ -260,16 +260,16 @@ def altered_uid(request: SubmitRequest) -> SubmitRequest:
 MODES: list[tuple[Mode, SubmitRequest, str, str]] = [
     # the daemon's mode, the request, what is answered, what is logged
     ("observe", submit(), "pass", ""),
-    ("observe", submit(gres="gpu:2"), "pass", "SW-GRES-TYPE"),
+    ("observe", submit(gres="gpu:2"), "pass", "SW-GRES"),
     ("observe", submit(account="guest"), "pass", "SW-QUOTA-NONE"),
     ("observe", submit(partition="cpu"), "pass", ""),
-    ("observe", service(), "refuse", "SW-SERVICE-MODE"),
+    ("observe", service(), "refuse", "SW-MODE"),
     ("observe", service(max_replicas="-1"), "refuse", "SW-SERVICE"),
     ("advise", submit(), "pass", ""),
-    ("advise", submit(gres="gpu:2"), "refuse", "SW-GRES-TYPE"),
-    ("advise", service(), "refuse", "SW-SERVICE-MODE"),
+    ("advise", submit(gres="gpu:2"), "refuse", "SW-GRES"),
+    ("advise", service(), "refuse", "SW-MODE"),
     ("enforce", submit(), "admit", ""),
-    ("enforce", submit(gres="gpu:2"), "refuse", "SW-GRES-TYPE"),
+    ("enforce", submit(gres="gpu:2"), "refuse", "SW-GRES"),
     ("enforce", service(), "admit", ""),
 ]
 
@@ -335,7 +335,7 @@ def test_admission_takes_a_replica_as_its_shape_says() -> None:
     two = altered(service(gpus="2"), gres="gpu:1g.10gb:2")
     assert decide(two, SNAPSHOT, TOKEN).action == "admit"
     one = decide(altered(service(gpus="2"), gres="gpu:1g.10gb:1"), SNAPSHOT, TOKEN)
-    assert (one.code, "--gres=gpu:1g.10gb:2" in one.hint) == ("SW-SERVICE-GRES", True)
+    assert (one.code, "--gres=gpu:1g.10gb:2" in one.hint) == ("SW-SERVICE", True)
     # The tenant may have one 1g.20gb only, so two of what fits are two 3g.40gb.
     said = decide(service(profile="1g.20gb", gpus="2"), SNAPSHOT, TOKEN)
     assert said.code == "SW-QUOTA-EXCEEDED"
@@ -351,7 +351,7 @@ def test_a_replica_of_several_nodes_gets_them_and_costs_all() -> None:
     assert decided.cost_millislices == 4000
     for nodes in (1, 3):
         answer = decide(altered(asked, min_nodes=nodes), SNAPSHOT, TOKEN)
-        assert (answer.code, "--nodes=2" in answer.hint) == ("SW-SERVICE-GRES", True)
+        assert (answer.code, "--nodes=2" in answer.hint) == ("SW-SERVICE", True)
     assert decide(service(nodes="2", gpus="4"), SNAPSHOT, TOKEN).code == "SW-QUOTA-EXCEEDED"
 
 
@@ -496,8 +496,8 @@ class TestTypes:
             ("gpu:1g.10gb:1", "10GiB", "SW-NEED-TOO-LARGE"),
             ("gpu:auto:1,gpu:auto:2", "1GiB", "SW-GRES"),
             ("gpu:auto:1,gpu:2", "1GiB", "SW-GRES"),
-            ("gres:shard:1", "1GiB", "SW-GRES-SHARED"),
-            ("mps:50,gpu:1g.10gb:1", "1GiB", "SW-GRES-SHARED"),
+            ("gres:shard:1", "1GiB", "SW-GRES"),
+            ("mps:50,gpu:1g.10gb:1", "1GiB", "SW-GRES"),
         ],
     )
     def test_refused(self, gres: str, need: str, code: str) -> None:
@@ -804,8 +804,8 @@ class TestAdmission:
         admission.publish(SNAPSHOT, 1000.0)
         check = CheckRequest(tenant="vision", directives=directives())
         for _ in range(2):
-            assert admission.submit(service()).code == "SW-SERVICE-MODE"
-            assert admission.check(check, ALICE).code == "SW-SERVICE-MODE"
+            assert admission.submit(service()).code == "SW-MODE"
+            assert admission.check(check, ALICE).code == "SW-MODE"
         assert admission.submit(submit()).action == "pass"
 
     def test_what_was_admitted_takes_from_the_guarantee(self) -> None:
@@ -863,7 +863,7 @@ class TestAdmission:
         admission = self.admission()
         answers = [admission.submit(service()) for _ in range(1000)]
         assert [one.action for one in answers] == ["admit"] * 16 + ["refuse"] * 984
-        assert answers[-1].code == "SW-SERVICE-GENERATIONS"
+        assert answers[-1].code == "SW-SERVICE-ENDING"
         assert admission.submit(service(name="other")).action == "admit"
         shown = replace(SNAPSHOT, services={("vision", "bert"): Living(900, ALICE, arrays=15)})
         admission.publish(shown, 2e9)
@@ -892,7 +892,7 @@ class TestAdmission:
         admission.publish(replace(SNAPSHOT, is_uninstalled=True), 1.0)
         answer = admission.submit(submit())
         assert (answer.action, answer.code) == ("pass", "")
-        assert admission.submit(service()).code == "SW-SERVICE-MODE"
+        assert admission.submit(service()).code == "SW-MODE"
 
 
 SHARED = replace(SNAPSHOT, shared={"shard": Millislices(875)}, guaranteed_used={"vision": 6000})
@@ -923,13 +923,13 @@ def test_parts_of_shared_gpus_with_a_price_are_admitted_on_the_own_quota(
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"gres": "mps:50"}, "SW-GRES-SHARED"),
-        ({"gres": "shard:1,mps:1"}, "SW-GRES-SHARED"),
-        ({"gres": "", "tres_per_task": "gres/shard:1"}, "SW-GRES-SHARED"),
+        ({"gres": "mps:50"}, "SW-GRES"),
+        ({"gres": "shard:1,mps:1"}, "SW-GRES"),
+        ({"gres": "", "tres_per_task": "gres/shard:1"}, "SW-GRES"),
         ({"gres": "shard:a100:1"}, "SW-GRES"),
         ({"gres": "shard:8"}, "SW-QUOTA-EXCEEDED"),
         ({"gres": "shard:1", "directives": ("#SLICEWISE need=1GiB",)}, "SW-NEED-TOO-LARGE"),
-        ({"gres": "shard:1", "directives": directives(), "array": "0-3"}, "SW-SERVICE-GRES"),
+        ({"gres": "shard:1", "directives": directives(), "array": "0-3"}, "SW-SERVICE"),
         ({"gres": "", "directives": directives(profile="shard")}, "SW-PROFILE-UNKNOWN"),
     ],
 )

@@ -233,7 +233,7 @@ async def test_of_too_many_connections_the_one_idle_for_longest_gives_way(admiss
 async def test_nobody_else_is_answered(tmp_path: Path) -> None:
     async with admitting(tmp_path, frozenset({os.getuid() + 1})) as (_, path, _):
         peer = Peer(path)
-        assert (await peer.ask())["code"] == "SW-ADMISSION-PEER"
+        assert (await peer.ask())["code"] == "SW-FORBIDDEN"
         assert await peer.read() is None
         assert await Peer(path).read() is None
 

@@ -178,7 +178,7 @@ async def test_only_the_launcher_sees_which_request_for_slots_was_taken_last(ask
         assert view.asked == numbers
     wish = {"op": "wish", "array_job_id": 814, "run": [0], "after": asked.cluster_state.asked[814]}
     await asked.as_user(LAUNCHER, **wish)
-    assert await asked.code(LAUNCHER, **wish) == "SW-SERVICE-OVERTAKEN"
+    assert await asked.code(LAUNCHER, **wish) == "SW-SERVICE-CHANGED"
 
 
 NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s": 0.5}
@@ -255,8 +255,8 @@ async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: 
         answer = await asked.as_user(uid, op="key_list")
         assert isinstance(answer, KeysAnswer)
         assert len(answer.keys) == seen
-    assert await asked.code(BOB, op="key_revoke", key_id="a" * 12) == "SW-KEY-UNKNOWN"
-    assert await asked.code(ALICE, op="key_revoke", key_id="f" * 12) == "SW-KEY-UNKNOWN"
+    assert await asked.code(BOB, op="key_revoke", key_id="a" * 12) == "SW-NAME-UNKNOWN"
+    assert await asked.code(ALICE, op="key_revoke", key_id="f" * 12) == "SW-NAME-UNKNOWN"
     with pytest.raises(SlicewiseError, match=f"{'a' * 12} of vision, {'b' * 12} of vision"):
         await asked.as_user(ALICE, op="key_revoke", key_id="ci")
     assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)

@@ -47,7 +47,7 @@ def test_scale_sets_both_bounds_and_nothing_else(bounds: Any, least: Any, most: 
     [{"max_replicas": 5}, {"min_replicas": 5}, {"min_replicas": 3, "max_replicas": 2}],
 )
 def test_bounds_that_the_service_can_not_have_are_refused(bounds: Any) -> None:
-    with pytest.raises(InvalidInputError, match="SW-SERVICE-SCALE"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         ordered(NO_ORDER, request("scale", **bounds), SCRIPT, 100.0)
 
 
@@ -147,7 +147,7 @@ async def test_an_order_is_kept_with_its_author_and_shown_at_once_and_later(worl
 async def test_a_service_scales_within_its_slots(world: World) -> None:
     await world.order("scale", min_replicas=2)
     assert world.shown.min_replicas == 2
-    with pytest.raises(InvalidInputError, match=r"has 3 slots, not 4\..*SW-SERVICE-SCALE"):
+    with pytest.raises(InvalidInputError, match=r"has 3 slots, not 4\..*SW-VALUE"):
         await world.order("scale", max_replicas=4)
     assert len(world.ledger.said) == 1
 
@@ -254,7 +254,7 @@ async def test_on_standby_and_in_no_mode_but_enforce_nothing_is_ordered() -> Non
         def require(self) -> None:
             raise UnreachableError("SW-DAEMON-STANDBY", "no")
 
-    for world, code in ((World(Standby()), "STANDBY"), (World(mode="advise"), "SERVICE-MODE")):
+    for world, code in ((World(Standby()), "STANDBY"), (World(mode="advise"), "SW-MODE")):
         await world.cluster_state.turn()
         with pytest.raises(SlicewiseError, match=code):
             await world.order("end")

@@ -50,7 +50,7 @@ async def planned(reads: Reads, text: str) -> QuotaPlanAnswer:
 
 
 async def refused(reads: Reads, text: str) -> str:
-    with pytest.raises(InvalidInputError, match="SW-QUOTA-FILE") as error:
+    with pytest.raises(InvalidInputError, match="SW-INPUT-FILE") as error:
         await planned(reads, text)
     return error.value.refusal.message
 

@@ -407,7 +407,7 @@ async def test_one_user_does_not_take_all_places_of_his_host(daemon: Daemon, mun
 
 async def test_a_port_in_use_is_told(daemon: Daemon):
     second = RemoteSocket(daemon.settings, Routes({}, lambda _, __: True), roles(daemon.settings))
-    with pytest.raises(SlicewiseError, match="SW-DAEMON-LISTEN"):
+    with pytest.raises(SlicewiseError, match="SW-SETTINGS"):
         await second.start()
 
 
@@ -530,5 +530,5 @@ async def test_nobody_listens(own: DaemonSettings, munge: ScriptedMunge):
 
 async def test_a_host_without_slurm_user_can_not_ask(own: DaemonSettings, munge: ScriptedMunge):
     strange = own.model_copy(update={"slurm_user": "no-such-user"})
-    with pytest.raises(InvalidInputError, match="SW-DAEMON-USER"):
+    with pytest.raises(InvalidInputError, match="SW-USER"):
         await DaemonClient(strange).ask(ViewRequest())

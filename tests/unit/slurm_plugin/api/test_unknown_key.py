@@ -9,7 +9,7 @@ OLD = CI.model_copy(update={"key_id": "b" * 12, "name": "old", "revoked_s": 2.0}
 
 def test_a_keys_name_is_answered_by_its_id() -> None:
     error = unknown_key("ci", (CI, OLD))
-    assert error.refusal.code == "SW-KEY-UNKNOWN"
+    assert error.refusal.code == "SW-NAME-UNKNOWN"
     assert error.refusal.hint == f"That is a name; give its id: {'a' * 12} of vision."
 
 

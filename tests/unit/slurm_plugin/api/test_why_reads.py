@@ -152,7 +152,7 @@ async def test_a_service_is_the_array_of_its_newest_generation(
 async def test_a_service_of_others_is_none_and_a_name_of_two_is_ambiguous():
     with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
         await asked_about_services("nlp/bert", "vision")
-    with pytest.raises(InvalidInputError, match="SW-SERVICE-AMBIGUOUS") as refused:
+    with pytest.raises(InvalidInputError, match="SW-USAGE") as refused:
         await asked_about_services("bert", "vision", "nlp")
     assert refused.value.refusal.hint == "Name one of: nlp/bert, vision/bert."
 

@@ -114,7 +114,7 @@ def test_days_are_read(text: str, days: set[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "monday", "mon-", "-fri", "mon-wed-fri", "mon,,tue", "1-5"])
 def test_other_days_are_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="SW-WINDOW-TIME"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         days_from_text(text)
 
 
@@ -122,9 +122,9 @@ def test_times_of_the_day_are_read() -> None:
     texts = ("08:30", "8:05", "24:00", "00:00")
     assert [minute_from_text(text, "--to", ends=True) for text in texts] == [510, 485, 0, 0]
     for text in ("8", "24:01", "12:60", "-1:00", "noon", "08:30:00"):
-        with pytest.raises(InvalidInputError, match=r"--to.*SW-WINDOW-TIME"):
+        with pytest.raises(InvalidInputError, match=r"--to.*SW-VALUE"):
             minute_from_text(text, "--to", ends=True)
-    with pytest.raises(InvalidInputError, match=r"--from.*SW-WINDOW-TIME"):
+    with pytest.raises(InvalidInputError, match=r"--from.*SW-VALUE"):
         minute_from_text("24:00", "--from", ends=False)
 
 
@@ -154,7 +154,7 @@ def test_bounds_are_read_by_the_clocks_of_the_zone() -> None:
         ahead_s = bound_from_text("2w", "--last", BERLIN, ends=ends) - time.time()
         assert 14 * 86_400 - 60 < ahead_s <= 14 * 86_400
     for text in ("tomorrow", "2026-13-01", "2026-13", "9999-12-31T8", "2026-11-23T8"):
-        with pytest.raises(InvalidInputError, match=r"--first.*SW-WINDOW-TIME"):
+        with pytest.raises(InvalidInputError, match=r"--first.*SW-VALUE"):
             bound_from_text(text, "--first", BERLIN, ends=False)
 
 
@@ -274,7 +274,7 @@ def test_what_is_not_clear_is_asked(ledger: FakeLedger, words: tuple[str, ...]) 
 
 def test_a_window_that_would_never_hold_is_refused(ledger: FakeLedger) -> None:
     monday = ("--first", "2026-11-23", "--last", "2026-11-23")
-    with pytest.raises(InvalidInputError, match=r"never apply.*SW-WINDOW-TIME"):
+    with pytest.raises(InvalidInputError, match=r"never apply.*SW-VALUE"):
         said("set", "nlp", "--nominal", "1", "--days", "sat", *monday)
     assert ledger.found == []
     said(

@@ -59,7 +59,7 @@ def test_the_lines_for_slurm_conf_are_in_the_sites_own_unit(
 
 
 def test_nothing_is_compiled_where_the_daemon_only_observes():
-    with pytest.raises(InvalidInputError, match="SW-COMPILE-MODE"):
+    with pytest.raises(InvalidInputError, match="SW-MODE"):
         compile_command()
 
 

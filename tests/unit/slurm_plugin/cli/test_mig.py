@@ -147,7 +147,7 @@ def test_what_probe_prints_is_read_as_the_same_inventory(node: EmulatedDriver) -
 
 @pytest.mark.parametrize("text", ["", "[]", '{"driver": "570", "gpus": [{}], "lost": []}'])
 def test_what_is_no_inventory_is_said(text: str) -> None:
-    with pytest.raises(OutsideError, match="SW-INVENTORY"):
+    with pytest.raises(OutsideError, match="SW-WIRE"):
         inventory_of(text)
 
 
@@ -184,7 +184,7 @@ def test_a_profile_of_engines_is_shown_where_it_is_asked_for() -> None:
 def test_a_profile_that_the_board_lacks_is_refused() -> None:
     result = run(mig_app, "layouts", "A100-80GB", "--with", "1g.5gb")
     assert isinstance(result.exception, InvalidInputError)
-    assert result.exception.refusal.code == "SW-MIG-PROFILE"
+    assert result.exception.refusal.code == "SW-SETTINGS"
 
 
 def test_export_and_import_tell_the_same(node: EmulatedDriver, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:
     for args in (("/nowhere.yaml",), (__file__,)):
         result = run(mig_app, "import", *args)
         assert isinstance(result.exception, InvalidInputError)
-        assert result.exception.refusal.code == "SW-MIG-PARTED"
+        assert result.exception.refusal.code == "SW-INPUT-FILE"
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
     result = run(mig_app, "import", str(file), "--config", "other")
@@ -289,4 +289,4 @@ def test_cut_leaves_amd_s_gpus_alone(amd: EmulatedAmdDriver) -> None:
     uuid = answer(node_app, "probe")["gpus"][1]["uuid"]
     refused = run(node_app, "cut", uuid, "--from", "spx.nps1@0", "--to", "cpx.nps1@0")
     assert isinstance(refused.exception, OutsideError)
-    assert refused.exception.refusal.code == "SW-MIG-GPU"
+    assert refused.exception.refusal.code == "SW-NODE-GPU"

@@ -118,16 +118,16 @@ def test_figures_of_several_files_join_and_a_board_is_chosen(place: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "No load is given.*SW-PROFILE-LOAD"),
-        (("bert.json", "--rate", "1"), "SW-PROFILE-LOAD"),
-        (("bert.json", "--service", "a=bert.json,1,100"), "SW-PROFILE-LOAD"),
+        ((), "No load is given.*SW-USAGE"),
+        (("bert.json", "--rate", "1"), "SW-USAGE"),
+        (("bert.json", "--service", "a=bert.json,1,100"), "SW-USAGE"),
         (("--service", "a=bert.json,1,100", "--service", "a=bert.json,1,100"), "one name"),
-        (("none.json", "--rate", "1", "--slo-ms", "9"), "SW-PROFILE-FILE"),
+        (("none.json", "--rate", "1", "--slo-ms", "9"), "SW-INPUT-FILE"),
         (("a,b=c.json", "--rate", "1", "--slo-ms", "9"), "these models: chat, llm"),
         (("bert.json", "--rate", "1", "--slo-ms", "9", "--model", "m"), "these models: bert"),
         (("--service", "a=a,b=c.json,1,9"), "these models: chat, llm"),
         (("bert.json", "h200.json", "--rate", "1", "--slo-ms", "9"), "several GPU models"),
-        (("bert.json", "--rate", "1", "--slo-ms", "99", "--board", "X"), "SW-GPU-MODEL"),
+        (("bert.json", "--rate", "1", "--slo-ms", "99", "--board", "X"), "SW-SETTINGS"),
         (("bert.json", "--rate", "1", "--slo-ms", "44"), "SW-SLO-UNREACHABLE"),
     ],
 )
@@ -172,4 +172,4 @@ def test_figures_of_different_prompts_are_not_compared(place: Path):
     update_measurements(Path("llama.json"), rows)
     said = str(run("llama.json", "--rate", "90", "--slo-ms", "100").exception)
     assert "different requests: 8+8, 9+9 tokens" in said
-    assert "[SW-PROFILE-FILE]" in said
+    assert "[SW-INPUT-FILE]" in said

@@ -178,7 +178,7 @@ def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Pat
         "[tenants.nobody]\nnominal = 1\n[tenants.bio]\nweight = 0\n"
     )
     text = refused("plan", str(quotas), "--apply")
-    for code in ("SW-QUOTA-FILE", "SW-QUOTA-TREE", "SW-TENANT-UNKNOWN", "SW-WEIGHT-RANGE"):
+    for code in ("SW-INPUT-FILE", "SW-QUOTA-TREE", "SW-TENANT-UNKNOWN", "SW-VALUE"):
         assert f"[{code}]" in text
     assert ledger.shown == {}
 

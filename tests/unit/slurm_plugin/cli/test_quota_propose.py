@@ -143,7 +143,7 @@ def test_what_another_tool_wrote_stays_within_its_comment(ledger: LimitLedger, o
         ("nominal = ", "no TOML"),
         ("nominal = 1 }\\nb = { a = 1", "may say what"),
         ("remove = true", "tenant-quota set"),
-        ("nominal = -1", "SW-UNITS"),
+        ("nominal = -1", "SW-VALUE"),
         ("nominel = 1", "did you mean nominal"),
     ],
 )
@@ -161,5 +161,5 @@ def test_wrong_words_in_coldfront_are_named_with_their_account(
 
 
 def test_a_file_that_is_not_there_is_said(ledger: LimitLedger, tmp_path: Path):
-    with pytest.raises(SlicewiseError, match="SW-ACCOUNT-DUMP"):
+    with pytest.raises(SlicewiseError, match="SW-INPUT-FILE"):
         proposed(str(tmp_path / "none"))

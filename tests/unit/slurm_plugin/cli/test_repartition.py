@@ -191,7 +191,7 @@ def test_a_site_that_allows_none_gets_the_plan_as_text(
 def test_only_root_cuts_and_looks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repartition.os, "geteuid", lambda: 1000)
     for command in (repartition.run_repartitions, repartition.look):
-        with pytest.raises(InvalidInputError, match="SW-RECUT-ROOT"):
+        with pytest.raises(InvalidInputError, match="SW-ROOT"):
             command()
     assert site.crashes.calls == []
 
@@ -218,7 +218,7 @@ def test_a_step_that_fails_makes_the_command_fail(
 
 def test_one_that_is_stuck_is_an_error_with_what_to_do(site: Site) -> None:
     site.crashes.fail = {"cut": 2}
-    with pytest.raises(OutsideError, match="SW-RECUT-STUCK"):
+    with pytest.raises(OutsideError, match="SW-REPARTITION-STUCK"):
         repartition.run_repartitions()
     site.journal.is_free = False
     with pytest.raises(OutsideError, match="A run cuts GPUs now"):
@@ -239,7 +239,7 @@ def test_what_is_unfinished_comes_first_and_nothing_new_is_begun(site: Site) -> 
 
 def test_only_what_is_stuck_can_be_closed(site: Site) -> None:
     site.journal.open(planned(), "root")
-    with pytest.raises(InvalidInputError, match="SW-RECUT-NOT-STUCK"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         repartition.close(1)
 
 

@@ -234,7 +234,7 @@ def test_the_gateways_port_is_that_of_its_settings(tmp_path: Path) -> None:
 )
 def test_answers_that_can_not_be_taken_are_refused(tmp_path: Path, answers: str, says: str) -> None:
     result = run(tmp_path, answers)
-    assert getattr(result.exception, "refusal").code == "SW-SETUP-ANSWERS"  # noqa: B009
+    assert getattr(result.exception, "refusal").code == "SW-USAGE"  # noqa: B009
     assert says in str(result.exception)
     assert not (tmp_path / "out").exists()
 

@@ -64,7 +64,7 @@ def test_the_wrapper_s_own_words_come_first(environment: dict[str, str]):
 def test_without_sbatch_it_says_so(environment: dict[str, str], tmp_path: Path):
     ran = wrapped({**environment, "PATH": str(tmp_path / "empty")}, "job.sh")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert "SW-SBATCH" in ran.stderr
+    assert "SW-SLURM-FAILED" in ran.stderr
 
 
 def test_signals_reach_sbatch_as_without_the_wrapper(environment: dict[str, str], tmp_path: Path):

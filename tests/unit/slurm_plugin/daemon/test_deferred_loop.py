@@ -199,7 +199,7 @@ class TestRefusals:
         slurm.requested = JobRequest(gres="gres:gpu:1")
         loop = await decided(slurm)
         assert slurm.actions == [("hold", 7)]
-        assert loop.refusals[7].code == "SW-GRES-TYPE"
+        assert loop.refusals[7].code == "SW-GRES"
         slurm.shown = (job(reason="JobHeldAdmin"),)
         await decided(slurm, turns=2)
         assert slurm.actions == [("hold", 7)]
@@ -279,7 +279,7 @@ class TestRefusals:
         slurm = Changing(job(tag))
         slurm.requested = asked
         loop = await decided(slurm)
-        assert loop.refusals[7].code == "SW-DECIDE-LATE"
+        assert loop.refusals[7].code == "SW-RESUBMIT"
         assert (slurm.changes, slurm.actions) == ([], [("hold", 7)])
 
     async def test_what_is_gone_is_forgotten(self) -> None:

@@ -245,7 +245,7 @@ async def test_what_was_asked_before_another_daemon_led_is_not_carried_out_later
     await cluster_state.turn()
     leader.led = True
     await cluster_state.turn()
-    with pytest.raises(InvalidInputError, match="SW-SERVICE-OVERTAKEN"):
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
     await cluster_state.set_desired_slots(814, frozenset({0}), after=cluster_state.asked[814])
 

@@ -158,7 +158,7 @@ def test_without_an_address_nobody_is_answered() -> None:
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:x", "127.0.0.1:99999", "256.1.1.1:0"])
 def test_an_address_that_can_not_be_had_is_told(address: str) -> None:
     with (
-        pytest.raises(SlicewiseError, match=r"daemon.metrics.*SW-METRICS"),
+        pytest.raises(SlicewiseError, match=r"daemon.metrics.*SW-SETTINGS"),
         Metrics().served(address),
     ):
         pass

@@ -42,8 +42,8 @@ SEEN = Observations(
     (
         submitted("vision", many=4, moved_qos=3, asked_millislices=4000),
         submitted("vision", many=2, is_borrowed=True, moved_type=1, day_s=2 * DAY_S),
-        submitted("vision", "SW-GRES-TYPE", 5, gpu_type="", mode="advise"),
-        submitted("vision", "SW-GRES-TYPE", 1, gpu_type="", day_s=2 * DAY_S),
+        submitted("vision", "SW-GRES", 5, gpu_type="", mode="advise"),
+        submitted("vision", "SW-GRES", 1, gpu_type="", day_s=2 * DAY_S),
         submitted("guest", "SW-QUOTA-NONE", 7, user="carol"),
     ),
     (
@@ -66,7 +66,7 @@ def test_what_days_have_shown_is_summed_by_tenant_code_type_and_loan():
     assert (found.days, found.modes) == (2, {"advise": 5, "observe": 14})
     assert found.refusals == (
         ObservedRefusal("SW-QUOTA-NONE", "guest", "carol", 7),
-        ObservedRefusal("SW-GRES-TYPE", "vision", "alice", 6),
+        ObservedRefusal("SW-GRES", "vision", "alice", 6),
     )
     assert found.types == (
         ObservedType("", 6, 6, 0, 0),
@@ -98,7 +98,7 @@ def test_each_tenant_gets_a_sentence():
 def test_hints_name_what_to_do_next():
     assert report().hints == (
         "guest has no quota (7 refused): slicewise tenant-quota set guest --nominal N",
-        "SW-GRES-TYPE (6 refused): a type in --gres, or [admission] untyped in slicewise.toml",
+        "SW-GRES (6 refused): a type in --gres, or [admission] untyped in slicewise.toml",
     )
     unlent = Observations(SEEN.submissions, (), SEEN.quota)
     assert "4.0 idle slice-hours were wanted by others" in report(unlent).hints[-1]

@@ -183,7 +183,7 @@ async def test_others_learn_nothing_not_even_that_it_is_there(about: str) -> Non
 async def test_a_job_that_is_not_in_the_queue_has_no_priority(
     changes: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(InvalidInputError, match=rf"{why}\..*SW-PRIORITY-NONE"):
+    with pytest.raises(InvalidInputError, match=rf"{why}\..*SW-NOTHING"):
         await asked("50", OWNER, waiting(50, **changes))
 
 

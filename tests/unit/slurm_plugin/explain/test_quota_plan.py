@@ -478,7 +478,7 @@ def test_moves_and_removals_need_no_order_of_their_own():
     assert (refused, after["a"].parent, after["b"].parent) == ({}, "b", "")
     circle = (TenantUpdate("a", parent="c"),)
     _, refused = changed_together(there, in_order(there, circle))
-    assert [error.refusal.code for error in refused.values()] == ["SW-TENANT-CYCLE"]
+    assert [error.refusal.code for error in refused.values()] == ["SW-TENANT-CHILDREN"]
 
 
 def test_who_is_removed_is_told_with_what_it_holds_and_waits_for():

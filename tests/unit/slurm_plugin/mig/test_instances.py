@@ -152,7 +152,7 @@ class TestPack:
     def test_a_program_that_nothing_serves_has_no_answer(self) -> None:
         program = LinearProgram([1])
         program.add(1, {0: -1})
-        with pytest.raises(OutsideError, match=r"Infeasible.*SW-SOLVER"):
+        with pytest.raises(OutsideError, match=r"Infeasible.*SW-INTERNAL"):
             program.solve()
 
 

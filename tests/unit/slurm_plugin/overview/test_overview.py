@@ -321,11 +321,12 @@ def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
         (Severity.ERROR, "SW-LAUNCHER-DOWN", "", "systemctl status slicewise-launcher"),
         (Severity.ERROR, "SW-NODE-DOWN", "n2", "scontrol update NodeName=n2,n3 State=RESUME"),
         (Severity.WARNING, "SW-SCRIPT-PASSED", "", "slicewise doctor --section script"),
-        (Severity.WARNING, "SW-NODE-DRAINED", "n1", "scontrol update NodeName=n1 State=RESUME"),
+        (Severity.WARNING, "SW-NODE-DOWN", "n1", "scontrol update NodeName=n1 State=RESUME"),
     ]
-    assert item(overview(now, ROOT), "SW-NODE-DOWN").what == (
-        "n2, n3 are down, 14 slices with it; sinfo -R says why"
-    )
+    assert [one.what for one in overview(now, ROOT).attention if one.code == "SW-NODE-DOWN"] == [
+        "n2, n3 are down, 14 slices with it; sinfo -R says why",
+        "n1 is drained, nothing new starts on 7 slices; sinfo -R says why",
+    ]
     assert overview(now, ALICE).attention == ()
 
 
@@ -337,7 +338,7 @@ def test_the_slices_of_a_drained_node_are_those_of_its_boards():
 
 
 def test_an_old_look_is_told_of():
-    assert item(overview(facts(observed_s=NOW_S - 31), ROOT), "SW-DAEMON-LATE").what == (
+    assert item(overview(facts(observed_s=NOW_S - 31), ROOT), "SW-DAEMON-BLIND").what == (
         "the daemon looked at Slurm 31 s ago"
     )
 
@@ -354,7 +355,7 @@ def test_services_that_fail_or_are_kept_back_are_told_of_to_those_who_see_them()
         kept_back={814: frozenset({1})},
     )
     assert found(overview(kept, ALICE)) == [
-        (Severity.WARNING, "SW-SERVICE-SHORT", "vision/bert", "slicewise why vision/bert")
+        (Severity.WARNING, "SW-WAITING", "vision/bert", "slicewise why vision/bert")
     ]
     assert "has 1 of 2 replicas that it wants" in overview(kept, ROOT).attention[0].what
 
@@ -370,7 +371,7 @@ def test_a_budget_that_is_used_up_or_will_be_is_told_of():
     assert found(overview(fast, ROOT)) == [
         (
             Severity.WARNING,
-            "SW-BUDGET-FAST",
+            "SW-BUDGET-LOW",
             "lab",
             "slicewise budget grant lab --amount SLICE_HOURS --reason WHY",
         )
@@ -378,11 +379,11 @@ def test_a_budget_that_is_used_up_or_will_be_is_told_of():
     assert overview(facts(left_millislice_s={"lab": 3_600_000}, **paid), ROOT).attention == ()
     later = {**paid, "resets_s": {"lab": NOW_S + 200_000}}
     slow = facts(running(1), left_millislice_s={"lab": 100_000_000}, **later)
-    assert item(overview(slow, ROOT), "SW-BUDGET-FAST").severity is Severity.HINT
+    assert item(overview(slow, ROOT), "SW-BUDGET-LOW").severity is Severity.HINT
     empty = facts(running(1), left_millislice_s={"lab": 0}, **paid)
-    assert item(overview(empty, ROOT), "SW-BUDGET-EMPTY").severity is Severity.ERROR
+    assert item(overview(empty, ROOT), "SW-BUDGET-LOW").severity is Severity.ERROR
     lab = replace(ALICE, tenants=frozenset({"lab"}))
-    assert item(overview(empty, lab), "SW-BUDGET-EMPTY").command == "slicewise budget show lab"
+    assert item(overview(empty, lab), "SW-BUDGET-LOW").command == "slicewise budget show lab"
     (vision,) = overview(empty, ALICE).tenants
     assert (vision.payer, vision.left_millislice_s, vision.resets_s) == ("lab", 0, NOW_S + 7200)
 
@@ -399,7 +400,7 @@ def test_guaranteed_jobs_that_wait_beyond_the_grace_time_are_told_of():
     young = job(9, "Resources", submit_s=new, eligible_s=new)
     above = job(10, "QOSGrpBilling", submit_s=1, eligible_s=1, tres={f"gres/gpu:{LARGE}": "2"})
     answer = overview(facts(old, young, above, nodes=()), ROOT)
-    assert found(answer) == [(Severity.WARNING, "SW-WAIT-LONG", "vision", "slicewise why 8")]
+    assert found(answer) == [(Severity.WARNING, "SW-WAITING", "vision", "slicewise why 8")]
     assert answer.attention[0].what == (
         "1 job of vision waits within its guaranteed quota, the first for 7 min"
     )

@@ -188,7 +188,7 @@ def test_children_that_were_given_more_since_are_scaled_down() -> None:
 
 @pytest.mark.parametrize("one", [LESS, replace(OFFICE, tenant="a")])
 def test_a_window_that_breaks_the_tree_is_refused(one: Window) -> None:
-    with pytest.raises(InvalidInputError, match=r"From Mon 08:00 on, lab .*SW-WINDOW-TREE"):
+    with pytest.raises(InvalidInputError, match=r"From Mon 08:00 on, lab .*SW-QUOTA-TREE"):
         check_window(LAB, [], one, moments([one], MONDAY_S, BERLIN))
 
 
@@ -210,7 +210,7 @@ def test_an_event_is_checked_when_it_comes() -> None:
     event = replace(LESS, days=frozenset(), begin_min=0, end_min=0)
     event = replace(event, first_s=saturday_s, last_s=saturday_s + DAY_S)
     small = [replace(OFFICE, tenant=n, amount_millislices=Millislices(5000)) for n in ("a", "b")]
-    with pytest.raises(InvalidInputError, match="SW-WINDOW-TREE"):
+    with pytest.raises(InvalidInputError, match="SW-QUOTA-TREE"):
         check_window(LAB, small, event, moments([*small, event], MONDAY_S, BERLIN))
     always = [replace(one, days=frozenset(), begin_min=0, end_min=0) for one in small]
     check_window(LAB, always, event, moments([*always, event], MONDAY_S, BERLIN))

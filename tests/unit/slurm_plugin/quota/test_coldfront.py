@@ -31,5 +31,5 @@ def test_standing_allocations_are_accounts_with_their_own_quota():
     ],
 )
 def test_another_answer_is_refused(text: str, why: str):
-    with pytest.raises(InvalidInputError, match=rf"{why}.*\[SW-ACCOUNT-DUMP\]"):
+    with pytest.raises(InvalidInputError, match=rf"{why}.*\[SW-INPUT-FILE\]"):
         parse_allocations(text)

@@ -110,5 +110,5 @@ def test_tenants_keep_what_the_file_does_not_say():
 
 
 def test_an_account_above_itself_is_refused():
-    with pytest.raises(InvalidInputError, match="SW-ACCOUNT-DUMP"):
+    with pytest.raises(InvalidInputError, match="SW-INPUT-FILE"):
         proposed(limited("a", "b"), limited("b", "a"))

@@ -257,7 +257,7 @@ def test_a_journal_that_can_not_be_written_ends_the_run(call: str) -> None:
 def test_a_run_whose_lock_another_has_stops_where_it_is() -> None:
     story = Story()
     before = story.state()
-    with pytest.raises(OutsideError, match="SW-REBALANCE-LOCK"):
+    with pytest.raises(OutsideError, match="SW-LOCK"):
         story.run(is_ours=False)
     assert story.state() == before
 
@@ -276,7 +276,7 @@ def test_where_nothing_may_be_cut_files_that_are_not_there_are_no_failure() -> N
     cut = step(Story().run(), StepName.CUT)
     assert cut.outcome is StepOutcome.SKIPPED
     assert "repartition.allowed is false" in cut.why
-    assert "SW-RECUT-CONF" in cut.why
+    assert "SW-REPARTITION-CONF" in cut.why
 
 
 def test_another_run_that_cuts_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +338,7 @@ def test_a_run_that_cuts_names_what_slurm_has_no_order_of_devices_for(
 
 @pytest.mark.parametrize(
     ("state", "why"),
-    [(RepartitionState.STUCK, "SW-RECUT-STUCK"), (RepartitionState.ROLLED_BACK, "it failed")],
+    [(RepartitionState.STUCK, "SW-REPARTITION-STUCK"), (RepartitionState.ROLLED_BACK, "it failed")],
 )
 def test_a_gpu_that_was_not_cut_as_planned_is_told(
     monkeypatch: pytest.MonkeyPatch, state: RepartitionState, why: str

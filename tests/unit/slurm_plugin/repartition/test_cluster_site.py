@@ -88,10 +88,10 @@ async def test_no_gpu_s_name_becomes_a_line_of_slurm_conf(
     """From what the node prints to the files that slurmctld reads at its next start."""
     forged = replace(whole, gpus=(replace(whole.gpus[0], name=name),))
     says(tmp_path, json.dumps(asdict(forged)))
-    with pytest.raises(SlicewiseError, match="SW-INVENTORY"):
+    with pytest.raises(SlicewiseError, match="SW-WIRE"):
         site.write("gpu01", "NVIDIA", site.devices("gpu01", await site.inventory("gpu01", "")))
     # The reader failed to see it: then nothing is written either.
-    with pytest.raises(SlicewiseError, match="SW-RECUT-TEXT"):
+    with pytest.raises(SlicewiseError, match="SW-REPARTITION-CONF"):
         site.write("gpu01", "NVIDIA", site.devices("gpu01", forged))
     assert dict(zip(CONF, site.texts(), strict=True)) == CONF
 
@@ -146,7 +146,7 @@ def test_where_one_file_can_not_have_it_neither_is_written(
     shared = CONF["slurm_conf"].replace("gpu01", "gpu[01-02]")
     (tmp_path / "slurm.conf").write_text(shared)
     other = replace(whole, gpus=(replace(whole.gpus[0], name="NVIDIA H300"),))
-    with pytest.raises(SlicewiseError, match="SW-RECUT-CONF"):
+    with pytest.raises(SlicewiseError, match="SW-REPARTITION-CONF"):
         site.write("gpu01", "NVIDIA", site.devices("gpu01", other))
     assert site.texts() == (shared, CONF["gres_conf"])
 

@@ -112,7 +112,7 @@ async def test_a_gpu_that_is_cut_otherwise_than_the_plan_saw_is_not_touched() ->
     world.foreign_layout = set(BEFORE[:3])
     ended = await run(world, journal, taken_up=False)
     assert ended.state is RepartitionState.ROLLED_BACK
-    assert "[SW-RECUT-CHANGED]" in ended.error
+    assert "[SW-MIG-CHANGED]" in ended.error
     assert "leave" not in world.crashes.calls
     assert not world.reserved
 
@@ -177,7 +177,7 @@ class NoWayBack(RepartitionWorld):
 
     async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         if self.refuses and direction is Direction.BACK:
-            raise OutsideError("SW-MIG-CUT", "no way back")
+            raise OutsideError("SW-DRIVER", "no way back")
         return await super().cut(repartition, direction)
 
 
@@ -359,7 +359,7 @@ async def test_what_a_job_got_after_the_reservation_is_not_destroyed_on_the_way_
     crashes = world.crashes
     crashes.calls, crashes.kill_at, crashes.fail = [], 0, {"reserve": 1}
     stuck = await run(world, journal, taken_up=True)
-    assert (stuck.state, "SW-RECUT-BUSY" in stuck.error) == (RepartitionState.STUCK, True)
+    assert (stuck.state, "SW-REPARTITION-HELD" in stuck.error) == (RepartitionState.STUCK, True)
     assert "cut" not in crashes.calls
     assert world.is_after()
     world.running.pop(world.intruder)

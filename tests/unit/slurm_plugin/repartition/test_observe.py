@@ -241,7 +241,7 @@ async def test_where_a_type_may_be_asked_for_anyhow_its_last_instance_may_go(sit
     site.slurm.known_nodes += (shapes,)
     assert [await holder_of(site, one) for one in (*ONES, THREE)] == [None] * 4
     assert (await site.gathered()).left_out == {}
-    with pytest.raises(InvalidInputError, match="SW-RECUT-NODE"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-NODE"):
         await survey(site.settings, site.slurm, site.journal, [SHAPES_NODE])
 
 
@@ -308,7 +308,7 @@ async def test_a_node_whose_gpus_have_one_mode_each_is_left_alone(site: Site) ->
 
 async def test_files_that_can_not_be_read_are_an_error(site: Site) -> None:
     site.gres_conf.unlink()
-    with pytest.raises(InvalidInputError, match="SW-RECUT-CONF"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-CONF"):
         await site.gathered()
 
 
@@ -701,7 +701,7 @@ async def test_one_nodes_survey_asks_nobody_else_and_an_unknown_one_is_refused(
 ) -> None:
     nodes = Nodes("what is this")
     monkeypatch.setattr(node_command, "run_on", nodes.run_on)
-    with pytest.raises(InvalidInputError, match="SW-RECUT-NODE"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-NODE"):
         await survey(site.settings, site.slurm, site.journal, ["gpu01", "gpu99"])
     assert nodes.asked == []
     found = await survey(site.settings, site.slurm, site.journal, ["gpu01"])

@@ -199,12 +199,12 @@ class TestRetiring:
         check_may_retire(self.OLD, (self.OLD, self.NEWER))
 
     def test_a_newer_generation_may_go_only_if_its_roll_over_may_be_aborted(self) -> None:
-        with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
+        with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
             check_may_retire(self.NEWER, (self.OLD, self.NEWER))
         said = {**self.NEWER.directives, "abort_roll_after": "3"}
         aborted = self.NEWER.model_copy(update={"directives": said})
         check_may_retire(aborted, (self.OLD, aborted))
-        with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
+        with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
             check_may_retire(aborted, (aborted,))
 
     def test_what_its_owner_ordered_to_end_may_go(self) -> None:
@@ -215,7 +215,7 @@ class TestRetiring:
     def test_nothing_else_replaces_it(self, change: dict[str, str]) -> None:
         other = self.NEWER.model_copy(update=change)
         for others in ((), (self.OLD,), (self.OLD, other)):
-            with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-NEEDED\]"):
+            with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-CHANGED\]"):
                 check_may_retire(self.OLD, others)
         with pytest.raises(InvalidInputError):
             check_may_retire(self.NEWER, (self.OLD, self.NEWER))

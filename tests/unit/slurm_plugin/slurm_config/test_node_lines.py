@@ -59,7 +59,7 @@ def test_with_pads_between_a_type_becomes_more_beside_jobs_of_all_types() -> Non
     held = [index for index, one in enumerate(apart) if one is not None]
     assert set(positions(apart, (*ONES[:2], THREE, TWO, more), held)) > {THREE, more}
     close = (*ONES[:2], THREE, TWO, *[None] * 3)
-    with pytest.raises(InvalidInputError, match="SW-RECUT-ORDER"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-HELD"):
         positions(close, (*ONES[:2], THREE, TWO, more), {0, 1, 2, 3})
 
 
@@ -72,32 +72,32 @@ def test_what_a_job_holds_keeps_its_index() -> None:
 def test_a_type_is_one_run_of_indices_so_some_cuts_must_wait() -> None:
     both = positions(ONES, (*ONES[:2], TWO, *ONES[4:]), {0, 1, 4})
     assert (both[0], both[1], both[4]) == (ONES[0], ONES[1], ONES[4])
-    with pytest.raises(InvalidInputError, match=r"0: 1g.10gb, 6: 1g.10gb.*\[SW-RECUT-ORDER\]"):
+    with pytest.raises(InvalidInputError, match=r"0: 1g.10gb, 6: 1g.10gb.*\[SW-REPARTITION-HELD\]"):
         positions(ONES, (ONES[0], THREE, ONES[6]), {0, 6})
 
 
 def test_a_node_that_makes_up_types_without_end_is_refused_soon() -> None:
     """With 16 it took a second, and six times as long with every two more."""
     made_up = [Device(f"{nth}g", (f"/dev/{nth}",)) for nth in range(54)]
-    with pytest.raises(InvalidInputError, match="SW-RECUT-ORDER"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-HELD"):
         positions((ONES[0], *[None] * 54, ONES[6]), (ONES[0], *made_up, ONES[6]), {0, 55})
     assert len(positions([None] * 56, made_up, ())) == 56
 
 
 def test_a_held_device_that_would_go_and_more_devices_than_before_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"holds 1g.10gb .*cap3.*\[SW-RECUT-HELD\]"):
+    with pytest.raises(InvalidInputError, match=r"holds 1g.10gb .*cap3.*\[SW-REPARTITION-HELD\]"):
         positions(ONES, ONES[:3], {3})
-    with pytest.raises(InvalidInputError, match=r"holds a pad.*\[SW-RECUT-HELD\]"):
+    with pytest.raises(InvalidInputError, match=r"holds a pad.*\[SW-REPARTITION-HELD\]"):
         positions((*ONES[:3], None), ONES[:3], {3})
-    with pytest.raises(InvalidInputError, match="SW-RECUT-HELD"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-HELD"):
         positions(ONES[:3], ONES[:3], {3})
-    with pytest.raises(InvalidInputError, match=r"7 devices.*counts 4.*\[SW-RECUT-PADS\]"):
+    with pytest.raises(InvalidInputError, match=r"7 devices.*counts 4.*\[SW-REPARTITION-CONF\]"):
         positions(ONES[:4], ONES, ())
 
 
 def test_a_device_that_got_the_files_of_another_type_is_not_the_same() -> None:
     same_files = Device("2g.20gb", ONES[0].files)
-    with pytest.raises(InvalidInputError, match="SW-RECUT-HELD"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-HELD"):
         positions(ONES, (same_files, *ONES[2:]), {0})
 
 
@@ -186,7 +186,7 @@ def test_a_node_without_gres_gets_it_before_its_comment() -> None:
 def test_lines_that_can_t_be_changed_alone_are_refused(
     slurm_conf: str, gres_conf_text: str, node: str, words: str
 ) -> None:
-    with pytest.raises(InvalidInputError, match=rf"{words}.*\[SW-RECUT-CONF\]"):
+    with pytest.raises(InvalidInputError, match=rf"{words}.*\[SW-REPARTITION-CONF\]"):
         node_positions(slurm_conf, gres_conf_text, node)
 
 
@@ -215,22 +215,22 @@ EVIL = "\nPrologSlurmctld=/tmp/evil\n"
 def test_a_device_that_would_be_more_than_one_line_is_never_written(device: Device) -> None:
     """Whoever read it: this is the second wall behind the reader of a node's inventory."""
     for write in (node_gres, lambda found: gres_conf("gpu01", found)):
-        with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT") as caught:
+        with pytest.raises(InvalidInputError, match="SW-REPARTITION-CONF") as caught:
             write([device])
         assert caught.value.refusal.message.isprintable()
 
 
 def test_neither_is_a_node_s_name_or_a_line_that_is_not_its_own() -> None:
-    with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-CONF"):
         gres_conf(f"gpu01{EVIL}", [ONES[0]])
-    with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+    with pytest.raises(InvalidInputError, match="SW-REPARTITION-CONF"):
         gres_conf("gpu01", [ONES[0]] * 1025)
     for gres in (f"gpu:a:1{EVIL}", "gpu:a:1 State=DOWN", "gpu:a:1#"):
-        with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+        with pytest.raises(InvalidInputError, match="SW-REPARTITION-CONF"):
             with_node_gres(CONF, "gpu01", gres)
     own = "NodeName=gpu01 AutoDetect=off Name=gpu"
     for line in (f"{own} Type=a File=/dev/a{EVIL}", own.replace("gpu01", "gpu02"), "include /x"):
-        with pytest.raises(InvalidInputError, match="SW-RECUT-TEXT"):
+        with pytest.raises(InvalidInputError, match="SW-REPARTITION-CONF"):
             with_node_lines(GRES, "gpu01", [line])
 
 

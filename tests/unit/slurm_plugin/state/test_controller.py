@@ -299,7 +299,7 @@ async def test_a_request_that_comes_after_a_newer_one_is_not_carried_out() -> No
     await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
     assert cluster_state.asked[814] > number
     done = list(slurm.actions)
-    with pytest.raises(InvalidInputError, match="SW-SERVICE-OVERTAKEN"):
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         await cluster_state.set_desired_slots(814, frozenset({0, 1}), "", 0.5, after=number)
     assert (slurm.actions, cluster_state.desired_slots) == (done, {814: frozenset({0})})
     assert cluster_state.urgencies == {814: 0.0}
@@ -313,7 +313,7 @@ async def test_a_request_whose_action_failed_was_taken_all_the_same() -> None:
     with pytest.raises(UnreachableError):
         await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
     slurm.failure = None
-    with pytest.raises(InvalidInputError, match="SW-SERVICE-OVERTAKEN"):
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         await cluster_state.set_desired_slots(814, frozenset(), after=number)
 
 
@@ -470,7 +470,7 @@ async def test_only_in_mode_enforce_something_is_changed(mode: str) -> None:
     await cluster_state.turn()
     answer = await desire(cluster_state, 814, frozenset({0}))
     assert (answer.kept_back, answer.note.startswith(f"mode {mode}")) == ((0,), True)
-    with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-SERVICE-MODE\]"):
+    with pytest.raises(InvalidInputError, match=r"scancel 814 \[SW-MODE\]"):
         await cluster_state.delete(814)
     assert slurm.actions == []
 

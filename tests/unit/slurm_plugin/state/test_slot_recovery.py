@@ -330,7 +330,7 @@ async def test_a_generation_is_retired_when_nothing_needs_it() -> None:
     slurm = ScriptedSlurm(job(0))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    with pytest.raises(InvalidInputError, match="SW-SERVICE-NEEDED"):
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         await cluster_state.retire(814)
     cluster_state.set_orders({("vision", "bert"): ServiceOrder(delete_s=1.0)})
     await cluster_state.retire(814)

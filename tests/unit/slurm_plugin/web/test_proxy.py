@@ -104,4 +104,4 @@ def test_a_secret_that_is_missing_or_short_is_said_at_the_start(
         secret_file.write_text(text, encoding="ascii")
     with pytest.raises(SlicewiseError) as raised:
         Proxy(WebSettings(proxy_secret_file=secret_file))
-    assert raised.value.refusal.code == "SW-WEB-LISTEN"
+    assert raised.value.refusal.code == "SW-SETTINGS"

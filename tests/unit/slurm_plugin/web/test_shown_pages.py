@@ -265,7 +265,7 @@ async def test_a_plan_counts_the_tenants_that_it_leaves_alone(site: Site, tenant
 
 
 async def test_what_is_wrong_in_a_quota_file_is_said_and_the_text_kept(site: Site):
-    refusal = InvalidInputError("SW-QUOTA-FILE", "nothing was changed.\nline 2: <b>")
+    refusal = InvalidInputError("SW-INPUT-FILE", "nothing was changed.\nline 2: <b>")
     site.made.refused[QuotaPlanRequest] = refusal
     status, text = await site.post("/what-if", text="[tenants.vision")
     assert status == 200
