@@ -12,7 +12,7 @@ DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-prefix bench-autoscale bench-capacity bench-wake bench-tick bench-placement bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix bench-lengths bench-forecasters bench-priorities bench-headline bench-simulator wheelhouse sbom deb rpm bench-readers bench-history bench-rpcs bench-first-tokens format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-tick bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -188,43 +188,13 @@ bench-engines: setup ## What the gateway adds to a language model's streams: bui
 bench-admission: setup ## What admission costs slurmctld and the daemon: build/reports/admission.json (minutes)
 	@$(BIN)/python -m benchmarks.admission
 
-bench-autoscale: $(READY) ## Autoscaling policies replayed on real arrivals: build/reports/autoscale.json (minutes)
-	@$(BIN)/python -m benchmarks.autoscale
-
-bench-lengths: $(READY) ## What forecasts by tokens would save, where lengths change: build/reports/autoscale_lengths.json (minutes)
-	@$(BIN)/python -m benchmarks.autoscale.lengths
-
-bench-forecasters: $(READY) ## Forecasts of load, trained ones too, beside the product's: build/reports/forecasters.json (minutes)
-	@$(BIN)/python -m benchmarks.forecasters
-
-bench-priorities: $(READY) ## Rules of priority, trained ones too, on two public clusters: build/reports/priorities.json (minutes)
-	@$(BIN)/python -m benchmarks.priorities
-
-bench-headline: $(READY) ## Two public clusters, and services with batch, side by side: build/reports/headline.json (half an hour)
-	@$(BIN)/python -m benchmarks.headline
-
-bench-simulator: $(READY) ## A simulated month of 1,000 GPUs and 100,000 jobs: build/reports/simulator.json (an hour)
-	@$(BIN)/python -m benchmarks.simulator
-
-bench-first-tokens: $(READY) ## Whether ttft_ms is kept behind a model of vLLM's scheduler: build/reports/first_tokens.json (minutes)
-	@$(BIN)/python -m benchmarks.first_tokens
-
-bench-capacity: $(READY) ## How well the concurrency of a replica is learnt, on ParvaGPU's tables: build/reports/capacity.json (minutes)
-	@$(BIN)/python -m benchmarks.capacity
-
 bench-wake: setup ## Waking from zero beside a bare sbatch of the same Triton: build/reports/wake.json (minutes)
 	@$(BIN)/python -m benchmarks.wake
-
-bench-prefix: $(READY) ## Which replica gets a conversation, on Mooncake's trace: build/reports/prefix_routing.json (seconds)
-	@$(BIN)/python -m benchmarks.prefix_routing
 
 bench-tick: $(READY) ## What one turn of the launcher costs to decide: build/reports/tick.json (a minute)
 	@$(BIN)/python -m benchmarks.tick
 
-bench-placement: $(READY) ## MIG placement and profiles, beside others and the optimum: build/reports/placement.json (minutes)
-	@$(BIN)/python -m benchmarks.placement
-
-bench-rebalance: $(READY) ## Rebalancing: a run on a large site, victims, waits: build/reports/rebalance.json (minutes)
+bench-rebalance: $(READY) ## A rebalancing run on a large site: build/reports/rebalance.json (half a minute)
 	@$(BIN)/python -m benchmarks.rebalance
 
 bench-limits: setup ## First limits of 1,000 tenants in a real slurmdbd: build/reports/limits.json (minutes)
@@ -236,14 +206,13 @@ bench-history: setup ## What history costs the daemon and PostgreSQL: build/repo
 bench-rpcs: setup ## What the daemon asks slurmctld, by kind, with 50,000 jobs, too: build/reports/rpcs.json (ten minutes)
 	@$(BIN)/python -m benchmarks.rpcs
 
-bench-readers: setup ## Reading Slurm by commands, pyslurm, slurmrestd: build/reports/readers.json (SLURM=25.11.7; minutes)
-	@$(BIN)/python -m benchmarks.readers
-
 bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/reports/commands.json (minutes)
 	@$(BIN)/python -m benchmarks.commands
 
 bench-web: tests-setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
 	@$(BIN)/python -m benchmarks.web
+
+include studies/targets.mk
 
 DIST := build/dist
 PROJECT_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -295,4 +264,4 @@ format: $(TESTS_READY) ## Let ruff format and sort
 
 clean: ## Remove what the build made but built Slurms; a running sandbox goes down first
 	@if [ -x $(BIN)/slicewise ]; then $(BIN)/slicewise sandbox down; fi
-	rm -rf $(VENV) $(DOCS_VENV) $(PACKAGES_VENV) $(filter-out build/slurm,$(wildcard build/*)) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DOCS_VENV) $(PACKAGES_VENV) $(STUDIES_VENV) $(filter-out build/slurm,$(wildcard build/*)) .mypy_cache .ruff_cache .pytest_cache .hypothesis

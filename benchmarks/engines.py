@@ -25,10 +25,8 @@ import uvloop
 from rich.table import Table
 
 from benchmarks import reporting
-from benchmarks.autoscale.traces import TraceError
 from benchmarks.line import Line, until
 from benchmarks.machine import machine
-from benchmarks.prefix_routing import prefix_hits, traced
 from cluster.runtime.console import console
 from launcher.engines.registry import ENGINES
 from sandbox.servers import llamacpp
@@ -192,20 +190,10 @@ def main() -> None:
 
 
 def _measured(quick: bool) -> Mapping[str, Any]:
-    hits = _prefix_hits()
     with tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
         line = Line(Path(place), ENGINES["llamacpp"], SERVICE, SLOTS)
         with _llama_server(line.place), line.door():
-            report = uvloop.run(_report(line, _QUICK_ROUNDS if quick else ROUNDS))
-    return {**report, "prefix_hits": hits}
-
-
-def _prefix_hits() -> Mapping[str, float | None]:
-    """Return what ``make bench-prefix --quick`` finds; no figures where there is no trace."""
-    try:
-        return prefix_hits(traced(is_quick=True))
-    except TraceError:
-        return {"hash": None, "leastconn": None}
+            return uvloop.run(_report(line, _QUICK_ROUNDS if quick else ROUNDS))
 
 
 async def _report(line: Line, rounds: int) -> Mapping[str, Any]:
@@ -294,11 +282,6 @@ def _show(report: Mapping[str, Any]) -> None:
         f"{report['streams_per_s']:.1f} a second beside {report['direct_streams_per_s']:.1f}, "
         f"{report['streams_per_s_ratio']:.2f} times."
     )
-    if None not in (hits := report["prefix_hits"]).values():
-        console().print(
-            f"Of prompts {hits['hash']:.1%} were computed before at the replica that the gateway "
-            f"prefers, {hits['leastconn']:.1%} by least connections."
-        )
 
 
 if __name__ == "__main__":

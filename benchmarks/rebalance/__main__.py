@@ -1,205 +1,57 @@
-"""Measures rebalancing: a run's time, needless evictions, use of idle quota, waits beside alone."""
+"""Measures rebalancing on a large site: the time of one run, and the calls of a round."""
 
-import argparse
-import json
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from benchmarks.autoscale.traces import TraceError, opened
 from benchmarks.machine import machine
-from benchmarks.rebalance import anomaly, evictions, rounds, whole
+from benchmarks.rebalance import rounds
 from benchmarks.rebalance.site import Size
-from benchmarks.rebalance.tenants import FILES
-from benchmarks.rebalance.wants import Terms
-from benchmarks.reporting import REPORTS
+from benchmarks.reporting import run
 
-_TRACES = Path("../shared/data/traces")
-_WORLDS, _QUEUES = 300, 500
-_WORLDS_WORDS = {"shared": "shared", "with_backlog": "backlog"}
+SEED = 1
+FULL, QUICK = Size(), Size(tenants=200, jobs=1000, gpus=800, services=20)
 
 
-def main() -> None:
-    """Write build/reports/rebalance.json, and show its tables."""
-    options = _options()
-    console = Console()
-    for file in FILES.values():
-        try:
-            with opened(options.traces / file):
-                pass
-        except TraceError as error:
-            sys.exit(str(error))
-    report = _report(options, console)
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    show(report, console)
-    console.print(str(options.report))
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        default=Path(os.environ.get("SLICEWISE_TRACES", _TRACES)),
-        help="where the public traces lie",
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worlds", type=int, default=_WORLDS, help="of each mix")
-    parser.add_argument("--queues", type=int, default=_QUEUES, help="worlds of each profile")
-    parser.add_argument("--report", type=Path, default=REPORTS / "rebalance.json")
-    return parser.parse_args()
-
-
-def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
-    """Measure everything; the run comes first, while this benchmark computes nothing else."""
-    console.print("One run on a large site (half a minute)")
-    run = _run(options.seed)
-    worlds = _evictions(options, console)
-    lent = whole.report(_whole_jobs(options, console))
-    replays = _replays(options, console)
-    found = evictions.report(worlds)
+def measure(size: Size) -> Mapping[str, Any]:
+    """Measure one run and the rounds around it."""
     return {
-        "seconds": run["seconds"],
-        "evicted_over_needed": {
-            name: one["mean"] for name, one in found["replicas"]["policies"].items()
-        },
-        "anomaly_max_s": max(
-            world["anomaly_max_s"] for one in replays.values() for world in one["worlds"].values()
-        ),
-        "whole_jobs": {
-            **{kind: one["whole_jobs"]["share"] for kind, one in lent.items()},
-            "none_started": max(one["whole_jobs"]["none_started"] for one in lent.values()),
-        },
-        "calls": run["calls"],
-        "run": run,
-        "lent": lent,
-        "evictions": found,
-        "replays": replays,
-        "seed": options.seed,
-        "command": " ".join(("python -m benchmarks.rebalance", *sys.argv[1:])),
+        **rounds.measured(size, SEED),
+        "seed": SEED,
+        "command": "make bench-rebalance",
         "machine": machine(),
     }
 
 
-def _run(seed: int) -> Mapping[str, Any]:
-    """Measure one run, in a process of its own and on one processor."""
-    with get_context("spawn").Pool(1) as alone:
-        return alone.apply(rounds.measured, (Size(), seed))
-
-
-def _evictions(
-    options: argparse.Namespace, console: Console
-) -> Mapping[str, Sequence[evictions.Found]]:
-    seeds = range(options.seed * options.worlds, (options.seed + 1) * options.worlds)
-    return {
-        mix: _side_by_side(partial(evictions.found, mix=mix), seeds, f"Worlds: {mix}", console)
-        for mix in evictions.MIXES
-    }
-
-
-def _whole_jobs(
-    options: argparse.Namespace, console: Console
-) -> Mapping[str, Sequence[whole.Started]]:
-    seeds = range(options.seed * options.queues, (options.seed + 1) * options.queues)
-    return {
-        kind: _side_by_side(partial(whole.started, kind=kind), seeds, f"Queues: {kind}", console)
-        for kind in whole.KINDS
-    }
-
-
-def _replays(options: argparse.Namespace, console: Console) -> Mapping[str, Mapping[str, Any]]:
-    replay = partial(anomaly.replayed, traces=options.traces, seed=options.seed, terms=Terms())
-    found = _side_by_side(replay, anomaly.CELLS, "Replaying", console)
-    return {
-        f"{cell.trace}, {cell.nominal}": one for cell, one in zip(anomaly.CELLS, found, strict=True)
-    }
-
-
-def _side_by_side(
-    work: Callable[[Any], Any], of: Sequence[Any], words: str, console: Console
-) -> Sequence[Any]:
-    """Apply ``work`` to each item, with one process per processor."""
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        return list(track(pool.imap(work, of), words, len(of), console=console))
-
-
-def show(report: Mapping[str, Any], console: Console) -> None:
+def show(report: Mapping[str, Any]) -> None:
     """Print the report as tables."""
-    console.print(_run_table(report["run"]))
-    console.print(_rounds_table(report["run"]["rounds"]))
-    for mix, found in report["evictions"].items():
-        console.print(_eviction_table(mix, found))
-    console.print(_lent_table(report["lent"]))
-    console.print(_replay_table(report["replays"]))
-
-
-def _run_table(run: Mapping[str, Any]) -> Table:
     columns = ("s", "of these on the processor", "changes")
-    table = Table("step", *columns, title="One run", box=None, header_style="bold")
-    table.add_row("look", f"{run['look_s']:.2f}")
-    for name, one in run["steps"].items():
-        table.add_row(name, f"{one['seconds']:.2f}", f"{one['cpu_s']:.2f}", f"{one['changed']:,}")
-    table.add_row("all", f"{run['seconds']:.2f}", f"{run['cpu_s']:.2f}")
-    return table
+    steps = Table("step", *columns, title="One run", box=None, header_style="bold")
+    steps.add_row("look", f"{report['look_s']:.2f}")
+    for name, step in report["steps"].items():
+        figures = (f"{step['seconds']:.2f}", f"{step['cpu_s']:.2f}", f"{step['changed']:,}")
+        steps.add_row(name, *figures)
+    steps.add_row("all", f"{report['seconds']:.2f}", f"{report['cpu_s']:.2f}")
+    counted = ("s", "to decide s", "calls to the ledger", "to Slurm")
+    calls = Table("round", *counted, title="Rounds of the daemon", box=None, header_style="bold")
+    for name, counts in report["rounds"].items():
+        seconds = f"{counts['seconds']:.2f}", f"{counts['decision_s']:.2f}"
+        calls.add_row(name, *seconds, str(counts["ledger"]), str(counts["slurm"]))
+    for table in (steps, calls):
+        Console().print(table)
 
 
-def _rounds_table(rounds: Mapping[str, Any]) -> Table:
-    columns = ("s", "to decide s", "calls to the ledger", "to Slurm")
-    title = "Rounds of the daemon"
-    table = Table("round", *columns, title=title, box=None, header_style="bold")
-    for name, one in rounds.items():
-        seconds = f"{one['seconds']:.2f}", f"{one['decision_s']:.2f}"
-        table.add_row(name, *seconds, str(one["ledger"]), str(one["slurm"]))
-    return table
-
-
-def _eviction_table(mix: str, found: Mapping[str, Any]) -> Table:
-    columns = ("mean", "p95", "max", "unserved_share")
-    title = f"Evicted ÷ needed: {mix}"
-    table = Table("policy", *columns, title=title, box=None, header_style="bold")
-    for name, one in found["policies"].items():
-        table.add_row(name, *(f"{one[column]:.3f}" for column in columns))
-    return table
-
-
-def _lent_table(lent: Mapping[str, Any]) -> Table:
-    """Shares of the millislices that could start on idle quota, and of worlds where any could."""
-    columns = ("share that starts", "worst world", "worlds where nothing does")
-    table = Table("profile", "lending", *columns, title="Whole jobs", box=None, header_style="bold")
-    for kind, ways in lent.items():
-        for way, words in (("whole_jobs", "whole jobs"), ("fluid", "fluid")):
-            one = ways[way]
-            figures = (one["share"], one["worst"], one["none_started"])
-            table.add_row(kind, words, *(f"{figure:.1%}" for figure in figures))
-    return table
-
-
-def _replay_table(replays: Mapping[str, Any]) -> Table:
-    """``alone``, ``in use``: share of slice-seconds; ``cut off``: preempted while draining."""
-    columns = ("GPUs", "alone", "in use", "anomaly s", "asked", "cut off", "unasked")
-    table = Table("replay", *columns, title="Shared or alone", box=None, header_style="bold")
-    for name, one in replays.items():
-        for world, found in one["worlds"].items():
-            table.add_row(
-                f"{name}, {_WORLDS_WORDS[world]}",
-                str(one["gpus"]),
-                f"{one['alone']['utilisation']:.1%}",
-                f"{found['utilisation']:.1%}",
-                f"{found['anomaly_max_s']:.0f}",
-                f"{found['asked']:,}",
-                f"{found['cut_off']:,}",
-                f"{found['preempted_replicas'] + found['preempted_jobs']:,}",
-            )
-    return table
+def main() -> None:
+    """Write build/reports/rebalance.json."""
+    run(
+        "rebalance",
+        __doc__,
+        "200 tenants, 800 GPUs",
+        lambda quick: measure(QUICK if quick else FULL),
+        show,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws clusters in which lenders want their quota back, by chance from a seed."""
+"""Draws clusters in which lenders want their quota back: for property tests and studies."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,10 +48,6 @@ class Sizes:
     free: float = 0.02
     layouts: int = 4
     term_s: int = 600
-
-
-WHOLE = Sizes(gpus=10_000, runs=20_000, tenants=1_000, wanting=2_000)
-"""A world as large as a cluster may be."""
 
 
 def world(seed: int, sizes: Sizes) -> ReclaimInput:

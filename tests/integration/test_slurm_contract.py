@@ -11,7 +11,6 @@ import pytest
 from effort import examples
 from slurm_contract import Look, SlurmContract, assert_same, look, scene_on
 
-from benchmarks.readers import fill, slurmrestd
 from cluster.language.jobs import JobState
 from cluster.slurm.unread import ignored
 from cluster.slurm_client.commands import CommandSlurm
@@ -20,6 +19,7 @@ from cluster.slurm_client.rest_client import RestSlurm
 from sandbox.cluster import Sandbox
 from sandbox.host.packages import SEARCH_PATH
 from sandbox.servers.slurm import slurmd_version
+from sandbox.servers.slurmrestd import slurmrestd
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +30,7 @@ DOORS = (
     *(("slurmrestd",) if HAS_SLURMRESTD else ()),
 )
 MANY = 5000
+ARRAY, TASKS_AT_ONCE = 500, 250
 SEED = 2511
 CHANGES = (
     ("scontrol", "update", "TimeLimit={number}", "JobId={tasks}"),
@@ -107,11 +108,41 @@ class TestOnACluster(SlurmContract):
         assert_same(seen, looks["commands"])
 
 
+def _filled(sandbox: Sandbox, count: int, rng: random.Random) -> list[str]:
+    """Submit array tasks until ``count`` of them have records of their own; return the arrays' ids.
+
+    What users may choose is drawn: names, comments, limits, memory, requeueing and times.
+    """
+    arrays = []
+    while count > 0:
+        size = min(ARRAY, count)
+        count -= size
+        options = (
+            f"--array=0-{size}",
+            "--hold",
+            "--output=/dev/null",
+            f"--job-name={rng.choice(('train', 'a b = c', 'x|y', 'None-such', 'π'))}",
+            f"--comment={rng.choice(('', 'why not', 'JobId=1 State=RUNNING', 'a,b=c'))}",
+            f"--time={rng.choice((1, 10, 90, 10_000))}",
+            f"--mem={rng.choice((20, 100))}",
+            *rng.choice(((), ("--requeue",), ("--nice=5",), ("--begin=now+9hours",))),
+        )
+        argv = ("sbatch", "--parsable", *options)
+        array = sandbox.run("alice", argv, input="#!/bin/bash\nsleep 3600\n").stdout.strip()
+        # Tasks that are changed get records of their own while another one, the last, does not.
+        for first in range(0, size, TASKS_AT_ONCE):
+            tasks = f"{array}_[{first}-{min(first + TASKS_AT_ONCE, size) - 1}]"
+            words = rng.choice(("TimeLimit=5", "Comment=changed", "Priority=0", "Nice=7"))
+            sandbox.run("root", ("scontrol", "update", f"JobId={tasks}", words))
+        arrays.append(array)
+    return arrays
+
+
 @pytest.fixture
 def many(sandbox: Sandbox, without_admission: None) -> Iterator[tuple[list[str], random.Random]]:
     """Arrays of 5,000 tasks with records of their own, and what to draw changes of them with."""
     rng = random.Random(SEED)  # noqa: S311 -- an input of a test
-    arrays = fill(sandbox, MANY, rng)
+    arrays = _filled(sandbox, MANY, rng)
     yield arrays, rng
     sandbox.run("root", ("scancel", *arrays))
 

@@ -23,7 +23,7 @@ INSTALLED = (
     ("product", "sandbox", "web", "dev"),
     ("product", "docs"),
     ("packages",),
-    ("product", "sandbox", "studies"),
+    ("product", "studies"),
 )
 """Groups that the Makefile installs together, each in an environment."""
 PYTHONS = ("3.11.2", "3.12.3", "3.13.5")

@@ -1,14 +1,10 @@
 """Tests how the benchmark of streams counts tokens, and what it makes of the rounds."""
 
 import asyncio
-import json
-import lzma
-from pathlib import Path
 
 import pytest
 
-from benchmarks.engines import Connection, Times, _added, _prefix_hits
-from benchmarks.prefix_routing import TRACE
+from benchmarks.engines import Connection, Times, _added
 
 EVENTS = 120
 CHUNKS = b"".join(b'9\r\ndata: {"a": 1}\n\n\r\n' for _ in range(EVENTS))
@@ -53,27 +49,3 @@ def test_what_is_added_is_the_median_of_the_rounds():
     found = _added("first_token", rounds)
     assert found["first_token_added_ms"] == pytest.approx({"p50": 2.0, "p99": 2.0})
     assert found["direct_first_token_ms"] == pytest.approx({"p50": 1.0, "p99": 1.0})
-
-
-def test_the_report_has_what_the_choice_of_a_replica_brings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Conversations that come in turn: each finds its prefix where it was before."""
-    monkeypatch.setenv("SLICEWISE_TRACES", str(tmp_path))
-    assert _prefix_hits() == {"hash": None, "leastconn": None}
-    rows = [
-        {
-            "timestamp": 3000 * turn,
-            "hash_ids": [0, 100 + talk, *range(1000 * talk + 200, 1000 * talk + 200 + turn)],
-            "input_length": 512 * (2 + turn),
-            "output_length": 200,
-        }
-        for turn in range(60)
-        for talk in range(10)
-    ]
-    with lzma.open(tmp_path / TRACE, "wt") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-    hits = _prefix_hits()
-    assert hits["hash"] is not None
-    assert hits["leastconn"] is not None
-    assert 1 > hits["hash"] > hits["leastconn"] > 0

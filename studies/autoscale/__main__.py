@@ -1,0 +1,168 @@
+"""Replays real arrivals with autoscaling policies: slice-hours against attainment."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.machine import machine
+from benchmarks.reporting import REPORTS
+from studies.autoscale import plot, traces
+from studies.autoscale.curves import ATTAINMENTS, saving, slice_hours_at
+from studies.autoscale.sweeps import BASELINES, SWEEPS
+from studies.autoscale.workload import SLO_S, Workload
+from studies.trace_folders import traces_folder
+
+_SEED = 20_261_121
+_OURS = "slicewise"
+
+
+@dataclass(frozen=True)
+class _Cell:
+    trace: str
+    policy: str
+    target: float
+
+
+_WORKLOADS: dict[str, Workload] = {}
+"""Workloads by name, in this process; child processes inherit them when they are forked."""
+
+
+def main() -> None:
+    """Write build/reports/autoscale.json and the curves, and show the costs."""
+    options = _options()
+    console = Console()
+    try:
+        _WORKLOADS.update(_workloads(options))
+    except traces.TraceError as error:
+        sys.exit(str(error))
+    cells = [
+        _Cell(trace, policy, target)
+        for trace in _WORKLOADS
+        for policy in options.policies
+        for target in SWEEPS[policy].targets
+    ]
+    report = _report(_replay(cells, console), options.seed)
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    picture = options.report.with_suffix(".png")
+    plot.save(report["traces"], picture)
+    _show(report, console)
+    console.print(f"{options.report} and {picture}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        default=traces_folder(),
+        help="where the public traces lie",
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        action="append",
+        default=[],
+        help="one more: of any of their formats, or a CSV whose first column is arrival seconds",
+    )
+    parser.add_argument("--seed", type=int, default=_SEED)
+    parser.add_argument("--only", type=_names(traces.STORED), default=tuple(traces.STORED))
+    parser.add_argument("--policies", type=_names(SWEEPS), default=tuple(SWEEPS))
+    parser.add_argument("--report", type=Path, default=REPORTS / "autoscale.json")
+    return parser.parse_args()
+
+
+def _names(known: Iterable[str]) -> Any:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name for name in text.split(",") if name)
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def _workloads(options: argparse.Namespace) -> dict[str, Workload]:
+    found = [traces.stored(name, options.traces, options.seed) for name in options.only]
+    found += [traces.given(path, options.traces, options.seed) for path in options.trace]
+    return {workload.name: workload for workload in found}
+
+
+def _replay(cells: Sequence[_Cell], console: Console) -> dict[_Cell, Mapping[str, Any]]:
+    """Replay all cells with one process per processor, the longest traces first."""
+    longest = sorted(cells, key=lambda cell: -_WORKLOADS[cell.trace].arrivals_s.size)
+    with get_context("fork").Pool(os.cpu_count()) as pool:
+        points = pool.imap_unordered(_point, longest)
+        found = dict(track(points, "Replaying", len(longest), console=console))
+    return {cell: found[cell] for cell in cells}
+
+
+def _point(cell: _Cell) -> tuple[_Cell, Mapping[str, Any]]:
+    outcome = SWEEPS[cell.policy].replay(_WORKLOADS[cell.trace], cell.target)
+    return cell, {
+        "target": cell.target,
+        "attainment": round(outcome.attainment, 6),
+        "slice_hours": round(outcome.slice_s / 3600, 4),
+        "changes": outcome.changes,
+        "wait_p99_s": round(outcome.wait_p99_s, 3),
+        "longest_wait_s": round(outcome.longest_wait_s, 3),
+        "wake_p99_s": outcome.wake_p99_s and round(outcome.wake_p99_s, 3),
+    }
+
+
+def _report(points: Mapping[_Cell, Mapping[str, Any]], seed: int) -> dict[str, Any]:
+    found: dict[str, dict[str, list[Mapping[str, Any]]]] = {name: {} for name in _WORKLOADS}
+    for cell, point in points.items():
+        found[cell.trace].setdefault(cell.policy, []).append(point)
+    return {
+        "traces": found,
+        "saving_vs_best": {
+            trace: saving(policies, _OURS, BASELINES) for trace, policies in found.items()
+        },
+        "workloads": {name: _described(workload) for name, workload in _WORKLOADS.items()},
+        "slo_s": SLO_S,
+        "seed": seed,
+        "command": " ".join(("python -m studies.autoscale", *sys.argv[1:])),
+        "machine": machine(),
+    }
+
+
+def _described(workload: Workload) -> Mapping[str, float]:
+    return {
+        "requests": workload.arrivals_s.size,
+        "duration_s": workload.duration_s,
+        "concurrency": workload.concurrency,
+        "mean_service_s": round(float(workload.service_s.mean()), 3),
+        "mean_replicas_full": round(
+            float(workload.service_s.sum()) / workload.duration_s / workload.concurrency, 2
+        ),
+    }
+
+
+def _show(report: Mapping[str, Any], console: Console) -> None:
+    """Print each policy's slice-hours at each attainment, and the share that Slicewise saves."""
+    levels = [f"{100 * attainment:g} %" for attainment in ATTAINMENTS]
+    table = Table("trace", "policy", *levels, box=None, header_style="bold")
+    for trace, policies in report["traces"].items():
+        for policy, points in policies.items():
+            hours = [slice_hours_at(points, attainment) for attainment in ATTAINMENTS]
+            table.add_row(trace, policy, *(f"{h:.1f}" if h is not None else "" for h in hours))
+        savings = report["saving_vs_best"][trace].values()
+        table.add_row(trace, "saved", *(f"{s:+.1%}" if s is not None else "" for s in savings))
+        table.add_section()
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The launcher's own decision as a policy of the replay, unchanged."""
+
+from launcher.autoscale.policy import Memory, autoscale, initial
+from launcher.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
+from launcher.gateway.types import Load
+from studies.autoscale.policy import Seen
+from studies.autoscale.workload import MAX_REPLICAS, SLO_S
+
+
+class Slicewise:
+    """The launcher's decision; ``target``: the share of requests to get a place within the SLO.
+
+    Attributes:
+        in_time: how many requests may wait before the gateway serves the newest first; None:
+            first come, first served.
+    """
+
+    def __init__(self, concurrency: int, target: float) -> None:
+        self._scaling = Scaling(0, MAX_REPLICAS, concurrency, max_queue_s=SLO_S, aim=target)
+        self._memory: Memory | None = None
+        self.in_time: int | None = None
+
+    def wanted(self, seen: Seen) -> int:
+        """Decide each second, at first as a launcher for a service that is new to it."""
+        look = _look(seen)
+        if self._memory is None:
+            self._memory = initial(look.supply, look.at_s)
+        self._memory, decision = autoscale(self._scaling, self._memory, look)
+        self.in_time = decision.in_time
+        return decision.wanted
+
+
+def _look(seen: Seen) -> ServiceLook:
+    queued, held = (seen.waiting, 0) if seen.ready else (0, seen.waiting)
+    return ServiceLook(
+        at_s=seen.at_s,
+        load=Load(seen.in_flight, queued, held, seen.arrived, seen.answered),
+        supply=Supply(seen.pending, seen.starting, seen.ready, seen.draining),
+        starts=tuple(ReplicaStart(queue_s, load_s) for queue_s, load_s in seen.started),
+    )

@@ -1,0 +1,303 @@
+"""Measures MIG placement: ParvaGPU's scenarios, replays of requests, and the time of a decision."""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.machine import machine
+from benchmarks.reporting import REPORTS
+from cluster.language.errors import InvalidInputError
+from studies.placement import parvagpu, pods, recut, whole
+from studies.placement.online import replay
+from studies.placement.optimum import Bounds, optimum
+from studies.placement.policies import policies
+from studies.placement.speed import decision_us
+from studies.trace_folders import traces_folder
+
+_PARVAGPU = Path(__file__).parents[1] / "assets" / "parvagpu"
+_LISTS = ("openb_pod_list_default", "openb_pod_list_gpushare100")
+_LOADS = (1.0, 1.1, 1.2, 1.3)
+_SEEDS = 10
+_GPUS, _REQUESTS, _WARM = 32, 20_000, 0.2
+_FEW_GPUS, _FEW_REQUESTS = 3, 40
+_RECUT_GPUS, _RECUT_REQUESTS = 16, 3_000
+_FLEETS = (100, 1_000, 10_000)
+_OURS = "slicewise"
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One replay of all policies, and with few GPUs (``is_small``) of the clairvoyants, too."""
+
+    pods: str
+    load: float
+    seed: int
+    is_small: bool
+
+
+_PODS: dict[str, Sequence[pods.Request]] = {}
+"""Pod lists by name, in this process; child processes inherit them when they are forked."""
+
+
+def main() -> None:
+    """Write build/reports/placement.json, and show its tables."""
+    options = _options()
+    console = Console()
+    try:
+        _PODS.update({_name(path): pods.read(path) for path in options.pods or _stored(options)})
+        scenarios = parvagpu.run(options.parvagpu, options.slo, options.seed)
+    except (pods.PodListError, parvagpu.ScenarioError, InvalidInputError) as error:
+        sys.exit(str(error))
+    report = {
+        "parvagpu": scenarios,
+        **_report(_replay(options.seed, console), options.seed),
+        **_recut(options.seed, console),
+        **whole.measured(_PODS, options.seed),
+    }
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    _show(report, console)
+    console.print(str(options.report))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        default=traces_folder(),
+        help="where openb's pod lists lie",
+    )
+    parser.add_argument(
+        "--pods", type=Path, action="append", help="another pod list in openb's format, instead"
+    )
+    parser.add_argument(
+        "--parvagpu", type=Path, default=_PARVAGPU, help="where ParvaGPU's data lie"
+    )
+    parser.add_argument("--slo", type=Path, help="other scenarios in ParvaGPU's format: a folder")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--report", type=Path, default=REPORTS / "placement.json")
+    return parser.parse_args()
+
+
+def _stored(options: argparse.Namespace) -> Sequence[Path]:
+    return [options.traces / f"alibaba_gpu2023_{name}.csv.xz" for name in _LISTS]
+
+
+def _name(path: Path) -> str:
+    return path.name.split(".")[0].removeprefix("alibaba_gpu2023_")
+
+
+def _replay(seed: int, console: Console) -> Mapping[_Cell, Mapping[str, float]]:
+    """Replay all cells, one process per processor; integer programs, the slowest, go first."""
+    cells = [
+        _Cell(name, load, seed + number, is_small)
+        for is_small in (True, False)
+        for name in _PODS
+        for load in _LOADS
+        for number in range(_SEEDS)
+    ]
+    with get_context("fork").Pool(os.cpu_count()) as pool:
+        found = pool.imap_unordered(_ratios, cells)
+        return dict(track(found, "Replaying", len(cells), console=console))
+
+
+def _ratios(cell: _Cell) -> tuple[_Cell, Mapping[str, float]]:
+    """Slice-hours accepted ÷ asked for, by policy."""
+    listed = _PODS[cell.pods]
+    gpus, count = (_FEW_GPUS, _FEW_REQUESTS) if cell.is_small else (_GPUS, _REQUESTS)
+    chance = random.Random(cell.seed)  # noqa: S311
+    requests = pods.drawn(listed, count, gpus, cell.load, chance)
+    warm = 0.0 if cell.is_small else _WARM
+    ratios = {
+        name: replay(requests, gpus, policy, warm)
+        for name, policy in policies(pods.mix(listed), gpus, cell.seed).items()
+    }
+    if cell.is_small:
+        keeps = optimum(requests, gpus, refuses=False)
+        ratios |= _bounds("optimum", keeps)
+        ratios |= _bounds("optimum_refusing", optimum(requests, gpus, refuses=True))
+    return cell, ratios
+
+
+def _bounds(name: str, found: Bounds) -> Mapping[str, float]:
+    return {name: found.found, f"{name}_at_most": found.most}
+
+
+def _recut(seed: int, console: Console) -> Mapping[str, Any]:
+    """Measure what repartitioning brings where GPUs are cut beforehand."""
+    cells = [
+        _Cell(name, load, seed + number, is_small=False)
+        for name in _PODS
+        for load in _LOADS
+        for number in range(_SEEDS)
+    ]
+    with get_context("fork").Pool(os.cpu_count()) as pool:
+        replays = pool.imap_unordered(_recuts, cells)
+        found = dict(track(replays, "Cutting", len(cells), console=console))
+    ratios = {
+        cell: {policy: one.accepted_ratio for policy, one in outcomes.items()}
+        for cell, outcomes in found.items()
+    }
+    lists = {name: _outcomes(found, name) for name in _PODS}
+    return {
+        "recut": lists[next(iter(_PODS))],
+        "recut_pod_lists": lists,
+        "recut_margin_points": {name: _margins(ratios, name) for name in _PODS},
+        "recut_setting": {
+            "gpus": _RECUT_GPUS,
+            "requests": _RECUT_REQUESTS,
+            "recut_s": recut.RECUT_S,
+            "patience_s": recut.PATIENCE_S,
+        },
+    }
+
+
+def _recuts(cell: _Cell) -> tuple[_Cell, Mapping[str, recut.Outcome]]:
+    chance = random.Random(cell.seed)  # noqa: S311
+    requests = pods.in_order(_PODS[cell.pods], _RECUT_REQUESTS, _RECUT_GPUS, cell.load, chance)
+    return cell, recut.outcomes(_PODS[cell.pods], requests, _RECUT_GPUS, _WARM)
+
+
+def _outcomes(
+    cells: Mapping[_Cell, Mapping[str, recut.Outcome]], name: str
+) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Means over the seeds, by load and policy."""
+    return {
+        _percent(load): {
+            policy: {
+                key: round(statistics.mean(getattr(each[policy], key) for each in outcomes), 4)
+                for key in ("accepted_ratio", "recuts", "drained_slice_hours")
+            }
+            for policy in outcomes[0]
+        }
+        for load, outcomes in _by_load(cells, name, is_small=False).items()
+    }
+
+
+def _report(cells: Mapping[_Cell, Mapping[str, float]], seed: int) -> Mapping[str, Any]:
+    first = next(iter(_PODS))
+    mix = pods.mix(_PODS[first])
+    online = {name: _means(cells, name, is_small=False) for name in _PODS}
+    return {
+        "online": online[first],
+        "pod_lists": online,
+        "margin_points": {name: _margins(cells, name) for name in _PODS},
+        "small": {name: _means(cells, name, is_small=True) for name in _PODS},
+        "decision_us": {str(gpus): decision_us(gpus, mix, seed) for gpus in _FLEETS},
+        "setting": {
+            "gpus": _GPUS,
+            "requests": _REQUESTS,
+            "warm": _WARM,
+            "small_gpus": _FEW_GPUS,
+            "small_requests": _FEW_REQUESTS,
+            "seeds": _SEEDS,
+            "seed": seed,
+        },
+        "mix": {name: pods.mix(listed) for name, listed in _PODS.items()},
+        "command": " ".join(("python -m studies.placement", *sys.argv[1:])),
+        "machine": machine(),
+    }
+
+
+def _means(
+    cells: Mapping[_Cell, Mapping[str, float]], name: str, *, is_small: bool
+) -> Mapping[str, Mapping[str, float]]:
+    """Mean ratios over the seeds, by load and policy."""
+    return {
+        _percent(load): {
+            policy: round(statistics.mean(each[policy] for each in ratios), 4)
+            for policy in ratios[0]
+        }
+        for load, ratios in _by_load(cells, name, is_small=is_small).items()
+    }
+
+
+def _margins(
+    cells: Mapping[_Cell, Mapping[str, float]], name: str
+) -> Mapping[str, Mapping[str, Any]]:
+    """Our lead in percentage points, with its standard error, by load and policy."""
+    return {
+        _percent(load): {
+            policy: _margin([100 * (each[_OURS] - each[policy]) for each in ratios])
+            for policy in ratios[0]
+            if policy != _OURS
+        }
+        for load, ratios in _by_load(cells, name, is_small=False).items()
+    }
+
+
+def _margin(points: Sequence[float]) -> Mapping[str, float]:
+    error = statistics.stdev(points) / len(points) ** 0.5
+    return {"mean": round(statistics.mean(points), 3), "error": round(error, 3)}
+
+
+def _by_load(
+    cells: Mapping[_Cell, _Found], name: str, *, is_small: bool
+) -> Mapping[float, Sequence[_Found]]:
+    found: dict[float, list[_Found]] = defaultdict(list)
+    for cell in sorted(cells, key=lambda one: (one.load, one.seed)):
+        if (cell.pods, cell.is_small) == (name, is_small):
+            found[cell.load].append(cells[cell])
+    return found
+
+
+def _percent(load: float) -> str:
+    return f"{load:.0%}"
+
+
+def _show(report: Mapping[str, Any], console: Console) -> None:
+    console.print(_parvagpu(report["parvagpu"]))
+    for name in report["pod_lists"]:
+        console.print(_ratio_table(f"{name}: {_GPUS} GPUs", report["pod_lists"][name]))
+        console.print(_ratio_table(f"{name}: {_FEW_GPUS} GPUs", report["small"][name]))
+        console.print(_ratio_table(f"{name}: cut beforehand", _accepted(report, name)))
+    table = Table("GPUs", "p50 µs", "p99 µs", title="One decision", box=None, header_style="bold")
+    for gpus, times in report["decision_us"].items():
+        table.add_row(gpus, str(times["p50"]), str(times["p99"]))
+    console.print(table)
+
+
+def _parvagpu(scenarios: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns = ("published", "optimum", "ours", "seconds")
+    table = Table("scenario", *columns, title="ParvaGPU: GPUs", box=None, header_style="bold")
+    for name, found in scenarios.items():
+        table.add_row(name, *(_or_blank(found[column]) for column in columns))
+    return table
+
+
+def _or_blank(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _accepted(report: Mapping[str, Any], name: str) -> Mapping[str, Mapping[str, float]]:
+    return {
+        load: {policy: one["accepted_ratio"] for policy, one in outcomes.items()}
+        for load, outcomes in report["recut_pod_lists"][name].items()
+    }
+
+
+def _ratio_table(title: str, loads: Mapping[str, Mapping[str, float]]) -> Table:
+    names: Iterable[str] = next(iter(loads.values()))
+    table = Table("accepted", *loads, title=title, box=None, header_style="bold")
+    for name in names:
+        table.add_row(name, *(f"{100 * ratios[name]:.2f} %" for ratios in loads.values()))
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Policies that nobody trains: the order of arrival, areas, published rules, and Slicewise's."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor, smallness
+from slurm_plugin.state.formula import formula_of
+from studies.autoscale.workload import Floats
+from studies.headline.systems import GPU_MILLISLICES, SETTINGS
+from studies.priorities.queues import Queue
+
+_FORMULA = formula_of(SETTINGS.priority)
+
+
+def fifo(queue: Queue) -> Floats:
+    """First come, first served."""
+    return -queue.came_s
+
+
+def area(queue: Queue) -> Floats:
+    """GPU-seconds that each job asked for."""
+    found: Floats = queue.gpus * queue.limit_s
+    return found
+
+
+def saf(queue: Queue) -> Floats:
+    """Smallest area first."""
+    return -area(queue)
+
+
+def wfp3(queue: Queue) -> Floats:
+    """Tang et al. (Cluster 2009): (wait ÷ requested time)³ × GPUs."""
+    found: Floats = (queue.waited_s / queue.limit_s) ** 3 * queue.gpus
+    return found
+
+
+def f1(queue: Queue) -> Floats:
+    """Carastan-Santos and de Camargo's F1 (SC 2017): log₁₀(time) · size + 870 · log₁₀(arrival)."""
+    arrived = np.log10(np.maximum(1.0, queue.came_s))
+    found: Floats = -(np.log10(queue.limit_s) * queue.gpus + 870.0 * arrived)
+    return found
+
+
+def slicewise(queue: Queue) -> Floats:
+    """Slicewise's formula with its default settings, for jobs of class normal."""
+    return _formula(queue, _FORMULA)
+
+
+def slicewise_sizeless(queue: Queue) -> Floats:
+    """The same without its term for what a job asks for."""
+    return _formula(queue, replace(_FORMULA, smallness_weight=0))
+
+
+def _formula(queue: Queue, formula: Formula) -> Floats:
+    asked = zip(queue.gpus.tolist(), queue.limit_s.tolist(), strict=True)
+    small = (smallness(round(gpus * GPU_MILLISLICES), limit_s) for gpus, limit_s in asked)
+    found = zip(queue.share.tolist(), small, queue.waited_s.tolist(), strict=True)
+    terms = (PriorityTerms(share=a, smallness=b, wait_s=c) for a, b, c in found)
+    return np.array([float(site_factor(one, formula)) for one in terms])
