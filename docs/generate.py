@@ -26,7 +26,7 @@ from cluster.runtime.metric_catalogue import LABELS
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import Settings
 from docs import dashboards, slurm_matrix, wire_api
-from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, OLD_SPELLINGS, Command
+from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
 from launcher.engines.registry import OWN_ENGINES
@@ -83,13 +83,6 @@ Keys may be added to a version: readers leave unknown ones alone. None goes, and
 type or meaning, without a new version. `_millislices` are thousandths of a slice, `_s` seconds or
 Unix seconds; null is not known or not set.
 
-"""
-_OLD_SPELLINGS = """\
-## Old spellings
-
-They do the same for one release, then they end. No help shows them; at a terminal they say on
-stderr how the command is called now. Why it was renamed:
-[decision 28](../decisions/0028-one-tree-per-noun.md).
 """
 _CONFIGURATION = """\
 # slicewise.toml
@@ -178,9 +171,6 @@ def _commands() -> Iterator[str]:
         yield from (f"## {panel}", "")
         for name, one in commands.items():
             yield from _command(f"slicewise {name}", loaded(one), 3)
-    yield _OLD_SPELLINGS
-    rows = [(f"`slicewise {old}`", f"`slicewise {new}`") for old, new in OLD_SPELLINGS.items()]
-    yield from _table(("was", "is"), rows)
 
 
 def _exit_codes() -> Iterator[str]:

@@ -22,7 +22,6 @@ from launcher.cli.command_table import (
     FOR_EVERYBODY,
     FOR_OPERATORS,
     LOADED_ALONE,
-    OLD_SPELLINGS,
     Command,
 )
 from launcher.cli.help_text import HELP_OPTIONS, fit_for_terminals, without_styles_where_plain
@@ -45,8 +44,7 @@ class LazyGroup(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the real command in place of the one that stands for it, or of an old spelling."""
-        args = _spelled_now(args, tells=not ctx.resilient_parsing)
+        """Return the real command in place of the one that stands for it."""
         path = " ".join(args[:2])
         if path in LOADED_ALONE:
             return path, loaded(path, LOADED_ALONE[path]), args[2:]
@@ -59,21 +57,6 @@ class LazyGroup(TyperGroup):
         fit_for_terminals(self)
         without_styles_where_plain()
         super().format_help(ctx, formatter)
-
-
-def _spelled_now(args: list[str], *, tells: bool) -> list[str]:
-    """Return a command's words as they are spelled now; ``tells`` a user at a terminal the new way.
-
-    A script's stderr stays as it was.
-    """
-    for count in (2, 1):
-        old = " ".join(args[:count])
-        new = OLD_SPELLINGS.get(old)
-        if new is not None:
-            if tells and sys.stderr.isatty():
-                typer.echo(f"slicewise {old} is now: slicewise {new}", err=True)
-            return [*new.split(), *args[count:]]
-    return args
 
 
 def loaded(name: str, one: Command) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from cluster.runtime import console
-from launcher.cli.command_table import COMMANDS, LOADED_ALONE, OLD_SPELLINGS
+from launcher.cli.command_table import COMMANDS, LOADED_ALONE
 from launcher.cli.json_outputs import OUTPUTS, schema_of
 from launcher.main import loaded
 
@@ -49,11 +49,6 @@ def check_output(words: Sequence[str], stdout: str) -> None:
 
 def command_of(words: Sequence[str]) -> str | None:
     """The command of these words as the table of outputs has it; None if it prints no JSON."""
-    for count in (2, 1):
-        new = OLD_SPELLINGS.get(" ".join(words[:count]))
-        if new is not None:
-            words = [*new.split(), *words[count:]]
-            break
     found = (" ".join(words[:count]) for count in (3, 2, 1))
     if words[0] == "profile":
         return "profile show" if words[1] == "show" else "profile measure"

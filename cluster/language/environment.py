@@ -7,7 +7,6 @@ from urllib.parse import parse_qsl, quote
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from cluster.language.amd import Amd
 from cluster.language.vendors import ACCELERATORS
 
 ENCODED_BYTES = 1900
@@ -19,8 +18,6 @@ _OURS = re.compile(
     + "|".join(name for one in ACCELERATORS for name in one.variables)
 )
 """Variables by which Slurm tells a replica its slice, ports and node."""
-_ADMITTED = frozenset(Amd.variables)
-"""Those of them that services had before they were refused: their directives stay readable."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 ENVIRONMENT = (
@@ -38,14 +35,12 @@ def encoded(variables: Iterable[tuple[str, str]]) -> str:
 def _variables(value: object) -> tuple[tuple[str, str], ...]:
     """The variables of a table, or of a directive's text, sorted by name.
 
-    A text may be of a service that an earlier version has admitted. ValueError for a name, a value
-    or a length that is refused.
+    ValueError for a name, a value or a length that is refused.
     """
     pairs = _pairs(value)
-    known = _ADMITTED if isinstance(value, str) else frozenset()
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name twice")
-    if not all(_is_allowed(pair, known) for pair in pairs):
+    if not all(_is_allowed(pair) for pair in pairs):
         raise ValueError("a name or a value")
     if len(encoded(pairs)) > ENCODED_BYTES:
         raise ValueError("too long")
@@ -60,13 +55,13 @@ def _pairs(value: Any) -> list[tuple[str, str]]:
     raise ValueError("not a table")
 
 
-def _is_allowed(pair: tuple[object, object], known: frozenset[str]) -> bool:
+def _is_allowed(pair: tuple[object, object]) -> bool:
     name, value = pair
     return (
         isinstance(name, str)
         and isinstance(value, str)
         and _NAME.fullmatch(name) is not None
-        and (name in known or _OURS.fullmatch(name) is None)
+        and _OURS.fullmatch(name) is None
         and _CONTROL.search(value) is None
     )
 

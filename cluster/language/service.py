@@ -498,7 +498,7 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
 def values_of(directives: Mapping[str, str]) -> Mapping[str, str]:
     """Return the values of directives, with the defaults of keys that a script leaves out.
 
-    Directives of an older version that can't be read are returned as they stand.
+    Directives that can't be read are returned as they stand.
     """
     try:
         return service_spec(directives).values()
@@ -526,9 +526,6 @@ def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
     could be written in another way, such as ``gpus=2.0``.
     """
     spec = service_spec(values)
-    if spec.environment:
-        # As a table: a text may have what only earlier versions have admitted.
-        spec = service_spec({**values, "environment": dict(spec.environment)})
     expected = spec.values()
     for key, text in values.items():
         if (plain := expected.get(key)) != text:
@@ -541,7 +538,7 @@ def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
 
 
 def whole_number(values: Mapping[str, str], key: str, default: int) -> int:
-    """Read a directive of a job that is there already, which another version may have admitted.
+    """Read a directive of a job that is there already, whoever has admitted it.
 
     What is no number of 0 or more counts as ``default``: one owner's mistake spoils no list that
     others read, too.

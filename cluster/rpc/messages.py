@@ -11,8 +11,8 @@ from pydantic import Field
 from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
-VERSION = 2
-"""Version of submissions. The daemon answers 1 as well, as it is upgraded before slicewise.lua."""
+VERSION = 1
+"""Version of submissions."""
 ANSWER_LIMIT = 64 * 1024 * 1024
 """Bytes of one answer (a view of 1,000 services has 3 MiB)."""
 REQUEST_LIMIT = 64 * 1024
@@ -37,7 +37,7 @@ class SubmitRequest(Message):
         directives: the script's ``#SLICEWISE`` lines, whole.
     """
 
-    v: Literal[1, 2]
+    v: Literal[1]
     op: Literal["submit"]
     token: str = Field("", max_length=64, pattern=r"^[0-9a-f]*$")
     module: str = Field("", max_length=64)
@@ -81,7 +81,7 @@ class SubmitAnswer(Message):
         decision: one line, shown to users who want to read it.
     """
 
-    v: Literal[1, 2] = 1
+    v: Literal[1] = 1
     action: Literal["pass", "admit", "refuse"]
     gres: str | None = None
     tres_per_job: str | None = None

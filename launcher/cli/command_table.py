@@ -162,18 +162,3 @@ LOADED_ALONE: Mapping[str, Command] = {
     ),
 }
 """Parts of trees that run without the rest of their tree: it takes longer to import than they."""
-
-OLD_SPELLINGS: Mapping[str, str] = {
-    "explain": "why --limits",
-    "priority": "why --priority",
-    "priority explain": "why --priority",
-    "costs": "mig costs",
-    "quota": "tenant-quota",
-    "recut": "repartition",
-    "db": "ledger db",
-}
-"""How commands were called before, and how they are called now.
-
-No listing shows the old spellings, and they end with the next release. A table of first words: what
-follows stays as it is.
-"""

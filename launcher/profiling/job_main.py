@@ -4,8 +4,7 @@
 
 WORK is JSON; the server's process id is written to FILE each time the server starts. The server
 listens on SOCKET, in a directory that only this user may enter: a client that reaches it may load
-any model, hence run code. ENGINE says what to send and reads the answers; scripts of former
-versions that still wait in Slurm's queue name none.
+any model, hence run code. ENGINE says what to send and reads the answers.
 """
 
 import asyncio
@@ -199,7 +198,7 @@ def _data(work: ProfileTask | TokenTask) -> str | None:
     return Path(work.data).read_text(encoding="utf-8") if work.data else None
 
 
-def main(work_json: str, socket: str, identity: str, file: str, engine: str = "triton") -> None:
+def main(work_json: str, socket: str, identity: str, file: str, engine: str) -> None:
     """Measure everything; raises SystemExit if there is no server to measure it with."""
     found = ENGINES[engine]
     server = JobServer(found, socket, identity, Path(file))

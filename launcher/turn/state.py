@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
 from cluster.rpc.messages import DesiredSlotsAnswer
 from launcher.autoscale.policy import Memory
@@ -62,7 +62,7 @@ class GenerationState:
         leaving: slots with an announced end.
         unheard: slots that were in every request sent since the last answer: the daemon may have
             taken any of these requests. None: all were answered.
-        desired: what was last asked of the daemon; the version before saved it as ``wish``.
+        desired: what was last asked of the daemon.
         retired_s: when the daemon was asked to cancel it.
         seen_s: when it was first seen.
         failing: slots that count as a failed start and are still ending; if they turn out to have
@@ -84,9 +84,7 @@ class GenerationState:
     down: Mapping[int, Down] = field(default_factory=dict, hash=False)
     alive: frozenset[int] = frozenset()
     leaving: frozenset[int] = frozenset()
-    desired: Annotated[
-        DesiredSlots | None, Field(validation_alias=AliasChoices("desired", "wish"))
-    ] = None
+    desired: DesiredSlots | None = None
     unheard: frozenset[int] | None = None
     retired_s: float = 0.0
     seen_s: float = 0.0

@@ -157,8 +157,7 @@ def _parts(request: SubmitRequest, snapshot: Snapshot) -> Iterator[_Part]:
             yield _Part(one, times)
         gpus, is_open, _ = _read(text)
         if is_open:
-            # With protocol 1, slicewise.lua rewrites no field but gres.
-            _check_open(text, gpus, can_write=request.v > 1 or name == "gres")
+            _check_open(text, gpus)
         for one in gpus:
             yield _Part(one, times)
 
@@ -195,9 +194,9 @@ def _read(text: str) -> tuple[tuple[GpuRequest, ...], bool, str]:
     return gpus, any(one.is_open for one in gpus), counted(text)
 
 
-def _check_open(text: str, gpus: tuple[GpuRequest, ...], *, can_write: bool) -> None:
-    """Refuse two open types in one text, and any open type where slicewise.lua can't write it."""
-    if sum(one.is_open for one in gpus) > 1 or not can_write:
+def _check_open(text: str, gpus: tuple[GpuRequest, ...]) -> None:
+    """Refuse two open types in one text."""
+    if sum(one.is_open for one in gpus) > 1:
         raise InvalidInputError(
             "SW-GRES",
             f"Slicewise can't choose the types of {text!r}.",

@@ -11,7 +11,7 @@
 local M = {}
 
 --- The version of this file; slurmctld may have loaded an older one.
-M.VERSION = "2.6"
+M.VERSION = "1.0"
 
 local directory = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
 local request = dofile(directory .. "slicewise_request.lua")

@@ -3,7 +3,7 @@
 
 local M = {}
 
-local PROTOCOL = 2
+local PROTOCOL = 1
 local DIRECTIVE = "#SLICEWISE"
 local HEAD_BYTES = 65536
 local HEAD_DIRECTIVES = 64

@@ -427,8 +427,8 @@ def _tree_faults(
 ) -> Iterator[tuple[str, InvalidInputError]]:
     """Report once each tenant whose nominal falls short of the sum below it, with the error.
 
-    The error goes to the first of ``names`` that is this tenant or is below it. A ledger of an
-    older version may already fall short somewhere; only a worse shortfall is an error.
+    The error goes to the first of ``names`` that is this tenant or is below it. Only a
+    worse shortfall than before is an error.
     """
     nominal = effective_nominal(after)
     was, now = missing(before), missing(after)

@@ -113,7 +113,7 @@ def answering(**answer: object) -> Reply:
     """One answer to all; ``TOKEN`` in its tag becomes the question's."""
 
     def reply(question: dict[str, Any]) -> bytes:
-        text = json.dumps({"v": 2, **answer})
+        text = json.dumps({"v": 1, **answer})
         return text.replace("TOKEN", question["token"]).encode() + b"\n"
 
     return reply

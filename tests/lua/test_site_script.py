@@ -185,12 +185,3 @@ def test_the_kill_switch_stops_the_lines_too(tmp_path: Path) -> None:
     output = without_module(tmp_path, submit={"gres": "gpu:4"}, modify={"gres": "gpu:4"})
     assert "submit\t0" in output
     assert "modify\t0" in output
-
-
-def test_a_script_that_names_the_former_place_of_slicewise_lua_loads_it() -> None:
-    def version(path: str) -> str:
-        shown = f'slurm = {{}} print(dofile("{ROOT}/slurm_plugin/{path}").VERSION)'
-        argv = (Interpreter.name, "-e", shown)
-        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-
-    assert version("slicewise.lua") == version("lua/slicewise.lua") != "nil\n"

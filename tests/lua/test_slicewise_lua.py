@@ -67,9 +67,9 @@ def test_the_question_holds_what_slurm_says(path: Path, listening: Any) -> None:
     (question,) = daemon.questions
     assert len(bytes.fromhex(question.pop("token"))) == 8
     assert question == {
-        "v": 2,
+        "v": 1,
         "op": "submit",
-        "module": "2.6",
+        "module": "1.0",
         "mode": "enforce",
         "uid": ALICE,
         "account": "vision",

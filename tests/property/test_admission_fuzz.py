@@ -59,7 +59,7 @@ SNAPSHOT = Snapshot(
     rules=AdmissionRules(high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high"}),
 )
 BASE: Mapping[str, Any] = {
-    "v": 2,
+    "v": 1,
     "op": "submit",
     "token": "0123456789abcdef",
     "module": "2.1",
@@ -194,7 +194,7 @@ BREAKINGS: tuple[Breaking, ...] = (
     lambda line, at, _: line[:at],
     lambda line, at, choose: line[:at] + choose.randbytes(4) + line[at:],
     lambda line, at, _: line[:at] + b"\xff\xfe\x00\x80" + line[at + 1 :],
-    lambda _line, _at, choose: b'{"v":2,"op":"submit","uid":' + b"[" * choose.choice((10, 5000)),
+    lambda _line, _at, choose: b'{"v":1,"op":"submit","uid":' + b"[" * choose.choice((10, 5000)),
     lambda _line, _at, choose: b'{"a":' * choose.choice((10, 3000)) + b"1" + b"}" * 10,
     lambda line, _at, _: line.replace(b'"uid"', b'"uid":1,"uid"', 1),
     lambda line, _at, _: line.replace(b"1", b"1e999", 1),

@@ -23,13 +23,10 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_on_disk_all_packages_have_one_name(wheel: Path) -> None:
-    """``slurm_plugin`` holds one file, for lines in a job_submit.lua from before."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
     tops = {name.partition("/")[0] for name in names}
-    assert tops == {"slicewise", "slicewise.pth", "slurm_plugin", "slicewise-0.1.0.data"}
-    others = [name for name in names if name.startswith("slurm_plugin/")]
-    assert others == ["slurm_plugin/lua/slicewise.lua"]
+    assert tops == {"slicewise", "slicewise.pth", "slicewise-0.1.0.data"}
 
 
 def test_it_has_all_that_the_clone_has_and_operators_need(site: Installed) -> None:
@@ -104,15 +101,11 @@ def test_the_path_of_slicewise_lua_holds_no_version_of_python(site: Installed) -
     assert site.run("python", "-c", words).stdout == f"{site.share}/lua/slicewise.lua\n"
 
 
-@pytest.mark.parametrize("place", ["share/slicewise/lua", "former"])
-def test_slicewise_lua_loads_there_and_where_it_was(site: Installed, place: str) -> None:
+def test_slicewise_lua_loads_there(site: Installed) -> None:
     lua = shutil.which("lua5.1") or shutil.which("lua5.3") or shutil.which("lua5.4")
     assert lua, "make packages"
-    folder = (
-        site.site_packages / "slurm_plugin" / "lua" if place == "former" else site.prefix / place
-    )
     stub = "slurm = setmetatable({ log_error = print }, { __index = function() return 0 end })"
-    words = f"{stub} print(dofile('{folder}/slicewise.lua').VERSION)"
+    words = f"{stub} print(dofile('{site.share}/lua/slicewise.lua').VERSION)"
     done = subprocess.run([lua, "-e", words], capture_output=True, text=True, check=False)
     version = (site.share / "lua" / "slicewise.lua").read_text().partition('M.VERSION = "')[2]
     assert done.stdout.split("\n")[-2] == version.partition('"')[0], done.stderr

@@ -96,15 +96,12 @@ def test_a_lease_is_whole_minutes_in_slurm():
     assert limits == [1, 2, 15, 61]
 
 
-def test_what_an_earlier_version_let_into_an_environment_is_read_but_not_applied_again():
-    """Else an upgrade would leave a service that runs without scaling, as unreadable."""
-    stored = service_spec(GOOD).values() | {"environment": "A=1&ROCR_VISIBLE_DEVICES=0"}
-    assert service_spec(stored).environment == (("A", "1"), ("ROCR_VISIBLE_DEVICES", "0"))
-    assert values_of(stored) == stored
-    with pytest.raises(InvalidInputError, match=r"environment: .*ROCR_VISIBLE_DEVICES.*SW-SERVICE"):
-        spec_of_directives(stored)
-    with pytest.raises(InvalidInputError, match="environment: "):
-        service_spec(GOOD | {"environment": "CUDA_VISIBLE_DEVICES=0"})
+def test_directives_that_can_not_be_read_are_shown_as_they_stand():
+    for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        stored = service_spec(GOOD).values() | {"environment": f"A=1&{name}=0"}
+        with pytest.raises(InvalidInputError, match="environment: "):
+            service_spec(stored)
+        assert values_of(stored) == stored
 
 
 def test_an_environment_may_be_as_long_as_is_said():

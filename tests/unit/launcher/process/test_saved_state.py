@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from cluster.language.errors import UnreachableError
-from launcher.autoscale.forecasts import Surprises
 from launcher.autoscale.policy import LastCounters, Memory
 from launcher.gateway.types import Endpoint
 from launcher.process import saved_state
@@ -96,33 +95,6 @@ async def test_only_what_has_changed_is_written_and_what_has_ended_is_deleted() 
     await saved.save({"a/b": BERT, "a/c": BERT})
     await saved.save({"a/b": replace(BERT, memory=None)})
     assert rows.writes == [({"a/b", "a/c"}, set()), ({"a/b"}, {"a/c"})]
-
-
-async def test_desired_slots_are_known_by_their_former_name_too() -> None:
-    rows = Rows(
-        a__b={"generations": {"7": {"wish": {"run": [0, 1], "at_s": 5.0, "kept_back": [1]}}}}
-    )
-    (state,) = (await SavedState(rows).load()).values()
-    assert state.generations[7].desired == DesiredSlots(
-        frozenset({0, 1}), 5.0, kept_back=frozenset({1})
-    )
-
-
-async def test_what_was_learnt_of_loads_before_quiet_ones_were_told_apart_is_learnt_again() -> None:
-    """Everything else of such a state, as the desired slots, is kept."""
-    step = {"at_s": 1.0, "forecasts": [1.0, 1.0, 1.0], "most": 3}
-    errors = {"weight": 2.0, "total": 1.0, "squares": 1.0, "within": [0.5] * 18}
-    forecasts = {"steps": [step], "errors": [errors | {"after": [0.5] * 18}] * 3}
-    memory = {"seen": {"at_s": 1.0, "arrived": 9, "answered": 9, "in_flight": 0}}
-    (state,) = (
-        await SavedState(Rows(a__b={"memory": memory | {"forecasts": forecasts}})).load()
-    ).values()
-    assert state.memory is not None
-    assert state.memory.seen is not None
-    assert state.memory.seen.arrived == 9
-    assert state.memory.forecasts.under_way == ()
-    assert state.memory.forecasts.errors[0].weight == 2.0
-    assert state.memory.forecasts.errors[0].busy == Surprises()
 
 
 async def test_what_another_version_has_written_is_learnt_anew(

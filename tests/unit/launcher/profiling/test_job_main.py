@@ -165,8 +165,7 @@ def test_a_triton_that_never_starts_ends_it_and_says_nothing_of_the_points(
 ) -> None:
     work = ProfileTask(model="m", batches=(1, 2), seconds=1)
     with pytest.raises(SystemExit, match="Triton did not start"):
-        # As scripts of the version before call it, which name no engine.
-        main(work.model_dump_json(), "127.0.0.1", "me.7", str(tmp_path / "none"))
+        main(work.model_dump_json(), "127.0.0.1", "me.7", str(tmp_path / "none"), "triton")
     assert points(messages(capsys.readouterr().out)) == []
 
 

@@ -72,7 +72,7 @@ def directives(**changes: str | None) -> tuple[str, ...]:
 
 def submit(**changes: Any) -> SubmitRequest:
     values = {"uid": ALICE, "account": "vision", "partition": "gpu", "gres": "gres:gpu:1g.10gb:1"}
-    return SubmitRequest(v=2, op="submit", **(values | changes))
+    return SubmitRequest(v=1, op="submit", **(values | changes))
 
 
 def service(*, explain: bool = False, **changes: str | None) -> SubmitRequest:
@@ -503,15 +503,6 @@ class TestTypes:
     def test_refused(self, gres: str, need: str, code: str) -> None:
         request = submit(gres=gres, directives=(f"#SLICEWISE need={need}",))
         assert decide(request, SNAPSHOT, TOKEN).code == code
-
-    def test_an_older_slicewise_lua_writes_no_other_text_than_gres(self) -> None:
-        """Slurm would start what is left without a type above every limit."""
-        for v, action in ((1, "refuse"), (2, "admit")):
-            request = submit(gres="", tres_per_job="gres:gpu:auto:1")
-            older = request.model_copy(update={"v": v})
-            assert decide(older, SNAPSHOT, TOKEN).action == action
-        older = submit(gres="gpu:auto:1").model_copy(update={"v": 1})
-        assert decide(older, SNAPSHOT, TOKEN).gres == "gpu:1g.10gb:1"
 
     def test_beside_a_named_type_it_is_another_one_of_the_same_node(self) -> None:
         types = dict(SNAPSHOT.gpu_types)

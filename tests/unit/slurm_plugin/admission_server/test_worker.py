@@ -25,7 +25,7 @@ from slurm_plugin.admission_server.pipe import Decided, GpuVerdict
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.common.sockets import own_directory
 
-SUBMIT = {"v": 2, "op": "submit", "uid": 7, "account": "vision", "partition": "gpu"}
+SUBMIT = {"v": 1, "op": "submit", "uid": 7, "account": "vision", "partition": "gpu"}
 QUESTION = json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:1", "module": "0.1", "mode": "enforce"})
 NO_TYPE = "SW-PROFILE-UNKNOWN"
 
@@ -161,9 +161,9 @@ MALFORMED = [
     b"[]",
     b"null",
     b'{"v":3,"op":"submit","uid":7}',
-    b'{"v":2,"op":"view"}',
-    b'{"v":2,"op":"submit","uid":7,"extra":1}',
-    b'{"v":2,"op":"submit","uid":"\\u0000"}',
+    b'{"v":1,"op":"view"}',
+    b'{"v":1,"op":"submit","uid":7,"extra":1}',
+    b'{"v":1,"op":"submit","uid":"\\u0000"}',
     b"\xff\xfe{}",
     b"[" * 100_000,
     b"1e999999",
