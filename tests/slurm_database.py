@@ -135,18 +135,20 @@ class SlurmDatabase:
         return self.running
 
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
-        refused: dict[tuple[str, ...], str] = {}
-        for change in changes:
-            self.steps.step()
-            self.commands.append(" ".join(change))
-            if any(word in " ".join(change) for word in self.refuses):
-                refused[change] = " Nothing modified"
-            elif not any(word in " ".join(change) for word in self.ignores):
-                before = self.state()
-                self._take(list(change))
-                if self.shows_refusals and self.state() == before:
-                    refused[change] = " Nothing modified"
-        return refused
+        return {change: words for change in changes if (words := self.set(change))}
+
+    def set(self, change: tuple[str, ...]) -> str:
+        """Make one change; return the refusal, or ""."""
+        self.steps.step()
+        command = " ".join(change)
+        self.commands.append(command)
+        if any(word in command for word in self.refuses):
+            return " Nothing modified"
+        if any(word in command for word in self.ignores):
+            return ""
+        before = self.state() if self.shows_refusals else None
+        self._take(list(change))
+        return " Nothing modified" if before is not None and self.state() == before else ""
 
     async def update(self, changes: Mapping[Target, JobChange]) -> Mapping[Target, str]:
         refused: dict[Target, str] = {}
@@ -171,7 +173,11 @@ class SlurmDatabase:
 
     def _may_have(self, job: JobView, qos: str) -> bool:
         waits = job.state in {JobState.PENDING, JobState.SPECIAL_EXIT}
-        return waits and qos in self._list(self.rows[job.account, ""]) & self.known.keys()
+        return waits and self.may_have(job.account, qos)
+
+    def may_have(self, account: str, qos: str) -> bool:
+        """Whether a job of the account may have this QOS."""
+        return qos in self._list(self.rows[account, ""]) & self.known.keys()
 
     async def set_limits(self, changes: Sequence[tuple[str, ...]]) -> Changed:
         refused, named = await self.sacctmgr(changes), named_qos(changes)

@@ -34,6 +34,7 @@ from simulation.slurm_model.records import (
     HELD_BY_USER,
     NO_REASON,
     NODE_FAIL,
+    SPECIAL_EXIT,
     EndedRun,
     JobRecord,
     job_view,
@@ -252,6 +253,11 @@ class SlurmModel:
         self._node(name).is_reserved = False
         self._node_changed(name)
 
+    def weigh_node(self, name: str, weight: int) -> None:
+        """Give a node another weight."""
+        self._node(name).weight = weight
+        self._node_changed(name)
+
     def devices(self, name: str) -> Mapping[int, frozenset[int]]:
         """The indices of the node's GPUs that each job holds, by job id; also while it completes.
 
@@ -376,8 +382,12 @@ class SlurmModel:
 
     def _happen(self, record: JobRecord) -> None:
         if record.state is JobState.RUNNING:
-            is_over = record.until_s <= self.now_s
-            self._state.stop(record, "TIMEOUT" if is_over else "COMPLETED")
+            if record.until_s <= self.now_s:
+                self._state.stop(record, "TIMEOUT")
+            elif record.request.exits_held:
+                self._state.stop(record, SPECIAL_EXIT, returns=True, held=True)
+            else:
+                self._state.stop(record, "COMPLETED")
         elif record.state is JobState.COMPLETING:
             self._complete(record)
         elif record.state is JobState.PENDING:

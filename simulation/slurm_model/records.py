@@ -26,6 +26,8 @@ NOT_AVAILABLE = "ReqNodeNotAvail, UnavailableNodes:"
 """Followed by names of nodes."""
 NODE_FAIL = "NODE_FAIL"
 """The state of a run that ended because its node failed."""
+SPECIAL_EXIT = "SPECIAL_EXIT"
+"""The state of a run that ended with a code of RequeueExitHold, and of its job while it is held."""
 PARTITION_TIME_LIMIT = "PartitionTimeLimit"
 LIMITED = ("QOSGrp", "AssocGrp", "Max", PARTITION_TIME_LIMIT)
 """Beginnings of the reasons that name a limit."""
@@ -57,7 +59,8 @@ class EndedRun:
             nothing had touched them.
         gpus: on all nodes together, by type.
         eligible_s, start_s: None if it never was.
-        state: sacct's word: COMPLETED, TIMEOUT, CANCELLED, PREEMPTED, REQUEUED or NODE_FAIL.
+        state: sacct's word: COMPLETED, TIMEOUT, CANCELLED, PREEMPTED, REQUEUED, SPECIAL_EXIT or
+            NODE_FAIL.
     """
 
     job_id: int
@@ -169,6 +172,8 @@ def job_view(record: JobRecord, names: tuple[str, ...]) -> JobView:
     several = len(record.untouched) > 1 and record.state is not JobState.ENDED
     alone = record.untouched[0] if len(record.untouched) == 1 else None
     end_s = record.end_s if is_over else record.until_s
+    waits = record.state is JobState.PENDING
+    is_special = record.held and waits and record.word == SPECIAL_EXIT
     record.view = JobView(
         job_id=record.job_id,
         array_job_id=record.array_job_id,
@@ -180,9 +185,9 @@ def job_view(record: JobRecord, names: tuple[str, ...]) -> JobView:
         account=request.account,
         partition=request.partition,
         qos=record.qos,
-        state=record.state,
+        state=JobState.SPECIAL_EXIT if is_special else record.state,
         reason=record.reason,
-        held=record.held and record.state is JobState.PENDING,
+        held=record.held and waits,
         priority=0 if record.held else record.priority,
         admin_comment=record.admin_comment,
         comment=request.comment,
@@ -190,7 +195,7 @@ def job_view(record: JobRecord, names: tuple[str, ...]) -> JobView:
         nodes=tuple(names[i] for i in record.nodes),
         submit_s=int(record.submit_s),
         start_s=_seconds(record.start_s),
-        end_s=None if record.state is JobState.PENDING else _seconds(end_s),
+        end_s=None if waits else _seconds(end_s),
         eligible_s=_seconds(record.eligible_s),
         time_limit_s=_seconds(record.limit_s),
         restarts=record.restarts,

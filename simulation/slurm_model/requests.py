@@ -17,11 +17,14 @@ class ModelRequest:
             is requeued begins anew.
         site_factor: is added to the priority.
         tasks: of an array, with the indices from 0; 0 for a job that is none.
+        indices: of an array's tasks, in place of ``tasks`` from 0; rising.
         held: whether it is submitted held, as ``sbatch --hold`` does.
         requeues: whether Slurm may requeue it.
         finishes: whether its runs are a replica's: told to end they go on until
             ``SlurmModel.finish``, for KillWait at most, and those that their time limit ends come
             back held (RequeueExitHold). Others end at once, as a script without a trap does.
+        exits_held: whether runs that end by themselves end with a code of RequeueExitHold, so that
+            they come back held in SPECIAL_EXIT.
         begin_s: Unix seconds before which it is not eligible; None is at once.
     """
 
@@ -41,9 +44,11 @@ class ModelRequest:
     admin_comment: str = ""
     site_factor: int = 0
     tasks: int = 0
+    indices: tuple[int, ...] = ()
     held: bool = False
     requeues: bool = True
     finishes: bool = False
+    exits_held: bool = False
     begin_s: float | None = None
 
 

@@ -14,9 +14,11 @@ from simulation.slurm_model.priority import Priorities
 from simulation.slurm_model.records import (
     BECOMES_PRIORITY,
     HELD_AFTER_REQUEUE,
+    HELD_BY_USER,
     NO_REASON,
     NODE_FAIL,
     PARTITION_TIME_LIMIT,
+    SPECIAL_EXIT,
     EndedRun,
     JobRecord,
     Key,
@@ -94,9 +96,9 @@ class ModelState:
         record.begin_s = max(self.now_s, request.begin_s or 0.0)
         self.records[record.job_id] = record
         self.touch(record)
-        if request.tasks:
+        if indices := request.indices or range(request.tasks):
             record.array_job_id = record.job_id
-            record.untouched = list(range(request.tasks))
+            record.untouched = list(indices)
             self.arrays[record.job_id] = {}
         return record
 
@@ -386,7 +388,8 @@ class ModelState:
         record.eligible_s = record.start_s = record.end_s = None
         record.tres = self.amounts(record.shape, record.request.nodes)
         record.held = record.returns_held
-        record.reason = HELD_AFTER_REQUEUE if record.held else NO_REASON
+        held = HELD_BY_USER if record.word == SPECIAL_EXIT else HELD_AFTER_REQUEUE
+        record.reason = held if record.held else NO_REASON
         record.turn += 1
         self.touch(record)
 

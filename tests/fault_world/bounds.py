@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from model_slurm import PARTITION
 from slurm_database import COSTS
 
 from cluster.language.jobs import JobState, JobTag
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.log import LoggedEvent
 from fault_world.site_plan import most_of
-from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import RunKey
 from slurm_plugin.common.costs import run_cost
 

@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from model_slurm import PORT
+from slurm_database import COSTS
+
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.jobs import JobState, StepView
 from cluster.rpc.messages import ServiceView, SlotView
 from fault_world.daemon import WorldDaemon
 from fault_world.faults import CrashError, Faults, down
 from fault_world.link import Link
-from fault_world.slurm import COSTS, PORT, Site
+from fault_world.slurm import Site
 from fault_world.virtual_time import WorldClock
 from launcher.process.saved_state import taken_over
 from launcher.turn.clock_step import STEP_S, after_step

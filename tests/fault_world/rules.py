@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from memory_ledger import balance
+from model_slurm import PARTITION
 from slurm_database import COSTS
 
 from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView
 from fault_world.bounds import LATE_S
-from fault_world.slurm import PARTITION
 from slurm_plugin.accounting.types import Account, RunKey
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos
@@ -25,7 +25,7 @@ def always(world: "World") -> list[str]:
     return [
         *world.trace.odd,
         # A change that slurmdbd makes long after another one was asked looks like somebody's hand.
-        *(world.trace.by_hand if world.site.late_s < 0 else ()),
+        *(world.trace.by_hand if world.site.changed_late_s < 0 else ()),
         *(f"changed though not Slicewise's: {one}" for one in world.site.foreign),
         *_beyond_quota(world),
         *_too_high_limits(world),
@@ -52,7 +52,7 @@ def _too_high_limits(world: "World") -> Iterator[str]:
     But for a round after slurmdbd has made a change of limits long after it was asked: others may
     have grown meanwhile, since it did not show.
     """
-    if world.clock.passed_s < world.site.late_s + LATE_S:
+    if world.clock.passed_s < world.site.changed_late_s + LATE_S:
         return
     total = sum(world.site.limits().values())
     most = sum(one.quota.nominal_millislices for one in world.plan.policy.values())

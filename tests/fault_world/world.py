@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from model_slurm import PARTITION
 from slurm_database import Row
 
 from cluster.language.jobs import JobTag
@@ -40,7 +41,7 @@ from fault_world.site_plan import (
     Submitted,
     drawn,
 )
-from fault_world.slurm import PARTITION, Site, SlurmLine
+from fault_world.slurm import Site, SlurmLine
 from fault_world.trace import Trace
 from fault_world.virtual_time import START_S, VirtualLoop, WorldClock, clocks_of, owning
 from simulation.services.service import SimulatedService
@@ -115,7 +116,9 @@ class World:
         self.faults = Faults(seeded("faults", plan.seed), plan.rates, pauses, plan.pause_s)
         self.random = seeded("world", plan.seed)
         rows = [Row(name, parent="root", own=frozenset({"normal"})) for name in plan.policy]
-        self.site = Site(plan.cluster, self.clock, seeded("lag", plan.seed), rows, plan.lag_s)
+        self.site = Site(
+            plan.cluster, self.clock, rows, random=seeded("lag", plan.seed), lag_s=plan.lag_s
+        )
         self.ledger = SiteLedger(clock=self.clock, tenants_now=plan.policy)
         self.daemon: WorldDaemon | None = None
         self.jobs: list[int] = []
