@@ -31,7 +31,7 @@ as a munge credential like its answer; `slicewise` does that.
 ```sh
 curl --unix-socket /run/slicewise/user.sock http://localhost/v1/status
 curl --unix-socket /run/slicewise/user.sock 'http://localhost/v1/why?about=814'
-curl --unix-socket /run/slicewise/user.sock http://localhost/v1/order \\
+curl --unix-socket /run/slicewise/user.sock http://localhost/v1/service-order \\
   --data '{{"array_job_id": 814, "what": "restart"}}'
 ```
 

@@ -62,7 +62,7 @@ def report(name: str = "vision/bert", **changes: Any) -> ServiceReport:
         "queued": 2,
         "held": 1,
         "rate_per_s": 12.5,
-        "wanted": 2,
+        "desired_replicas": 2,
         "reason": "3 wait",
         "ready": ((814, 0),),
         "quality": ServiceQuality(span_s=60, answered=9, p95_ms=42.0),

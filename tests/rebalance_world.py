@@ -389,7 +389,7 @@ class Daemon:
 
 def leading(*, leads: bool = True, complete: bool = True, mode: str = "enforce") -> Daemon:
     words = {"version": "1", "mode": mode, "host": "head", "module": "", "module_mode": ""}
-    seen = {"leads": leads, "complete": complete, "observed_s": 0.0, "asked_s": None}
+    seen = {"is_leader": leads, "complete": complete, "observed_s": 0.0, "module_asked_s": None}
     return Daemon(StatusAnswer.model_validate({**words, **seen, "decisions": {}}))
 
 

@@ -447,5 +447,5 @@ async def desire(
     avoid: Sequence[str] = (),
 ) -> DesiredSlotsAnswer:
     """Desire slots as a launcher that has just looked; ``told`` are note and urgency."""
-    after = cluster_state.asked.get(array_job_id, 0)
+    after = cluster_state.desired_slots_versions.get(array_job_id, 0)
     return await cluster_state.set_desired_slots(array_job_id, run, *told, avoid=avoid, after=after)

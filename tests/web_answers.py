@@ -129,7 +129,7 @@ class Answers:
             starting=number % 2,
             min_replicas=0,
             max_replicas=6,
-            wanted=number % 6,
+            desired_replicas=number % 6,
             why=f"backlog of {number} requests{self.extra}",
             backlog=number * 3,
             in_flight=2,

@@ -37,7 +37,7 @@ class KeyView(Message):
         return self.revoked_s is None and (self.expires_s is None or now_s < self.expires_s)
 
 
-class KeyCreateRequest(Request, Asks[DoneAnswer], post="key_create"):
+class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     """Adds a key to a tenant; for members of the tenant, root and SlurmUser.
 
     ``sha256`` is all that is kept of the key. Sent twice, the key is added once.
@@ -55,13 +55,13 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key_create"):
     expires_s: int | None = Field(None, gt=0, le=_LATEST_S)
 
 
-class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key_revoke"):
+class KeyRevokeRequest(Request, Asks[DoneAnswer], post="key-revoke"):
     """Revokes a key: no request with it is admitted from a few seconds after the answer."""
 
     key_id: str = Field(max_length=32, pattern=NO_CONTROLS)
 
 
-class KeyOpenRequest(Request, Asks[DoneAnswer], post="key_open"):
+class KeyOpenRequest(Request, Asks[DoneAnswer], post="key-open"):
     """Opens a tenant: its services need no key any more, until one is made again.
 
     For users who may make the tenant's keys, and only if every key of the tenant is revoked.
@@ -79,7 +79,7 @@ class KeysAnswer(Answer):
     unprotected: tuple[str, ...] = ()
 
 
-class KeyListRequest(Request, Asks[KeysAnswer], get="key_list"):
+class KeyListRequest(Request, Asks[KeysAnswer], get="keys"):
     """Asks for keys of the tenants that the user belongs to; of all for root and SlurmUser."""
 
 
@@ -108,7 +108,7 @@ class GrantsAnswer(Answer):
         return self.model_copy(update={"opens": opens, "expires_s": left})
 
 
-class GrantsRequest(Request, Asks[GrantsAnswer], get="grants", asker="launcher"):
+class GrantsRequest(Request, Asks[GrantsAnswer], get="key-grants", asker="launcher"):
     """The launcher asks which keys admit to which services now."""
 
 
@@ -116,7 +116,7 @@ MOST_USES = 500
 """Most keys of one report; a body has a limit."""
 
 
-class KeyUsesRequest(Request, Asks[DoneAnswer], post="key_uses", asker="launcher"):
+class KeyUsesRequest(Request, Asks[DoneAnswer], post="key-uses", asker="launcher"):
     """The launcher: when keys last let a request in.
 
     ``used_s`` has Unix seconds by the key's SHA-256; unknown keys are ignored, and an earlier time

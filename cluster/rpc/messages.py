@@ -108,7 +108,7 @@ lost for good.
 
 
 WHEN_REPLACED_S = 3600
-"""``leaves_s`` of a slot on a drained node: it may stay until another slot serves in its place."""
+"""``ends_in_s`` of a slot on a drained node: it may stay until another slot serves in its place."""
 SOON_S = 240
 """Seconds before an announced end at which the launcher starts a successor."""
 
@@ -127,23 +127,23 @@ class SlotView(Message):
     """Certificate by which the replica proves that it is this run's: base64 of DER; "" while not
     known.
     """
-    files: str = ""
+    files_digest: str = ""
     """Digest of the model repository's files with which it started; "" while not known."""
     start_s: int | None = None
     time_left_s: int | None = None
     released_s: int | None = None
     """Unix seconds since when the slot may start; up to ``start_s`` it waited for Slurm."""
-    leaves_s: int | None = None
+    ends_in_s: int | None = None
     """Seconds until the slot must end, whether it is desired or not; None: its lease is extended
     while it is desired.
     """
-    leaves_why: str = ""
+    ends_why: str = ""
     """Why the slot must end, for people: a preemption, a reservation, its node is drained, ..."""
     is_borrowed: bool = False
     """Whether the slot runs or waits in the borrowed QOS, so that its lender may take it back."""
-    said: str = ""
+    last_failure: str = ""
     """How the slot's last run ended, if it failed: ``ended with 1``."""
-    ended: str = ""
+    slurm_state: str = ""
     """How the task of a gone slot ended, in Slurm's word: CANCELLED, FAILED, TIMEOUT, ..."""
     is_requeued: bool = False
     """Whether Slurm requeues the run that ends, or has just requeued it: by an operator's order,
@@ -198,7 +198,8 @@ class ServiceQuality(Message):
         answered: requests whose answer the gateway passed on.
         p50_ms, p95_ms: milliseconds within which half and 95 % of these were answered, waiting
             included; None without any.
-        in_time: share of these that met the objective, from 0 to 1; None without an objective.
+        objective_met_share: share of these that met the objective, from 0 to 1; None without an
+            objective.
         errors: answers that say that the server failed.
         unanswered: other requests that have ended: given up by the gateway, lost with their
             replica, or left by their client. What the gateway did not let in (429, ...) is not
@@ -210,7 +211,7 @@ class ServiceQuality(Message):
     answered: int
     p50_ms: float | None = None
     p95_ms: float | None = None
-    in_time: float | None = None
+    objective_met_share: float | None = None
     errors: int = 0
     unanswered: int = 0
     cold_starts: int = 0
@@ -221,18 +222,19 @@ class ReplicaLoad(Message):
 
     Attributes:
         running, waiting: requests that they work on, and that wait in them.
-        kv_cache: share of the cache of keys and values in use where it is fullest; None is not
-            known.
+        kv_cache_share: share of the cache of keys and values in use where it is fullest; None is
+            not known.
         preemptions: how often they have set a request back since their cache was full, while this
             launcher led; None is not known.
-        prefix_hits: share of the prompts' tokens that their caches had, lately; None is not known.
+        prefix_cache_hit_share: share of the prompts' tokens that their caches had, lately; None is
+            not known.
     """
 
     running: int
     waiting: int
-    kv_cache: float | None = None
+    kv_cache_share: float | None = None
     preemptions: int | None = None
-    prefix_hits: float | None = None
+    prefix_cache_hit_share: float | None = None
 
 
 class AdapterReport(Message):
@@ -259,22 +261,23 @@ class ServiceReport(Message):
         in_flight, queued, held: requests that replicas work on, requests that wait for a place in a
             replica, and requests that wait for a first replica.
         rate_per_s: requests that have come within the last seconds, per second.
-        wanted: number of replicas; ``reason``: why this number.
+        desired_replicas: number of replicas; ``reason``: why this number.
         ready: slots of replicas that get requests and pass their health checks.
         draining: slots of replicas that only finish the requests that they have.
-        failures: starts of the newest generation that failed in a row.
+        failed_starts: starts of the newest generation that failed in a row.
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
         quality: None without requests lately.
         is_routed: whether the gateway leads the service's address to it.
-        array_job_id: generation that ``failures`` counts; None is not known.
+        array_job_id: generation that ``failed_starts`` counts; None is not known.
         concurrency: requests that each replica gets at the same time; None is not known.
         ttft_ms: mean milliseconds in a replica until a request's first token, lately; None is not
             known.
         ttft_p95_ms: the same within which 95 % of the requests had it; None if the engine has no
             histogram of that.
         tpot_ms: mean milliseconds from one token to the next, lately; None is not known.
-        is_learnt: whether the launcher has learnt that number; if not, the service's file says it.
-        servers: what the replicas' servers say that they work on; None is not known.
+        is_concurrency_learnt: whether the launcher has learnt that number; if not, the service's
+            file says it.
+        engine_load: what the replicas' servers say that they work on; None is not known.
         adapters: its LoRA adapters.
     """
 
@@ -284,25 +287,25 @@ class ServiceReport(Message):
     queued: int
     held: int
     rate_per_s: float
-    wanted: int
+    desired_replicas: int
     reason: str = Field(max_length=500, pattern=r"^[ -~]*$")
     ready: tuple[SlotPlace, ...] = ()
     draining: tuple[SlotPlace, ...] = ()
-    failures: int = 0
+    failed_starts: int = 0
     next_start_s: float | None = None
     quality: ServiceQuality | None = None
     is_routed: bool = True
     array_job_id: int | None = None
     concurrency: int | None = None
-    is_learnt: bool = False
+    is_concurrency_learnt: bool = False
     ttft_ms: float | None = None
     ttft_p95_ms: float | None = None
     tpot_ms: float | None = None
-    servers: ReplicaLoad | None = None
+    engine_load: ReplicaLoad | None = None
     adapters: tuple[AdapterReport, ...] = ()
 
 
-class ServiceReportRequest(Request, Asks[DoneAnswer], post="news", asker="launcher"):
+class ServiceReportRequest(Request, Asks[DoneAnswer], post="service-reports", asker="launcher"):
     """The launcher: reports of these services."""
 
     services: tuple[ServiceReport, ...]
@@ -360,18 +363,18 @@ class ViewAnswer(Answer):
     Attributes:
         observed_s: Unix seconds of the look at Slurm.
         complete: False means that the receiver must not act.
-        news: the launcher's recent reports of these services; not sent to the launcher.
-        asked: by array job id, the number of the last request for the array's slots that the daemon
-            took; of an array of which it has taken none yet, a number that no request had. Sent
-            only to the launcher.
+        service_reports: the launcher's recent reports of these services; not sent to the launcher.
+        desired_slots_versions: by array job id, the number of the last request for the array's
+            slots that the daemon took; of an array of which it has taken none yet, a number that no
+            request had. Sent only to the launcher.
     """
 
     observed_s: float
     complete: bool
     services: tuple[ServiceView, ...]
     tenants: tuple[TenantView, ...]
-    news: tuple[ServiceReport, ...] = ()
-    asked: dict[int, int] = Field(default_factory=dict)
+    service_reports: tuple[ServiceReport, ...] = ()
+    desired_slots_versions: dict[int, int] = Field(default_factory=dict)
 
 
 class ViewRequest(Request, Asks[ViewAnswer], get="view"):
@@ -390,31 +393,33 @@ class DesiredSlotsAnswer(Answer):
     note: str = ""
 
 
-class DesiredSlotsRequest(Request, Asks[DesiredSlotsAnswer], post="wish", asker="launcher"):
+class DesiredSlotsRequest(
+    Request, Asks[DesiredSlotsAnswer], post="desired-slots", asker="launcher"
+):
     """The slots of one service that the launcher desires to run; every other one is to be held.
 
-    The daemon holds the slots that ``run`` does not name; they must have been drained before.
+    The daemon holds the slots that ``slots`` does not name; they must have been drained before.
     ``note`` is shown to the service's users while the daemon has nothing of its own to say.
-    ``avoid`` are nodes on which slots that are released now are rather not to start, those first
-    that matter most.
+    ``avoid_nodes`` are nodes on which slots that are released now are rather not to start, those
+    first that matter most.
     """
 
     array_job_id: int
-    run: tuple[int, ...]
+    slots: tuple[int, ...]
     note: str = Field("", max_length=500, pattern=r"^[ -~]*$")
     urgency: float = Field(0.0, ge=0, le=1)
     """Urgency of the service's backlog: 0 if no request waits, 1 is as bad as counts. Part of its
     slots' priority.
     """
-    avoid: tuple[NodeName, ...] = Field((), max_length=MOST_AVOIDED)
-    after: int
+    avoid_nodes: tuple[NodeName, ...] = Field((), max_length=MOST_AVOIDED)
+    replaces_version: int
     """Number of the last request for this array's slots that the daemon had taken when the launcher
-    looked to decide this one: the array's in ``asked`` of that view. If the daemon has taken
-    another one since, it refuses this one (SW-SERVICE-CHANGED).
+    looked to decide this one: the array's in ``desired_slots_versions`` of that view. If the daemon
+    has taken another one since, it refuses this one (SW-SERVICE-CHANGED).
     """
 
 
-class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):
+class RetireRequest(Request, Asks[DoneAnswer], post="service-retire", asker="launcher"):
     """The launcher: cancel an array that has no slot under way.
 
     Allowed only if a newer generation replaces the array, or its owner has ordered its end; also if
@@ -424,7 +429,7 @@ class RetireRequest(Request, Asks[DoneAnswer], post="retire", asker="launcher"):
     array_job_id: int
 
 
-class EvictRequest(Request, Asks[DoneAnswer], post="leave", asker="operators"):
+class EvictRequest(Request, Asks[DoneAnswer], post="evict", asker="operators"):
     """Root or SlurmUser: let these replicas end, each once another one serves in its place.
 
     The request is for the runs that go on now, and valid for half a minute: a caller that still
@@ -435,7 +440,7 @@ class EvictRequest(Request, Asks[DoneAnswer], post="leave", asker="operators"):
     why: str = Field(max_length=200, pattern=r"^[ -~]+$")
 
 
-class DeleteRequest(Request, Asks[DoneAnswer], post="delete"):
+class DeleteRequest(Request, Asks[DoneAnswer], post="service-delete"):
     """Cancels a service's arrays immediately, whatever is in flight.
 
     For the service's owner, root or SlurmUser.
@@ -444,7 +449,7 @@ class DeleteRequest(Request, Asks[DoneAnswer], post="delete"):
     array_job_id: int
 
 
-class CheckRequest(Request, Asks[SubmitAnswer], post="check", changes=False):
+class CheckRequest(Request, Asks[SubmitAnswer], post="admission-check", changes=False):
     """Asks what the answer to this submission would be; leaves nothing behind."""
 
     tenant: str
@@ -456,11 +461,11 @@ class StatusAnswer(Answer):
 
     Attributes:
         version: version of the daemon's program.
-        leads: whether this daemon acts on Slurm; another daemon does if not.
+        is_leader: whether this daemon acts on Slurm; another daemon does if not.
         is_uninstalled: whether Slicewise was taken out of Slurm: it changes nothing there.
         complete, observed_s: whether its last look at Slurm was complete; Unix seconds of it.
-        asked_s, module, module_mode: Unix seconds at which slicewise.lua asked last, its version
-            and its mode; None, "" if none has asked.
+        module_asked_s, module, module_mode: Unix seconds at which slicewise.lua asked last, its
+            version and its mode; None, "" if none has asked.
         decisions: number of decisions by action, since the daemon began.
         unadmitted, unadmitted_s: number of jobs without Slicewise's mark; Unix seconds at which
             the newest was submitted.
@@ -469,11 +474,11 @@ class StatusAnswer(Answer):
     version: str
     mode: str
     host: str
-    leads: bool
+    is_leader: bool
     is_uninstalled: bool = False
     complete: bool
     observed_s: float
-    asked_s: float | None = None
+    module_asked_s: float | None = None
     module: str = ""
     module_mode: str = ""
     decisions: dict[str, int] = Field(default_factory=dict)

@@ -27,7 +27,7 @@ class ServiceOrder(Message):
 NO_ORDER = ServiceOrder()
 
 
-class OrderRequest(Request, Asks[DoneAnswer], post="order"):
+class OrderRequest(Request, Asks[DoneAnswer], post="service-order"):
     """A service's owner, root or SlurmUser orders what is to hold beside its script.
 
     ``scale`` sets both bounds (None: the script's again). ``restart``: replace every replica.

@@ -83,8 +83,8 @@ class ServiceNow(Message):
     Attributes:
         ready, starting: replicas that serve, and that are on the way to it.
         min_replicas, max_replicas: as ordered, else as its file says.
-        wanted: replicas that the launcher wants; ``why`` says why this number. None and "" if it
-            has told nothing lately, as all that follows.
+        desired_replicas: replicas that the launcher wants; ``why`` says why this number. None and
+            "" if it has told nothing lately, as all that follows.
         backlog: requests that wait; ``in_flight``: those that replicas work on.
         p95_ms: milliseconds within which 95 % of the last requests were answered; None without any.
         note: why replicas that are wanted do not run; "" if all of them do.
@@ -98,7 +98,7 @@ class ServiceNow(Message):
     starting: int
     min_replicas: int
     max_replicas: int
-    wanted: int | None = None
+    desired_replicas: int | None = None
     why: str = ""
     backlog: int | None = None
     in_flight: int | None = None

@@ -14,13 +14,13 @@ Record = dict[str, JsonValue]
 """A value of the plug-in, by field; only the plug-in's own programs read it."""
 
 
-class ExplainAnswer(Answer):
-    """``explanation``: the fields of ``slicewise why TENANT --limits --json``."""
+class HeadroomAnswer(Answer):
+    """``headroom``: the fields of ``slicewise why TENANT --limits --json``."""
 
-    explanation: Record
+    headroom: Record
 
 
-class ExplainRequest(Request, Asks[ExplainAnswer], get="explain"):
+class HeadroomRequest(Request, Asks[HeadroomAnswer], get="headroom"):
     """Asks what a tenant may still start, and why not more; for its users, root and SlurmUser."""
 
     tenant: TenantText
@@ -109,7 +109,7 @@ class GenerationsAnswer(Answer):
     generations: tuple[GenerationRecord, ...]
 
 
-class GenerationsRequest(Request, Asks[GenerationsAnswer], get="generations"):
+class GenerationsRequest(Request, Asks[GenerationsAnswer], get="service-generations"):
     """Asks what was submitted of services of a name, also of such that have ended.
 
     Of a tenant, or of all that the user may read.

@@ -84,7 +84,7 @@ class ServiceJson(TypedDict):
     backlog: int | None
     in_flight: int | None
     rate_per_s: float | None
-    wanted: int | None
+    desired_replicas: int | None
     reason: str | None
     failed_starts: int | None
     next_start_s: float | None
@@ -95,7 +95,7 @@ class ServiceJson(TypedDict):
     ttft_ms: float | None
     ttft_p95_ms: float | None
     tpot_ms: float | None
-    servers: ReplicaLoadJson | None
+    engine_load: ReplicaLoadJson | None
     adapters: Sequence[AdapterJson]
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]

@@ -58,18 +58,18 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "backlog": service.backlog,
         "in_flight": service.in_flight,
         "rate_per_s": report.rate_per_s if report is not None else None,
-        "wanted": report.wanted if report is not None else None,
+        "desired_replicas": report.desired_replicas if report is not None else None,
         "reason": report.reason if report is not None else None,
-        "failed_starts": report.failures if report is not None else None,
+        "failed_starts": report.failed_starts if report is not None else None,
         "next_start_s": report.next_start_s if report is not None else None,
         "concurrency": report.concurrency if report is not None else None,
-        "is_concurrency_learnt": report.is_learnt if report is not None else None,
+        "is_concurrency_learnt": report.is_concurrency_learnt if report is not None else None,
         "objective": service.objective or None,
         "token_objective": service.token_objective or None,
         "ttft_ms": report.ttft_ms if report is not None else None,
         "ttft_p95_ms": report.ttft_p95_ms if report is not None else None,
         "tpot_ms": report.tpot_ms if report is not None else None,
-        "servers": _servers_as_json(report),
+        "engine_load": _engine_load_as_json(report),
         "quality": service.quality.model_dump() if service.quality is not None else None,
         "adapters": [_adapter_as_json(service, one) for one in service.adapters],
         "slots": _slots_by_state(service, service.array_job_id),
@@ -86,9 +86,9 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
     }
 
 
-def _servers_as_json(report: ServiceReport | None) -> Mapping[str, object] | None:
-    servers = report.servers if report is not None else None
-    return servers.model_dump() if servers is not None else None
+def _engine_load_as_json(report: ServiceReport | None) -> Mapping[str, object] | None:
+    load = report.engine_load if report is not None else None
+    return load.model_dump() if load is not None else None
 
 
 def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, Sequence[int]]:
@@ -187,7 +187,9 @@ def _quality_columns(services: Iterable[ServiceObservation]) -> Iterable[Column]
     found = [service.quality or _UNKNOWN for service in services]
     yield column("p50", (_ms(one.p50_ms) for one in found), right=True, rank=10)
     yield column("p95", (_ms(one.p95_ms) for one in found), right=True, rank=9)
-    yield column("in time", (_percent(one.in_time) for one in found), right=True, rank=8)
+    yield column(
+        "in time", (_percent(one.objective_met_share) for one in found), right=True, rank=8
+    )
     yield column("errors", (one.errors or "–" for one in found), right=True, rank=10)
     yield column("cold starts", (one.cold_starts or "–" for one in found), right=True, rank=11)
 
@@ -228,13 +230,16 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
     if service.quality is not None:
         yield "answers", Text(_quality(service, service.quality))
     if service.report is not None:
-        yield "wanted", Text(f"{_replicas_words(service.report.wanted)}: {service.report.reason}")
+        yield (
+            "wanted",
+            Text(f"{_replicas_words(service.report.desired_replicas)}: {service.report.reason}"),
+        )
         if service.report.concurrency is not None:
             yield "carries", Text(_carries(service.report))
         if service.token_objective:
             yield "tokens", Text(_tokens(service, service.report))
-        if service.report.servers is not None:
-            yield "servers", Text("; ".join(_servers(service.report.servers)))
+        if service.report.engine_load is not None:
+            yield "servers", Text("; ".join(_servers(service.report.engine_load)))
     for one in service.adapters:
         yield "adapter", Text(_adapter(service, one), style="red" if one.why else "")
     yield "slice", Text(_slice(service))
@@ -253,7 +258,7 @@ def _adapter(service: ServiceObservation, one: AdapterReport) -> str:
 def _carries(report: ServiceReport) -> str:
     count = report.concurrency
     requests = "1 request" if count == 1 else f"{count} requests"
-    how = " now, learnt from how long requests take" if report.is_learnt else ""
+    how = " now, learnt from how long requests take" if report.is_concurrency_learnt else ""
     return f"each replica {requests} at a time{how}"
 
 
@@ -271,13 +276,13 @@ def _servers(load: ReplicaLoad) -> Iterable[str]:
     requests = "1 request" if load.running == 1 else f"{load.running:,} requests"
     wait = "waits" if load.waiting == 1 else "wait"
     yield f"they work on {requests}, {load.waiting:,} more {wait} in them"
-    if load.kv_cache is not None:
-        yield f"KV cache {_percent(load.kv_cache)} in use where it is fullest"
+    if load.kv_cache_share is not None:
+        yield f"KV cache {_percent(load.kv_cache_share)} in use where it is fullest"
     if load.preemptions:
         times = "once" if load.preemptions == 1 else f"{load.preemptions:,} times"
         yield f"requests set back {times} since it was full"
-    if load.prefix_hits is not None:
-        yield f"{_percent(load.prefix_hits)} of the prompts' tokens found in it"
+    if load.prefix_cache_hit_share is not None:
+        yield f"{_percent(load.prefix_cache_hit_share)} of the prompts' tokens found in it"
 
 
 def _arrays(service: ServiceObservation) -> str:
@@ -377,7 +382,11 @@ def _requests(service: ServiceObservation) -> str:
 
 def _quality(service: ServiceObservation, one: ServiceQuality) -> str:
     """Say how well it answered, against its objective."""
-    met = f", {_percent(one.in_time)} in time" if one.in_time is not None else ""
+    met = (
+        f", {_percent(one.objective_met_share)} in time"
+        if one.objective_met_share is not None
+        else ""
+    )
     objective = f" (objective: {service.objective}{met})" if service.objective else ""
     times = f"p50 {_ms(one.p50_ms)}, p95 {_ms(one.p95_ms)}{objective}; " if one.answered else ""
     cold = "1 cold start" if one.cold_starts == 1 else f"{one.cold_starts} cold starts"

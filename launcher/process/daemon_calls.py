@@ -44,11 +44,11 @@ class DaemonCalls:
         return await self._daemon.ask(
             DesiredSlotsRequest(
                 array_job_id=array_job_id,
-                run=tuple(sorted(run)),
+                slots=tuple(sorted(run)),
                 note=note,
                 urgency=urgency,
-                avoid=avoid,
-                after=after,
+                avoid_nodes=avoid,
+                replaces_version=after,
             )
         )
 

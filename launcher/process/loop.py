@@ -382,9 +382,9 @@ class Launcher:
             reporter = self._reporter_of_services
             self._metrics.measured(reporter.qualities, reporter.counts, self._tokens.loads)
         except SlicewiseError as error:
-            self._reporter.once("", "users_not_told", str(error))
+            self._reporter.once("", "service_reports_failed", str(error))
         else:
-            self._reporter.once("", "users_not_told", "")
+            self._reporter.once("", "service_reports_failed", "")
 
 
 async def _never(_replica: Replica) -> None:
@@ -435,11 +435,11 @@ class Reporter:
         self.once("", "routes_not_kept", turned.unkept)
         self.once("", "nodes_suspected", suspects_text(suspect_nodes(turned.state, time.time())))
         slow = "the daemon answers slowly: the next turn continues" if turned.left else ""
-        self.once("", "wishes_left", slow)
+        self.once("", "desired_slots_left", slow)
         if turned.retired:
             report("retired", arrays=frozenset(turned.retired))
         for array, error in turned.failures.items():
-            report("wish_failed", logging.WARNING, array=array, why=str(error))
+            report("desired_slots_failed", logging.WARNING, array=array, why=str(error))
 
     def _service(self, service: ServicePlan, turned: Turned) -> None:
         answer = turned.answers.get(service.array_job_id)

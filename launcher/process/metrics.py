@@ -167,7 +167,7 @@ def _of_quality(
     gauges: Mapping[str, Callable[[ServiceQuality], float | None]] = {
         "response_p50_seconds": _p50_s,
         "response_p95_seconds": _p95_s,
-        "objective_met_ratio": lambda one: one.in_time,
+        "objective_met_ratio": lambda one: one.objective_met_share,
     }
     for what, value in gauges.items():
         yield _by_service(what, ((key, value(one)) for key, one in qualities.items()))

@@ -154,7 +154,9 @@ async def turn(
     found, plan = decided
     await runtime.apply(plan.routes.changes)
     unkept = _keep(runtime, plan.routes.routes)
-    turned = await _ask_daemon(daemon, _Turning(dict(found), plan, view.asked, now_s), left)
+    turned = await _ask_daemon(
+        daemon, _Turning(dict(found), plan, view.desired_slots_versions, now_s), left
+    )
     return replace(turned, unkept=unkept, requests=gateway.adapters)
 
 

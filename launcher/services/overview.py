@@ -155,7 +155,7 @@ class ServiceObservation:
         """Starts of the newest generation that failed in a row, as far as the launcher has told."""
         report = self.report
         is_told = report is not None and report.array_job_id in {None, self.array_job_id}
-        return report.failures if report is not None and is_told else 0
+        return report.failed_starts if report is not None and is_told else 0
 
     @property
     def condition(self) -> Condition:
@@ -182,7 +182,7 @@ class ServiceObservation:
     @property
     def wanted(self) -> int | None:
         """Replicas that the launcher last wanted; None if it has told nothing."""
-        return self.report.wanted if self.report is not None else None
+        return self.report.desired_replicas if self.report is not None else None
 
     @property
     def backlog(self) -> int | None:
@@ -216,8 +216,8 @@ def _with_logs(view: ServiceView) -> ServiceView:
     What everybody can see says only that they failed.
     """
     slots = (
-        one.model_copy(update={"said": f"{one.said}: {why}"})
-        if one.said and (why := why_it_failed(view, one.index))
+        one.model_copy(update={"last_failure": f"{one.last_failure}: {why}"})
+        if one.last_failure and (why := why_it_failed(view, one.index))
         else one
         for one in view.slots
     )
@@ -246,7 +246,7 @@ def join(
 ) -> tuple[ServiceObservation, ...]:
     """Join the two looks, service by service; ``last_line`` is asked of replicas that start."""
     tenants = {one.name: one for one in view.tenants}
-    reports = {(one.tenant, one.name): one for one in view.news}
+    reports = {(one.tenant, one.name): one for one in view.service_reports}
     services = sorted({(one.tenant, one.name) for one in view.services})
     return tuple(
         _service(
@@ -363,22 +363,23 @@ def _replica(
         lease_left_s=slot.time_left_s,
         is_borrowed=slot.is_borrowed,
         is_outdated=is_old or is_before,
-        has_other_files=slot.files not in {"", view.directives.get("model_digest", slot.files)},
+        has_other_files=slot.files_digest
+        not in {"", view.directives.get("model_digest", slot.files_digest)},
         why=_why(slot),
         last_log_line=look.last_line(view, slot.index) if loads else "",
     )
 
 
 def _why(slot: SlotView) -> str:
-    if slot.leaves_s == WHEN_REPLACED_S:
-        return f"ends once another replica serves: {slot.leaves_why}"
-    if slot.leaves_s is not None:
-        return f"ends in {slot.leaves_s} s: {slot.leaves_why}"
+    if slot.ends_in_s == WHEN_REPLACED_S:
+        return f"ends once another replica serves: {slot.ends_why}"
+    if slot.ends_in_s is not None:
+        return f"ends in {slot.ends_in_s} s: {slot.ends_why}"
     if slot.state == "released" and slot.reason != "None":
         return slot.reason
     if slot.state == "ending":
         return "Slurm is ending it (COMPLETING)"
-    return slot.said if slot.state == "held" else ""
+    return slot.last_failure if slot.state == "held" else ""
 
 
 _STATES: Mapping[str, State] = {"held": "held", "gone": "gone", "ending": "draining"}

@@ -179,7 +179,7 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
         draining_since_s=_draining_since_s(slots, known, now_s),
         down=down,
         alive=frozenset(s.index for s in view.slots if s.state in _UNDER_WAY),
-        leaving=frozenset(s.index for s in view.slots if s.leaves_s is not None),
+        leaving=frozenset(s.index for s in view.slots if s.ends_in_s is not None),
         desired=known.desired,
         unheard=known.unheard,
         retired_s=known.retired_s,
@@ -408,7 +408,7 @@ def _failed(
     desired_run = known.desired.run if known.desired is not None else frozenset()
     if known.unheard is not None:
         desired_run &= known.unheard
-    over = frozenset(s.index for s in view.slots if s.state in _OVER and s.leaves_s is None)
+    over = frozenset(s.index for s in view.slots if s.state in _OVER and s.ends_in_s is None)
     ended = over & (known.alive - known.leaving) - _cancelled(view)
     settled = {i for i, v in verified.items() if now_s - v.at_s >= SETTLED_S}
     requeued = frozenset(slot.index for slot in view.slots if slot.is_requeued)
@@ -416,7 +416,7 @@ def _failed(
 
 
 def _cancelled(view: ServiceView) -> frozenset[int]:
-    return frozenset(slot.index for slot in view.slots if slot.ended == "CANCELLED")
+    return frozenset(slot.index for slot in view.slots if slot.slurm_state == "CANCELLED")
 
 
 def _backoff(
@@ -444,7 +444,7 @@ def _slot(
     server = _server(sight, seen, run)
     phase = _phase(sight, seen, run, server, is_ready=is_ready)
     # A replica that still has to load its model when it must end can't serve any request in time.
-    in_vain = phase is Phase.STARTING and seen.leaves_s == 0
+    in_vain = phase is Phase.STARTING and seen.ends_in_s == 0
     return Slot(
         SlotId(sight.view.array_job_id, seen.index),
         phase,
@@ -502,7 +502,7 @@ def _is_outdated(sight: GenerationInput, seen: SlotView) -> bool:
     ordered_s = sight.view.order.restart_s
     # Slurm counts in whole seconds: a run that started in that second may be the successor.
     is_older = ordered_s is not None and seen.start_s is not None and seen.start_s < int(ordered_s)
-    return not sight.is_newest or is_older or seen.leaves_s == WHEN_REPLACED_S
+    return not sight.is_newest or is_older or seen.ends_in_s == WHEN_REPLACED_S
 
 
 def _expiry(seen: SlotView, lease_s: int) -> Expiry:
@@ -510,11 +510,11 @@ def _expiry(seen: SlotView, lease_s: int) -> Expiry:
 
     A short announcement leaves no time for a successor; an end that is far off needs none yet.
     """
-    if seen.leaves_s is None:
+    if seen.ends_in_s is None:
         last_s = gives_back_s(lease_s) + _UNEXTENDED_S
         is_near = seen.time_left_s is not None and seen.time_left_s < last_s
         return Expiry.NOW if is_near else Expiry.FAR
-    if seen.leaves_s < min(NOW_S, lease_s / 3):
+    if seen.ends_in_s < min(NOW_S, lease_s / 3):
         return Expiry.NOW
-    is_far = seen.leaves_s == WHEN_REPLACED_S or seen.leaves_s >= min(SOON_S, lease_s * 2 / 3)
+    is_far = seen.ends_in_s == WHEN_REPLACED_S or seen.ends_in_s >= min(SOON_S, lease_s * 2 / 3)
     return Expiry.FAR if is_far else Expiry.SOON

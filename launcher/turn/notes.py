@@ -45,7 +45,7 @@ def starts_have(failures: int) -> str:
 
 def last_said(view: ServiceView) -> str:
     """Return how a start of the generation ended; "" if that is not known."""
-    return max((slot.said for slot in view.slots), key=len, default="")
+    return max((slot.last_failure for slot in view.slots), key=len, default="")
 
 
 def _ended(words: str) -> str:

@@ -65,7 +65,7 @@ def quality(window: QualityWindow, objective_ms: float | None) -> ServiceQuality
         answered=answered,
         p50_ms=_percentile(buckets, 0.5) if answered else None,
         p95_ms=_percentile(buckets, 0.95) if answered else None,
-        in_time=_share_within(buckets, objective_ms or 0.0) if is_measured else None,
+        objective_met_share=_share_within(buckets, objective_ms or 0.0) if is_measured else None,
         errors=max(0, last.timings.errors - first.timings.errors),
         unanswered=max(0, last.timings.unanswered - first.timings.unanswered),
         cold_starts=last.cold_starts - first.cold_starts,

@@ -55,21 +55,21 @@ def service_report(
         queued=plan.load.queued,
         held=plan.load.held,
         rate_per_s=_rate_per_s(samples),
-        wanted=plan.decision.wanted,
+        desired_replicas=plan.decision.wanted,
         reason=note((unrouted, plan.decision.reason) if unrouted else (plan.decision.reason,)),
         ready=_places(s for s in plan.slots if s.phase is Phase.SERVING and s.up),
         draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
-        failures=backoff.failures,
+        failed_starts=backoff.failures,
         next_start_s=backoff.until_s or None,
         quality=quality,
         is_routed=not unrouted,
         array_job_id=plan.array_job_id,
         concurrency=plan.concurrency,
-        is_learnt=plan.route.follows,
+        is_concurrency_learnt=plan.route.follows,
         ttft_ms=_ms(tokens.to_first_s),
         ttft_p95_ms=_ms(tokens.first_p95_s),
         tpot_ms=_ms(tokens.per_token_s),
-        servers=None if load is None else _servers(load),
+        engine_load=None if load is None else _servers(load),
     )
 
 
@@ -78,9 +78,9 @@ def _servers(load: ServersLoad) -> ReplicaLoad:
     return ReplicaLoad(
         running=load.running,
         waiting=load.waiting,
-        kv_cache=_share(load.kv_cache),
+        kv_cache_share=_share(load.kv_cache),
         preemptions=None if preemptions is None else round(preemptions),
-        prefix_hits=_share(load.prefix_hits),
+        prefix_cache_hit_share=_share(load.prefix_hits),
     )
 
 

@@ -190,7 +190,7 @@ class ServicesOnModel:
         if now_s >= one.calm_s or one.launcher.rests is not None or one.gateway.requests.queue:
             return False
         told = self.evictions.ending or self.evictions.has_waiting
-        told = told or any(slot.leaves_s is not None for slot in one.view.slots)
+        told = told or any(slot.ends_in_s is not None for slot in one.view.slots)
         moves = one.gateway.is_ending or any(
             run.mode is not ServerMode.READY and run.loaded_s <= now_s
             for run in one.gateway.runs.values()

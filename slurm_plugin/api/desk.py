@@ -164,7 +164,7 @@ class Desk:
                 ViewRequest: self._view,
                 StatusRequest: self._status,
                 CheckRequest: self._check,
-                DesiredSlotsRequest: self._wish,
+                DesiredSlotsRequest: self._desired_slots,
                 RetireRequest: self._retire,
                 ServiceReportRequest: self._news,
                 GrantsRequest: self._granted,
@@ -206,12 +206,12 @@ class Desk:
                 raise
         return self._admission.check(request, uid)
 
-    async def _wish(self, request: DesiredSlotsRequest, _: int) -> DesiredSlotsAnswer:
-        run = frozenset(request.run)
+    async def _desired_slots(self, request: DesiredSlotsRequest, _: int) -> DesiredSlotsAnswer:
+        run = frozenset(request.slots)
         return await self._cluster_state.set_desired_slots(
             *(request.array_job_id, run, request.note, request.urgency),
-            avoid=request.avoid or (),
-            after=request.after,
+            avoid=request.avoid_nodes or (),
+            after=request.replaces_version,
         )
 
     async def _retire(self, request: RetireRequest, _: int) -> DoneAnswer:
@@ -244,11 +244,13 @@ class Desk:
         view = self._cluster_state.view
         if uid == self._roles.launcher:
             self._cluster_state.hear()
-            return view.model_copy(update={"asked": self._cluster_state.asked})
+            return view.model_copy(
+                update={"desired_slots_versions": self._cluster_state.desired_slots_versions}
+            )
         if not self._roles.sees_all(uid):
             view = visible_to(view, user_name(uid), self._accounts(uid))
         return view.model_copy(
-            update={"news": self._cluster_state.service_reports.of(view.services)}
+            update={"service_reports": self._cluster_state.service_reports.of(view.services)}
         )
 
     async def _has_other_accounts(self, uid: int, refusal: InvalidInputError) -> bool:

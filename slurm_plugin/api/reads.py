@@ -31,8 +31,8 @@ from cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsAnswer,
     BudgetsRequest,
-    ExplainAnswer,
-    ExplainRequest,
+    HeadroomAnswer,
+    HeadroomRequest,
     PriorityAnswer,
     PriorityRequest,
     StatementAnswer,
@@ -119,7 +119,7 @@ class Reads:
         """
         return hiding_places(
             {
-                ExplainRequest: self._explain,
+                HeadroomRequest: self._explain,
                 StatementRequest: self._statement,
                 BalanceRequest: self._balance,
                 BudgetsRequest: self._budgets,
@@ -135,7 +135,7 @@ class Reads:
             }
         )
 
-    async def _explain(self, request: ExplainRequest, principal: Principal) -> ExplainAnswer:
+    async def _explain(self, request: HeadroomRequest, principal: Principal) -> HeadroomAnswer:
         require_own(request.tenant, principal)
         self.require_complete_view()
         explanation = partial(self._explanation, request.tenant, principal)
@@ -203,7 +203,7 @@ class Reads:
         read = partial(tenants, request, principal, ledger, settings, facts=facts, at_s=at_s)
         return await self.from_ledger(principal.uid, read)
 
-    def _explanation(self, tenant: str, principal: Principal) -> ExplainAnswer:
+    def _explanation(self, tenant: str, principal: Principal) -> HeadroomAnswer:
         cluster_state = self._cluster_state
         ledger_view = ledger_view_now(self._ledger, self._settings, cluster_state.clock.shown_s)
         require_known(tenant, ledger_view.tenants.keys(), principal)
@@ -213,7 +213,7 @@ class Reads:
             SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
         )
         found = explain(tenant, situation(inputs))
-        return ExplainAnswer(explanation=_EXPLANATION.dump_python(found, mode="json"))
+        return HeadroomAnswer(headroom=_EXPLANATION.dump_python(found, mode="json"))
 
     def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
         if request.tenant is not None:

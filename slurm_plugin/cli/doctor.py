@@ -334,7 +334,7 @@ class _Site:
             version=known.version,
             own_version=version("slicewise"),
             mode=known.mode,
-            leads=known.leads,
+            leads=known.is_leader,
             complete=known.complete,
             looked_s=time.time() - known.observed_s,
         )

@@ -9,7 +9,7 @@ from cluster.rpc.messages import ViewRequest
 from cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsRequest,
-    ExplainRequest,
+    HeadroomRequest,
     StatementRequest,
 )
 from slurm_plugin.accounting.statement import totals
@@ -32,8 +32,8 @@ class DaemonSource:
         # Imported here: it loads much that statements and balances don't need.
         from slurm_plugin.explain.headroom import Explanation  # noqa: PLC0415
 
-        answer = self._daemon.call(ExplainRequest.of(tenant=tenant))
-        return TypeAdapter(Explanation).validate_python(answer.explanation)
+        answer = self._daemon.call(HeadroomRequest.of(tenant=tenant))
+        return TypeAdapter(Explanation).validate_python(answer.headroom)
 
     def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
         """See ``Source``."""

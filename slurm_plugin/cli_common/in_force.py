@@ -57,7 +57,7 @@ def why_not_in_force(status: "StatusAnswer | SlicewiseError") -> str:
     daemon = f"the daemon on {status.host}"
     if status.is_uninstalled:
         return f"{daemon} found Slicewise taken out of Slurm (slicewise compile --again)"
-    if not status.leads:
+    if not status.is_leader:
         return f"{daemon} stands by, and the one that leads gave no answer"
     if status.mode != "enforce":
         return f"{daemon} is in mode {status.mode}, in which Slurm's limits stay as they are"

@@ -63,14 +63,18 @@ def _rows(answer: StatusAnswer | None, here: Here, now_s: float) -> dict[str, st
     if answer is None:
         return {**known, "daemon": "gives no answer"}
     loaded = f"{answer.module}, mode {answer.module_mode}" if answer.module else "never asked"
-    ago = "" if answer.asked_s is None else f", asked {now_s - answer.asked_s:.0f} s ago"
+    ago = (
+        ""
+        if answer.module_asked_s is None
+        else f", asked {now_s - answer.module_asked_s:.0f} s ago"
+    )
     sees = "complete" if answer.complete else "Slurm does not answer"
     counts = ", ".join(f"{name} {count}" for name, count in sorted(answer.decisions.items()))
     return {
         "slicewise.lua loaded": f"{loaded}{ago}",
         **known,
         "daemon": f"{answer.version}, {_mode(answer)}, on {answer.host}",
-        "leads": "yes" if answer.leads else "no, another daemon does",
+        "leads": "yes" if answer.is_leader else "no, another daemon does",
         "last look at Slurm": f"{now_s - answer.observed_s:.1f} s ago, {sees}",
         "decisions": counts or "none yet",
         "jobs that passed it by": str(answer.unadmitted),

@@ -211,7 +211,7 @@ def _replicas(one: ServiceNow) -> str:
 
 
 def _wanted(one: ServiceNow) -> object:
-    known = "?" if one.wanted is None else f"{one.wanted}"
+    known = "?" if one.desired_replicas is None else f"{one.desired_replicas}"
     return Text.assemble(known, (f" of {one.max_replicas}", "dim"))
 
 
@@ -233,7 +233,7 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
         lambda one: list(_CONDITIONS).index(one.condition),
     ),
     Field("replicas", _replicas, lambda one: -one.ready, right=True),
-    Field("wanted", _wanted, lambda one: -(one.wanted or 0), right=True),
+    Field("wanted", _wanted, lambda one: -(one.desired_replicas or 0), right=True),
     Field("backlog", _backlog, lambda one: -(one.backlog or 0), right=True),
     Field(
         "p95 ms",

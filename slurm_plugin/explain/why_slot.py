@@ -12,7 +12,7 @@ from slurm_plugin.explain.words import kept_back, span_text
 def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswer:
     """Explain a slot that Slicewise holds; ``tag`` is the job's tag."""
     report = sight.reports.get((tag.tenant, tag.service or ""))
-    if report is not None and report.failures and report.wanted:
+    if report is not None and report.failed_starts and report.desired_replicas:
         return _failing(about, job, report, sight)
     service = f"{tag.tenant}/{tag.service}"
     if short := kept_back(job, sight):
@@ -49,7 +49,11 @@ def _failing(about: str, job: JobView, report: ServiceReport, sight: WhyInput) -
         f"{report.tenant}/{report.name}",
         max(sight.now_s, int(report.next_start_s or 0)),
     )
-    starts = "1 start has" if report.failures == 1 else f"{report.failures} starts in a row have"
+    starts = (
+        "1 start has"
+        if report.failed_starts == 1
+        else f"{report.failed_starts} starts in a row have"
+    )
     return WhyAnswer(
         about=about,
         state=job.state.value,

@@ -164,7 +164,7 @@ def kept_back(job: JobView, sight: WhyInput) -> str:
     """Return why quota keeps a resting slot from starting while requests wait; "" if none does."""
     tag, array = JobTag.find(job.admin_comment), job.array_job_id or 0
     report = sight.reports.get((tag.tenant, tag.service or "")) if tag is not None else None
-    waits = report is not None and report.wanted and (report.held or report.queued)
+    waits = report is not None and report.desired_replicas and (report.held or report.queued)
     is_kept = job.task_index in sight.kept_back.get(array, ())
     return sight.notes.get(array, "") if waits and is_kept else ""
 

@@ -80,7 +80,7 @@ def _service(now: ServiceNow) -> ServiceFigures:
         tenant=now.tenant,
         service=now.name,
         ready=now.ready,
-        wanted=now.wanted,
+        wanted=now.desired_replicas,
         backlog=now.backlog,
         requests=now.rate_per_s,
         p95=now.p95_ms,

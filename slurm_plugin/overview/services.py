@@ -37,7 +37,7 @@ def service_now(living: Sequence[ServiceView], facts: OverviewFacts) -> ServiceN
         starting=states["starting"],
         min_replicas=whole_number(newest.directives, "min_replicas", 0) if least is None else least,
         max_replicas=len(newest.slots) if most is None else most,
-        wanted=report.wanted if report is not None else None,
+        desired_replicas=report.desired_replicas if report is not None else None,
         why=report.reason if report is not None else "",
         backlog=report.queued + report.held if report is not None else None,
         in_flight=report.in_flight if report is not None else None,
@@ -77,7 +77,7 @@ def _condition(
         return "rolling"
     if ready:
         return "ready"
-    is_wanted = report is not None and (report.wanted or report.queued or report.held)
+    is_wanted = report is not None and (report.desired_replicas or report.queued or report.held)
     return "waking" if starting or is_wanted else "asleep"
 
 
@@ -85,4 +85,4 @@ def failed_starts(newest: ServiceView, report: ServiceReport | None) -> int:
     """Starts of the newest generation that failed in a row."""
     if report is None or report.array_job_id not in {None, newest.array_job_id}:
         return 0
-    return report.failures
+    return report.failed_starts

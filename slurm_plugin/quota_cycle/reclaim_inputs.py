@@ -110,8 +110,8 @@ def leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
         slot.job_id
         for service in services
         for slot in service.slots
-        if slot.job_id is not None and slot.leaves_s != WHEN_REPLACED_S
-        if slot.state == "ending" or (slot.leaves_s is not None and slot.leaves_s <= soon_s)
+        if slot.job_id is not None and slot.ends_in_s != WHEN_REPLACED_S
+        if slot.state == "ending" or (slot.ends_in_s is not None and slot.ends_in_s <= soon_s)
     )
 
 

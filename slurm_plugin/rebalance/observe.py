@@ -153,7 +153,7 @@ async def _leader(site: RunContext) -> str:
         status = await site.daemon.ask(StatusRequest())
     except SlicewiseError:
         return ""
-    if status.leads:
+    if status.is_leader:
         return status.host if status.complete and status.mode == "enforce" else ""
     return await asyncio.to_thread(_holder, site)
 

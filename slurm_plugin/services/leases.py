@@ -213,9 +213,9 @@ def spare_minutes(
 def with_end(slot: SlotView, end: LeaseEnd | None, now_s: float) -> SlotView:
     """Return the slot as the launcher sees it, with the earlier of its own end and ``end``."""
     left_s = None if end is None else max(0, int(end.at_s - now_s))
-    if end is None or left_s is None or (slot.leaves_s is not None and slot.leaves_s <= left_s):
+    if end is None or left_s is None or (slot.ends_in_s is not None and slot.ends_in_s <= left_s):
         return slot
-    return slot.model_copy(update={"leaves_s": left_s, "leaves_why": end.why})
+    return slot.model_copy(update={"ends_in_s": left_s, "ends_why": end.why})
 
 
 def _first(walls: Iterable[Wall]) -> Wall | None:

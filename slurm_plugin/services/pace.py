@@ -117,7 +117,7 @@ def is_moving(services: Iterable[ServiceView], now_s: float) -> bool:
 def _is_moving(slot: SlotView, now_s: float) -> bool:
     if slot.state in _UNDER_WAY:
         return True
-    ends = (slot.leaves_s, slot.time_left_s)
+    ends = (slot.ends_in_s, slot.time_left_s)
     is_near = any(left_s is not None and left_s < _ENDS_S for left_s in ends)
     # A script of the site's own may publish none.
     is_new = not slot.certificate and now_s - (slot.start_s or 0) < _PUBLISHES_S

@@ -174,7 +174,7 @@ def were_cancelled(service: ServiceView, slots: frozenset[int]) -> bool | None:
         return False
     if any(slot.state == "ending" for slot in those):
         return None
-    return all(slot.ended == "CANCELLED" or slot.job_id is None for slot in those)
+    return all(slot.slurm_state == "CANCELLED" or slot.job_id is None for slot in those)
 
 
 def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> None:

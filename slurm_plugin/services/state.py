@@ -206,9 +206,9 @@ def _slot(
         reason=job.reason,
         released_s=None if state == "held" else job.eligible_s,
         is_borrowed=is_borrowed(job.qos),
-        said=last_words(job),
+        last_failure=last_words(job),
         job_id=job.job_id if state == "gone" else None,
-        ended=job.ended,
+        slurm_state=job.ended,
         is_requeued=_is_requeued(job, now_s),
     )
     if state in {"held", "released", "gone"}:
@@ -217,7 +217,7 @@ def _slot(
     place = places.get(job.nodes[0]) if job.nodes else None
     node = None if place is None else place.node
     there = [places[name].node for name in job.nodes if name in places]
-    leaves_s, why = (None, "") if state == "ending" else _leaves(job, there, now_s)
+    ends_in_s, why = (None, "") if state == "ending" else _leaves(job, there, now_s)
     return resting.model_copy(
         update={
             "job_id": job.job_id,
@@ -226,11 +226,11 @@ def _slot(
             "node_held_millislices": place.held_millislices if place is not None else None,
             "ports": step.ports if step is not None else (),
             "certificate": certificate(job),
-            "files": model_files(job),
+            "files_digest": model_files(job),
             "start_s": job.start_s,
             "time_left_s": _time_left_s(job, now_s),
-            "leaves_s": leaves_s,
-            "leaves_why": why,
+            "ends_in_s": ends_in_s,
+            "ends_why": why,
         }
     )
 
@@ -260,10 +260,10 @@ def to_be_replaced(slot: SlotView, why: str) -> SlotView:
 
     A slot that must end soon is returned as it is: it is replaced for that reason already.
     """
-    is_soon = slot.leaves_s is not None and slot.leaves_s < SOON_S
+    is_soon = slot.ends_in_s is not None and slot.ends_in_s < SOON_S
     if is_soon or slot.state not in {"starting", "running"}:
         return slot
-    return slot.model_copy(update={"leaves_s": WHEN_REPLACED_S, "leaves_why": why})
+    return slot.model_copy(update={"ends_in_s": WHEN_REPLACED_S, "ends_why": why})
 
 
 def _slot_state(job: JobView, step: StepView | None) -> SlotState:

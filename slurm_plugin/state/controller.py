@@ -79,8 +79,9 @@ class ClusterState:
             by the monotonic clock; see ``quota_cycle.standstill``.
         refusals: why deferred jobs are held, by job id.
         kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
-        asked: number of the last request for an array's slots that was taken, by array job id. It
-            only rises; each array gets another one while this daemon does not lead.
+        desired_slots_versions: number of the last request for an array's slots that was taken, by
+            array job id. It only rises; each array gets another one while this daemon does not
+            lead.
         service_reports: what the launcher reports about services, for people.
         leaving: replicas that were told to end; the view shows them from the next look on.
         looked_s: when the last complete look began, Unix seconds of ``clock``.
@@ -120,8 +121,8 @@ class ClusterState:
         # No number is one that another daemon has given, or this one before it started anew.
         self._numbers = count(int(time.time() * 1e6))
         # By array: the number of the last request for its slots that was taken, shown to the
-        # launcher as ``asked``; one that no request had if none was taken yet.
-        self.asked: Mapping[int, int] = {}
+        # launcher as ``desired_slots_versions``; one that no request had if none was taken yet.
+        self.desired_slots_versions: Mapping[int, int] = {}
         own = settings.daemon
         pace = Pace(own.sync_interval_s, own.rest_interval_s, own.requests_per_min)
         self.pacing = Pacing(pace, lambda: ASKED.total)
@@ -287,7 +288,10 @@ class ClusterState:
                 plan = self._planned(service, run)
             if self._desired_slots is not None:
                 self._desired_slots[array_job_id] = run
-            self.asked = {**self.asked, array_job_id: next(self._numbers)}
+            self.desired_slots_versions = {
+                **self.desired_slots_versions,
+                array_job_id: next(self._numbers),
+            }
             self._notes[array_job_id] = plan.note or note
             self.kept_back = {**self.kept_back, array_job_id: plan.kept_back}
             await self._avoid(Release(array_job_id, plan.release, avoid))
@@ -393,7 +397,7 @@ class ClusterState:
 
         ``after`` is the number of the last one that was known then.
         """
-        if after != self.asked.get(array_job_id):
+        if after != self.desired_slots_versions.get(array_job_id):
             raise InvalidInputError(
                 "SW-SERVICE-CHANGED",
                 f"Another request for slots of job {array_job_id} was carried out since this one"
@@ -423,7 +427,7 @@ class ClusterState:
         """
         if self._desired_slots is None or not self._leader.leads():
             self._desired_slots = {s.array_job_id: desired_after_restart(s) for s in found}
-            self.asked = {}
+            self.desired_slots_versions = {}
         before = self._desired_slots
         self._desired_slots = {
             s.array_job_id: before.get(s.array_job_id, frozenset()) for s in found
@@ -432,8 +436,9 @@ class ClusterState:
         self.kept_back = {
             array: kept for array, kept in self.kept_back.items() if array in self._desired_slots
         }
-        self.asked = {
-            array: self.asked.get(array) or next(self._numbers) for array in self._desired_slots
+        self.desired_slots_versions = {
+            array: self.desired_slots_versions.get(array) or next(self._numbers)
+            for array in self._desired_slots
         }
         self._followed &= self._desired_slots.keys()
         self.urgencies = {array: self.urgencies.get(array, 0.0) for array in self._desired_slots}

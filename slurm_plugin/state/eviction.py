@@ -136,7 +136,7 @@ class Evictions:
         """The slot as the launcher sees it: with the time and reason to leave, if it was told."""
         key = (array_job_id, slot.index, slot.start_s)
         if key in self._ends and slot.state in _RUNS:
-            return slot.model_copy(update={"leaves_s": 0, "leaves_why": self._ends[key].why})
+            return slot.model_copy(update={"ends_in_s": 0, "ends_why": self._ends[key].why})
         until_s, why = self._told.get(key, (0.0, ""))
         return to_be_replaced(slot, why) if until_s > self._clock() else slot
 

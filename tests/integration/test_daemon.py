@@ -69,9 +69,14 @@ class Daemon:
         self, array: int, *slots: int, avoid: tuple[str, ...] = ()
     ) -> dict[str, Any]:
         # JSON has no numbers as keys.
-        after = self.ask("slicewise", op="view")["asked"].get(str(array), 0)
-        wish = {"array_job_id": array, "run": slots, "avoid": avoid, "after": after}
-        return self.ask("slicewise", op="wish", **wish)
+        after = self.ask("slicewise", op="view")["desired_slots_versions"].get(str(array), 0)
+        wish = {
+            "array_job_id": array,
+            "slots": slots,
+            "avoid_nodes": avoid,
+            "replaces_version": after,
+        }
+        return self.ask("slicewise", op="desired-slots", **wish)
 
     def slots(self, array: int) -> list[dict[str, Any]]:
         services = self.ask("slicewise", op="view")["services"]
@@ -261,7 +266,7 @@ def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
         return [one["array_job_id"] for one in daemon.ask("alice", op="view")["services"]]
 
     def retire(generation: int) -> str | None:
-        return daemon.ask("slicewise", op="retire", array_job_id=generation).get("code")
+        return daemon.ask("slicewise", op="service-retire", array_job_id=generation).get("code")
 
     assert retire(array) == "SW-SERVICE-CHANGED"
     code, text = daemon.sbatch("alice", script=SCRIPT)
@@ -275,9 +280,9 @@ def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
 def test_check_is_the_same_decision(daemon: Daemon) -> None:
     lines = [line for line in SCRIPT.splitlines() if line.startswith("#SLICEWISE")]
     for _ in range(2):
-        reply = daemon.ask("alice", op="check", tenant="vision", directives=lines)
+        reply = daemon.ask("alice", op="admission-check", tenant="vision", directives=lines)
         assert (reply["action"], reply["gres"]) == ("admit", "gpu:1g.10gb:1")
-    foreign = daemon.ask("bob", op="check", tenant="vision", directives=lines)
+    foreign = daemon.ask("bob", op="admission-check", tenant="vision", directives=lines)
     assert foreign["code"] == "SW-TENANT-UNKNOWN"
     assert foreign["hint"].startswith("Yours: nlp. ")
 
@@ -294,16 +299,18 @@ def test_a_slot_is_not_its_users(daemon: Daemon, array: int, who: str) -> None:
 
 def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
     assert (
-        daemon.ask("alice", op="wish", array_job_id=array, run=[0], after=0)["code"]
+        daemon.ask("alice", op="desired-slots", array_job_id=array, slots=[0], after=0)["code"]
         == "SW-FORBIDDEN"
     )
-    assert daemon.ask("bob", op="delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
-    assert daemon.ask("slicewise", op="delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
+    assert daemon.ask("bob", op="service-delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
+    assert (
+        daemon.ask("slicewise", op="service-delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
+    )
     assert [s["name"] for s in daemon.ask("alice", op="view")["services"]] == ["bert"]
     bobs = daemon.ask("bob", op="view")
     assert bobs["services"] == []
     assert [tenant["name"] for tenant in bobs["tenants"]] == ["nlp"]
-    assert daemon.ask("alice", op="delete", array_job_id=array) == {"v": 1, "ok": True}
+    assert daemon.ask("alice", op="service-delete", array_job_id=array) == {"v": 1, "ok": True}
     until_is(lambda: daemon.slots(array), [])
 
 

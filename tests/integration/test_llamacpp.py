@@ -272,9 +272,11 @@ async def test_its_tokens_are_timed_by_its_own_counters(
     assert (found["ttft_ms"] > 0, found["token_objective"]) == (True, OBJECTIVE)
     # It has no histogram of the former, and says nothing of its cache.
     assert found["ttft_p95_ms"] is None
-    said = found["servers"]
+    said = found["engine_load"]
     assert 0 <= said["running"] + said["waiting"] <= 2
-    assert [said[one] for one in ("kv_cache", "preemptions", "prefix_hits")] == [None] * 3
+    assert [said[one] for one in ("kv_cache_share", "preemptions", "prefix_cache_hit_share")] == [
+        None
+    ] * 3
 
 
 async def until_ready(chat: Chat, *, after: int = 0) -> None:

@@ -57,7 +57,7 @@ class Half:
         return DaemonClient(DaemonSettings(run_dir=self.run_dir))
 
     def leads(self) -> bool:
-        return self._client.call(StatusRequest()).leads
+        return self._client.call(StatusRequest()).is_leader
 
     def nominals(self) -> set[tuple[str, int]]:
         return {(one.name, one.nominal_millislices) for one in self.view().tenants}

@@ -34,10 +34,10 @@ def test_nobody_but_the_web_server_asks_for_another(sandbox: Sandbox, address: s
 def test_the_web_server_asks_for_users_and_changes_nothing(sandbox: Sandbox, address: str):
     assert asked(sandbox, "web", "GET", "/v1/as/alice/view") == ""
     assert asked(sandbox, "web", "GET", "/v1/as/root/view") == ""
-    for target in ("/v1/as/root/grants", "/v1/as/slicewise/view", "/v1/as/nobody-known/view"):
+    for target in ("/v1/as/root/key-grants", "/v1/as/slicewise/view", "/v1/as/nobody-known/view"):
         assert asked(sandbox, "web", "GET", target) == "SW-FORBIDDEN"
     own = '{"array_job_id": 1}'
-    assert asked(sandbox, "web", "POST", "/v1/as/root/delete", own) == "SW-FORBIDDEN"
+    assert asked(sandbox, "web", "POST", "/v1/as/root/service-delete", own) == "SW-FORBIDDEN"
 
 
 async def test_an_address_logs_its_user_in_once(sandbox: Sandbox, address: str):

@@ -138,7 +138,7 @@ class World:
                 "released_s": int(slot.released_s),
                 "start_s": int(slot.start_s),
                 "time_left_s": 40 if left_s is None else left_s,
-                "leaves_s": left_s if slot.state == "running" else None,
+                "ends_in_s": left_s if slot.state == "running" else None,
             }
         )
 

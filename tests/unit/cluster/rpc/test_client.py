@@ -32,7 +32,7 @@ from cluster.rpc.messages import (
 from cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsRequest,
-    ExplainRequest,
+    HeadroomRequest,
     StatementCursor,
     StatementRequest,
     WhyRequest,
@@ -72,14 +72,16 @@ async def ask(
         return await DaemonClient(DaemonSettings(run_dir=tmp_path)).ask(request), heard
 
 
-WISH = DesiredSlotsRequest(array_job_id=814, run=(0, 2), note="n", urgency=0.5, after=1)
+WISH = DesiredSlotsRequest(
+    array_job_id=814, slots=(0, 2), note="n", urgency=0.5, replaces_version=1
+)
 
 
 async def test_a_post_has_its_fields_in_its_body(tmp_path: Path):
     answer, heard = await ask(tmp_path, b'{"v":1,"released":[2]}', WISH)
-    assert heard.place == "POST /v1/wish"
-    fields = b'"array_job_id":814,"run":[0,2],"note":"n","urgency":0.5,"avoid":[],"after":1'
-    assert heard.body == b"{" + fields + b"}"
+    assert heard.place == "POST /v1/desired-slots"
+    fields = b'"array_job_id":814,"slots":[0,2],"note":"n","urgency":0.5'
+    assert heard.body == b"{" + fields + b',"avoid_nodes":[],"replaces_version":1}'
     assert answer.released == (2,)
 
 
@@ -119,7 +121,7 @@ async def test_keys_of_an_answer_that_are_not_known_are_ignored(tmp_path: Path):
 def test_keys_of_a_request_that_are_not_known_are_refused_at_any_depth():
     report = (
         '{"tenant":"vision","name":"bert","in_flight":0,"queued":0,"held":0,"rate_per_s":0,'
-        '"wanted":1,"reason":""%s}'
+        '"desired_replicas":1,"reason":""%s}'
     )
     news = '{"services":[%s]}'
     ServiceReportRequest.model_validate_json(news % report % "")
@@ -241,7 +243,7 @@ async def test_a_daemon_that_hangs_is_left_at_the_deadline(
 def test_a_name_that_no_request_can_hold_is_refused_before_it_is_sent(name: str):
     for kind, field in (
         (WhyRequest, "about"),
-        (ExplainRequest, "tenant"),
+        (HeadroomRequest, "tenant"),
         (BalanceRequest, "tenant"),
         (BudgetsRequest, "tenant"),
         (StatementRequest, "tenant"),

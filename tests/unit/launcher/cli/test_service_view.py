@@ -31,7 +31,7 @@ def seen(*states: str) -> Sequence[ServiceObservation]:
 def running(now_s: int, ready: bool = False, **slot: object) -> Sequence[ServiceObservation]:
     """A replica that began at second 0 and ends at second 90, as it is seen now."""
     said = {"index": 0, "state": "running", "job_id": 900, "node": "n1", "start_s": 0}
-    leaves = {"leaves_s": 90 - now_s, "leaves_why": "its lease is over"}
+    leaves = {"ends_in_s": 90 - now_s, "ends_why": "its lease is over"}
     view = seen_view(SlotView.model_validate({**said, **leaves, **slot}))
     report = ServiceReport(
         tenant="vision",
@@ -40,13 +40,13 @@ def running(now_s: int, ready: bool = False, **slot: object) -> Sequence[Service
         queued=0,
         held=0,
         rate_per_s=now_s / 8,
-        wanted=1,
+        desired_replicas=1,
         reason="",
         ready=((814, 0),) if ready else (),
         quality=ServiceQuality(span_s=now_s, answered=now_s),
     )
     answer = ViewAnswer(
-        observed_s=now_s, complete=True, services=(view,), tenants=(), news=(report,)
+        observed_s=now_s, complete=True, services=(view,), tenants=(), service_reports=(report,)
     )
     return join(answer, None, "http://gateway", last_line=lambda *_: "")
 
@@ -60,7 +60,7 @@ def test_watched_as_json_each_change_is_a_line(monkeypatch: pytest.MonkeyPatch):
 
 def test_time_that_passes_is_no_change(monkeypatch: pytest.MonkeyPatch):
     looks = [running(10), running(11), running(12, ready=True), running(13, ready=True)]
-    lines = watched(monkeypatch, *looks, running(14, ready=True, leaves_why="its node is drained"))
+    lines = watched(monkeypatch, *looks, running(14, ready=True, ends_why="its node is drained"))
     shown = [(line["state"], line["replicas"][0], line["rate_per_s"]) for line in lines]
     assert [(one[0], one[1]["age_s"], one[1]["why"], one[2]) for one in shown] == [
         ("waking", 10, "ends in 80 s: its lease is over", 1.25),

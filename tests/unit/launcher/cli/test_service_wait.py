@@ -68,10 +68,10 @@ def seen(state: str, *, failures: int = 0, **order: int) -> ServiceObservation:
         queued=0,
         held=0,
         rate_per_s=0.0,
-        wanted=0,
+        desired_replicas=0,
         reason="",
         ready=((814, 0),) if state == "ready" else (),
-        failures=failures,
+        failed_starts=failures,
     )
     slots = {"ready": "running", "starting": "running"}
     found = ViewAnswer(
@@ -79,7 +79,7 @@ def seen(state: str, *, failures: int = 0, **order: int) -> ServiceObservation:
         complete=True,
         services=(view(slots.get(state, state), **order),),
         tenants=(),
-        news=(report,),
+        service_reports=(report,),
     )
     return join(found, None, "http://gw:8080", last_line=lambda *_: "loading [bold]llama")[0]
 

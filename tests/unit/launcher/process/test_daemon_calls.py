@@ -22,4 +22,8 @@ async def test_desired_slots_are_sent_with_the_number_that_was_known(
     monkeypatch.setattr(DaemonClient, "ask", ask)
     calls = DaemonCalls(DaemonSettings())
     await calls.set_desired_slots(7, frozenset({2, 0}), "", 0.0, ("gpu01",), after=41)
-    assert sent == [DesiredSlotsRequest(array_job_id=7, run=(0, 2), avoid=("gpu01",), after=41)]
+    assert sent == [
+        DesiredSlotsRequest(
+            array_job_id=7, slots=(0, 2), avoid_nodes=("gpu01",), replaces_version=41
+        )
+    ]

@@ -87,7 +87,9 @@ def busy() -> Metrics:
     """Of a launcher that has done everything that is counted."""
     metrics = Metrics(ALONE)
     metrics.turned(TIMED, 0.25)
-    answered = ServiceQuality(span_s=300, answered=4, p50_ms=20.0, p95_ms=80.0, in_time=0.75)
+    answered = ServiceQuality(
+        span_s=300, answered=4, p50_ms=20.0, p95_ms=80.0, objective_met_share=0.75
+    )
     counts = Counts(1.0, Timings((4,) * BUCKETS, errors=2), cold_starts=3)
     load = ServersLoad(7, 2, 0.75, EngineCounts(9.0, 33.0, 1702.0, 33.0, 16.0), 0.5)
     metrics.measured({"nlp/bert": answered}, {"nlp/bert": counts}, {"nlp/bert": load})

@@ -50,8 +50,8 @@ async def test_users_are_told_why_while_haproxy_can_not_be_asked() -> None:
     with pytest.raises(UnreachableError):
         await reporter.report_services()
     assert [(one.name, one.reason) for one in daemon.told] == [("bert", "why")]
-    assert daemon.told[0].servers == ReplicaLoad(
-        running=7, waiting=2, kv_cache=0.123, preemptions=9, prefix_hits=0.5
+    assert daemon.told[0].engine_load == ReplicaLoad(
+        running=7, waiting=2, kv_cache_share=0.123, preemptions=9, prefix_cache_hit_share=0.5
     )
 
 

@@ -92,7 +92,7 @@ class World:
             complete=self.complete,
             services=self.services,
             tenants=(),
-            asked=self.numbers,
+            desired_slots_versions=self.numbers,
         )
 
     async def set_desired_slots(
@@ -281,7 +281,7 @@ async def test_a_slow_daemon_is_asked_on_where_the_turn_before_stopped(
     asked = [entry[0] for entry in world.log if isinstance(entry, tuple)]
     assert asked == [7, 8, 7]
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert [one.split()[0] for one in warnings] == ["wishes_left"]
+    assert [one.split()[0] for one in warnings] == ["desired_slots_left"]
 
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])

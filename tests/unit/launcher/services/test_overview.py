@@ -114,7 +114,7 @@ def test_slots_by_what_they_do():
 def test_a_replica_with_other_files_than_applied_is_marked():
     told = ("", "a" * 16, "b" * 16)
     running = (
-        slot(index, "running").model_copy(update={"files": files})
+        slot(index, "running").model_copy(update={"files_digest": files})
         for index, files in enumerate(told)
     )
     applied = service(7, *running)
@@ -129,7 +129,7 @@ def test_who_sees_the_gateway_is_told_the_same_of_a_replica_whose_ports_were_mis
     """An operator read "starting" where the tenant read "ready": the launcher remembers ports."""
     missed = service(7, *(slot(index, "starting", start_s=1) for index in range(3)))
     told = NEWS.model_copy(update={"ready": ((7, 0),), "draining": ((7, 1),)})
-    view = of(missed).model_copy(update={"news": (told,)})
+    view = of(missed).model_copy(update={"service_reports": (told,)})
     for gateway in (GATEWAY, None):
         found = observed(gateway, view)
         assert [slots(found, state) for state in ("ready", "draining", "starting")] == [
@@ -141,7 +141,7 @@ def test_who_sees_the_gateway_is_told_the_same_of_a_replica_whose_ports_were_mis
 
 def test_a_slot_that_waits_for_slurm_is_not_ready_because_its_last_run_was():
     told = NEWS.model_copy(update={"ready": ((7, 0),)})
-    view = of(service(7, slot(0, "released"))).model_copy(update={"news": (told,)})
+    view = of(service(7, slot(0, "released"))).model_copy(update={"service_reports": (told,)})
     assert slots(observed(GATEWAY, view), "starting") == {0}
 
 
@@ -206,15 +206,15 @@ def test_an_ordered_end_is_shown():
 
 
 def test_each_replica_tells_age_lease_and_why_it_must_end():
-    leaves = {"leaves_s": 90, "leaves_why": "node n1 is drained", "is_borrowed": True}
+    leaves = {"ends_in_s": 90, "ends_why": "node n1 is drained", "is_borrowed": True}
     seen = service(
         7,
         slot(0, "running", start_s=100, time_left_s=900),
         slot(1, "running", start_s=100, time_left_s=90, **leaves),
-        slot(2, "held", said="out of memory"),
+        slot(2, "held", last_failure="out of memory"),
         slot(3, "released", reason="Priority"),
         slot(4, "held"),
-        slot(5, "running", start_s=100, leaves_s=WHEN_REPLACED_S, leaves_why="node n1 goes"),
+        slot(5, "running", start_s=100, ends_in_s=WHEN_REPLACED_S, ends_why="node n1 goes"),
     )
     lines = printed(show_services.service_details(observed(view=of(seen, at_s=400.0)))).splitlines()
     table = [" ".join(line.split()) for line in lines if line.strip().startswith("7_")]
@@ -258,12 +258,12 @@ NEWS = ServiceReport(
     queued=4,
     held=0,
     rate_per_s=1.25,
-    wanted=4,
+    desired_replicas=4,
     reason="3 in flight + 4 waiting: 4",
     ready=((7, 0),),
     draining=((7, 1),),
 )
-TOLD = VIEW.model_copy(update={"news": (NEWS,)})
+TOLD = VIEW.model_copy(update={"service_reports": (NEWS,)})
 
 
 def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
@@ -275,7 +275,7 @@ def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
     assert "3 in flight, 4 waiting; 1.25 arrive per second" in said
     assert "4 replicas: 3 in flight + 4 waiting: 4" in said
     shown = show_services.as_json(found)
-    keys = ("backlog", "rate_per_s", "wanted", "reason", "failed_starts", "next_start_s")
+    keys = ("backlog", "rate_per_s", "desired_replicas", "reason", "failed_starts", "next_start_s")
     assert [shown[key] for key in keys] == [4, 1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
 
 
@@ -370,12 +370,12 @@ def test_a_list_shows_every_state_and_address_at_any_width(width: int):
     ("services", "report", "state"),
     [
         ((ASLEEP,), {}, "asleep"),
-        ((ASLEEP,), {"wanted": 1}, "waking"),
+        ((ASLEEP,), {"desired_replicas": 1}, "waking"),
         ((service(12, slot(0, "released")),), {}, "waking"),
         ((service(12, slot(0, "running")),), {}, "ready"),
-        ((service(12, slot(0, "running")),), {"failures": 1}, "ready"),
-        ((ASLEEP,), {"failures": 1}, "failing"),
-        ((service(5, slot(0, "running")), ASLEEP), {"failures": 1}, "failing"),
+        ((service(12, slot(0, "running")),), {"failed_starts": 1}, "ready"),
+        ((ASLEEP,), {"failed_starts": 1}, "failing"),
+        ((service(5, slot(0, "running")), ASLEEP), {"failed_starts": 1}, "failing"),
         ((service(5, slot(0, "running")), ASLEEP), {}, "rolling"),
         ((service(12, slot(0, "running"), order=ENDING),), {}, "ending"),
     ],
@@ -383,8 +383,8 @@ def test_a_list_shows_every_state_and_address_at_any_width(width: int):
 def test_one_word_for_a_service(
     services: tuple[ServiceView, ...], report: dict[str, int], state: str
 ):
-    news = NEWS.model_copy(update={"wanted": 0, "failures": 0} | report)
-    view = of(*services).model_copy(update={"news": (news,)})
+    news = NEWS.model_copy(update={"desired_replicas": 0, "failed_starts": 0} | report)
+    view = of(*services).model_copy(update={"service_reports": (news,)})
     found = observed(READY_AT_GATEWAY, view)
     assert found.condition == show_services.as_json(found)["state"] == state
     said = " ".join(printed(show_services.service_details(found)).split())
@@ -395,7 +395,7 @@ def test_a_service_without_an_address_is_called_so():
     elsewhere = Gateway({}, READY_AT_GATEWAY.backends, complete=True)
     assert observed(elsewhere, of(ASLEEP)).condition == "no address"
     unrouted = NEWS.model_copy(update={"is_routed": False})
-    told = of(ASLEEP).model_copy(update={"news": (unrouted,)})
+    told = of(ASLEEP).model_copy(update={"service_reports": (unrouted,)})
     assert observed(None, told).condition == "no address"
     assert observed(None, of(ASLEEP)).condition == "no address"
     followed = ASLEEP.model_copy(update={"is_followed": True})
@@ -423,7 +423,7 @@ def test_how_well_it_answers_is_shown_against_its_objective():
         answered=1234,
         p50_ms=12.0,
         p95_ms=1500.0,
-        in_time=0.991,
+        objective_met_share=0.991,
         errors=3,
         unanswered=2,
         cold_starts=1,
@@ -435,12 +435,12 @@ def test_how_well_it_answers_is_shown_against_its_objective():
         queued=0,
         held=0,
         rate_per_s=0.0,
-        wanted=1,
+        desired_replicas=1,
         reason="why",
         quality=quality,
     )
     directed = SERVICE.model_copy(update={"directives": {"p95_ms": "800"}})
-    view = of(directed).model_copy(update={"news": (told,)})
+    view = of(directed).model_copy(update={"service_reports": (told,)})
     one = observed(view=view)
     said = " ".join(printed(show_services.service_details(one), 200).split())
     assert "p50 12 ms, p95 1.5 s (objective: p95_ms 800, 99.1 % in time)" in said
@@ -464,9 +464,9 @@ def test_how_well_it_answers_is_shown_against_its_objective():
             {
                 "running": 1200,
                 "waiting": 0,
-                "kv_cache": 0.987,
+                "kv_cache_share": 0.987,
                 "preemptions": 3,
-                "prefix_hits": 0.4,
+                "prefix_cache_hit_share": 0.4,
             },
             (
                 "they work on 1,200 requests, 0 more wait in them; KV cache 98.7 % in use where it"
@@ -478,15 +478,17 @@ def test_how_well_it_answers_is_shown_against_its_objective():
 )
 def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str):
     servers = ReplicaLoad(**load)
-    told = NEWS.model_copy(update={"servers": servers})
-    one = observed(view=of(SERVICE).model_copy(update={"news": (told,)}))
+    told = NEWS.model_copy(update={"engine_load": servers})
+    one = observed(view=of(SERVICE).model_copy(update={"service_reports": (told,)}))
     shown = " ".join(printed(show_services.service_details(one), 400).split())
     assert f"servers {said}" in shown
     found = show_services.as_json(one)
-    assert found["servers"] == servers.model_dump()
+    assert found["engine_load"] == servers.model_dump()
     json_checker.check("service list", [found])
-    none = show_services.as_json(observed(view=of(SERVICE).model_copy(update={"news": (NEWS,)})))
-    assert none["servers"] is None
+    none = show_services.as_json(
+        observed(view=of(SERVICE).model_copy(update={"service_reports": (NEWS,)}))
+    )
+    assert none["engine_load"] is None
 
 
 @pytest.mark.parametrize(
@@ -504,9 +506,9 @@ def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str
     ],
 )
 def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float], said: str):
-    told = NEWS.model_copy(update={"concurrency": 6, "is_learnt": True, **times})
+    told = NEWS.model_copy(update={"concurrency": 6, "is_concurrency_learnt": True, **times})
     directed = SERVICE.model_copy(update={"directives": {"ttft_ms": "500", "tpot_ms": "50"}})
-    one = observed(view=of(directed).model_copy(update={"news": (told,)}))
+    one = observed(view=of(directed).model_copy(update={"service_reports": (told,)}))
     shown = " ".join(printed(show_services.service_details(one), 200).split())
     assert "each replica 6 requests at a time now, learnt from how long requests take" in shown
     assert f"tokens {said}" in shown
@@ -515,8 +517,8 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     names = ("ttft_ms", "ttft_p95_ms", "tpot_ms")
     assert [found.get(name) for name in names] == [times.get(name) for name in names]
     json_checker.check("service list", [found])
-    fixed = told.model_copy(update={"concurrency": 1, "is_learnt": False})
-    plain = observed(view=of(SERVICE).model_copy(update={"news": (fixed,)}))
+    fixed = told.model_copy(update={"concurrency": 1, "is_concurrency_learnt": False})
+    plain = observed(view=of(SERVICE).model_copy(update={"service_reports": (fixed,)}))
     shown = " ".join(printed(show_services.service_details(plain), 200).split())
     assert "each replica 1 request at a time" in shown
     assert "learnt" not in shown
@@ -551,13 +553,13 @@ def test_replicas_that_load_other_adapters_are_not_outdated_and_what_they_have_i
         queued=0,
         held=0,
         rate_per_s=0.0,
-        wanted=1,
+        desired_replicas=1,
         reason="1 wanted",
         ready=((5, 0),),
         adapters=(adapter,),
     )
     seen = ViewAnswer(
-        observed_s=1.0, complete=True, services=(old, new), tenants=(), news=(report,)
+        observed_s=1.0, complete=True, services=(old, new), tenants=(), service_reports=(report,)
     )
     (found,) = join(seen, None, "http://g", last_line=lambda _view, _slot: "")
     assert (found.condition, found.outdated) == ("ready", ())

@@ -17,7 +17,7 @@ REPORT = ServiceReport(
     queued=0,
     held=0,
     rate_per_s=0.0,
-    wanted=1,
+    desired_replicas=1,
     reason="",
     array_job_id=814,
 )
@@ -44,7 +44,7 @@ def seen(
         is_scaled=False,
         is_ending=False,
         load=None,
-        report=REPORT.model_copy(update={"failures": failures, "wanted": wanted}),
+        report=REPORT.model_copy(update={"failed_starts": failures, "desired_replicas": wanted}),
         replicas=replicas,
         objective="",
         quota=None,
@@ -121,7 +121,7 @@ def test_what_was_just_submitted_may_not_be_seen_yet():
 
 
 def test_failed_starts_of_the_generation_before_count_for_nothing():
-    old = REPORT.model_copy(update={"failures": 5, "array_job_id": 800})
+    old = REPORT.model_copy(update={"failed_starts": 5, "array_job_id": 800})
     assert replace(seen(HELD), report=old).condition == "waking"
     assert not is_reached(waiting(), replace(seen(STARTS), report=old))
 

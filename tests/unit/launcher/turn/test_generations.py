@@ -193,7 +193,7 @@ def rolling(new: SlotView, abort: str = "2") -> ViewAnswer:
 
 
 SERVES = gateway(server(OLD, ServerMode.READY, 2), waiting=2)
-SAID = SlotView(index=0, state="held", said="ended with 1")
+SAID = SlotView(index=0, state="held", last_failure="ended with 1")
 
 
 def failed(times: int, **change: bool) -> State:

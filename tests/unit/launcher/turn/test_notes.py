@@ -23,7 +23,10 @@ def test_failed_starts_name_the_command_that_shows_the_log(failures: int, start:
 
 
 def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
-    slots = (SlotView(index=0, state="held", said="ended with 1"), SlotView(index=1, state="held"))
+    slots = (
+        SlotView(index=0, state="held", last_failure="ended with 1"),
+        SlotView(index=1, state="held"),
+    )
     said = view().model_copy(update={"slots": slots})
     text = failure_text(said, 3, falls_back=True)
     assert text.endswith("; the generation before it still serves; the last one ended with 1")
@@ -31,7 +34,7 @@ def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
 
 
 def test_a_start_that_took_too_long_is_said_and_not_how_it_was_ended():
-    slots = (SlotView(index=0, state="held", said="ended with 130"),)
+    slots = (SlotView(index=0, state="held", last_failure="ended with 130"),)
     text = failure_text(view().model_copy(update={"slots": slots}), 1, late_s=60)
     assert text.endswith("; the last one was not ready within 60 s (start_timeout_s)")
 
@@ -39,7 +42,9 @@ def test_a_start_that_took_too_long_is_said_and_not_how_it_was_ended():
 def test_a_note_is_one_that_the_daemon_takes():
     text = note(("", "caf\u00e9\n", "y" * 600))
     assert text.startswith("caf??; yyy")
-    assert DesiredSlotsRequest(array_job_id=814, run=(), note=text, after=0).note == text
+    assert (
+        DesiredSlotsRequest(array_job_id=814, slots=(), note=text, replaces_version=0).note == text
+    )
 
 
 def test_nothing_failed_nothing_said():

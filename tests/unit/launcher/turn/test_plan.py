@@ -70,7 +70,7 @@ def running(
     index: int,
     *,
     left_s: int | None = 3000,
-    leaves_s: int | None = None,
+    ends_in_s: int | None = None,
     job_id: int = 900,
     released_s: int | None = None,
 ) -> SlotView:
@@ -83,7 +83,7 @@ def running(
         certificate="CCCC",
         start_s=50,
         time_left_s=left_s,
-        leaves_s=leaves_s,
+        ends_in_s=ends_in_s,
         released_s=released_s,
     )
 
@@ -303,7 +303,7 @@ def test_a_run_that_slurm_requeues_has_not_failed(end: str, was_ready: bool):
     assert plan.services[0].desired in (None, {0})
 
 
-CANCELLED = SlotView(index=0, state="gone", ended="CANCELLED")
+CANCELLED = SlotView(index=0, state="gone", slurm_state="CANCELLED")
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -381,19 +381,19 @@ def test_what_waits_at_a_replica_is_its_to_finish():
 
 def test_before_an_announced_end_a_successor_starts_first():
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
-    seen = view(running(0, leaves_s=200), in_state(1, "held"))
+    seen = view(running(0, ends_in_s=200), in_state(1, "held"))
     _, plan = decided(seen, shown)
     assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
 
 
 def test_at_the_announced_end_it_drains():
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
-    _, plan = decided(view(running(0, leaves_s=60), in_state(1, "held")), shown)
+    _, plan = decided(view(running(0, ends_in_s=60), in_state(1, "held")), shown)
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
 
 @pytest.mark.parametrize(
-    ("lease_s", "left_s", "leaves_s", "expiry"),
+    ("lease_s", "left_s", "ends_in_s", "expiry"),
     [
         (900, 900, None, Expiry.FAR),
         (900, 65, None, Expiry.FAR),  # the daemon extends its lease
@@ -412,9 +412,9 @@ def test_at_the_announced_end_it_drains():
         (900, 900, 3, Expiry.NOW),  # it is preempted
     ],
 )
-def test_how_near_the_end_is(lease_s: int, left_s: int, leaves_s: int | None, expiry: Expiry):
+def test_how_near_the_end_is(lease_s: int, left_s: int, ends_in_s: int | None, expiry: Expiry):
     shown = gateway(server(0, ServerMode.READY))
-    slot = running(0, left_s=left_s, leaves_s=leaves_s)
+    slot = running(0, left_s=left_s, ends_in_s=ends_in_s)
     _, plan = decided(view(slot, lease_s=str(lease_s)), shown)
     assert plan.services[0].slots[0].expiry is expiry
 
@@ -437,7 +437,7 @@ def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stu
 
 
 def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
-    drained = running(0, leaves_s=WHEN_REPLACED_S)
+    drained = running(0, ends_in_s=WHEN_REPLACED_S)
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     _, plan = decided(view(drained, in_state(1, "held"), lease_s="7200"), shown)
     assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
@@ -453,7 +453,7 @@ def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
 
 def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
     """Who waits for its slice should not wait for a model to load."""
-    starts = running(0, leaves_s=0).model_copy(update={"state": "starting", "ports": ()})
+    starts = running(0, ends_in_s=0).model_copy(update={"state": "starting", "ports": ()})
     serves = gateway(server(1, ServerMode.READY, 1), sessions=1)
     for shown in (gateway(sessions=1), serves):
         state, plan = decided(view(starts, in_state(1, "held"), in_state(2, "held")), shown)
@@ -520,7 +520,7 @@ def test_what_nobody_runs_any_more_at_the_address_of_a_start_is_taken_out_at_onc
 
 
 def test_an_announced_end_is_no_failed_start():
-    state, _ = decided(view(running(0, leaves_s=3)), gateway(sessions=1), answers=OURS)
+    state, _ = decided(view(running(0, ends_in_s=3)), gateway(sessions=1), answers=OURS)
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset())
     state, _ = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=104.0)
     assert known(state).backoff.failures == 0
@@ -642,7 +642,7 @@ def refuses(failures: int, *slots: SlotView, shown: Gateway | None = None) -> st
 
 
 def test_while_no_start_succeeds_clients_are_told_so():
-    said = in_state(0, "held").model_copy(update={"said": "ended with 1"})
+    said = in_state(0, "held").model_copy(update={"last_failure": "ended with 1"})
     assert refuses(FAILING - 1, said) == ""
     assert refuses(FAILING, said) == (
         f"{FAILING} starts in a row have failed: slicewise service logs chat;"
@@ -748,7 +748,7 @@ def test_an_order_to_restart_ends_the_pause():
 
 
 def test_how_a_failed_start_ended_is_told():
-    said = in_state(0, "held").model_copy(update={"said": "ended with 1"})
+    said = in_state(0, "held").model_copy(update={"last_failure": "ended with 1"})
     state = having(GenerationState(backoff=Backoff(2, 99.0)))
     _, plan = decided(view(said), gateway(sessions=1), state)
     assert plan.services[0].note == (

@@ -26,7 +26,7 @@ def test_percentiles_lie_within_their_buckets() -> None:
     assert found is not None
     assert 15 < found.p50_ms <= 20
     assert 70 < found.p95_ms <= 100
-    assert (found.answered, found.span_s, found.in_time) == (100, 10, 1.0)
+    assert (found.answered, found.span_s, found.objective_met_share) == (100, 10, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ def test_percentiles_lie_within_their_buckets() -> None:
 def test_the_share_in_time(objective_ms: float, share: float) -> None:
     found = quality(followed(START, counts(10.0, up_to_20=90, up_to_100=10)), objective_ms)
     assert found is not None
-    assert found.in_time == pytest.approx(share)
+    assert found.objective_met_share == pytest.approx(share)
 
 
 def test_what_took_longer_than_any_bound_is_never_in_time() -> None:
     found = quality(followed(START, counts(10.0, up_to_ever=1)), 1e9)
     assert found is not None
-    assert (found.in_time, found.p95_ms) == (0.0, BOUNDS_MS[-1])
+    assert (found.objective_met_share, found.p95_ms) == (0.0, BOUNDS_MS[-1])
 
 
 def test_without_an_objective_or_requests() -> None:
     found = quality(followed(START, counts(10.0, up_to_5=1)), None)
     assert found is not None
-    assert found.in_time is None
+    assert found.objective_met_share is None
     assert quality(followed(START, Counts(10.0)), 100.0) is None
 
 

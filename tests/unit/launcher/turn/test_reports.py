@@ -65,9 +65,9 @@ def test_requests_replicas_and_failed_starts():
     found = told((100.0, 30))
     assert (found.tenant, found.name) == ("vision", "chat")
     assert (found.in_flight, found.queued, found.held) == (2, 1, 4)
-    assert (found.wanted, found.reason) == (3, "2 in flight + 5 waiting: 3")
+    assert (found.desired_replicas, found.reason) == (3, "2 in flight + 5 waiting: 3")
     assert (found.ready, found.draining) == (((7, 0),), ((5, 0), (5, 1)))
-    assert (found.failures, found.next_start_s) == (2, 102.0)
+    assert (found.failed_starts, found.next_start_s) == (2, 102.0)
     assert service_report(PLAN, ServiceState(), ()).next_start_s is None
 
 
@@ -77,10 +77,10 @@ def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
     memory = Memory(tokens=known)
     timed = replace(PLAN, concurrency=6, route=replace(PLAN.route, follows=True), times_tokens=True)
     found = service_report(timed, replace(FAILING, memory=memory), ())
-    assert (found.concurrency, found.is_learnt) == (6, True)
+    assert (found.concurrency, found.is_concurrency_learnt) == (6, True)
     assert (found.ttft_ms, found.ttft_p95_ms, found.tpot_ms) == (500.0, 990.0, 30.0)
     without = service_report(PLAN, replace(FAILING, memory=memory), ())
-    assert (without.concurrency, without.is_learnt) == (1, False)
+    assert (without.concurrency, without.is_concurrency_learnt) == (1, False)
     assert (without.ttft_ms, without.tpot_ms) == (None, None)
 
 
@@ -207,5 +207,5 @@ async def test_how_well_it_answered_since_the_first_look_is_told(clock: list[flo
     await found.report_services()
     (told,) = found.qualities.values()
     assert (told.answered, told.errors, told.unanswered) == (4, 1, 2)
-    assert (told.cold_starts, told.in_time, told.span_s) == (2, 1.0, 5)
+    assert (told.cold_starts, told.objective_met_share, told.span_s) == (2, 1.0, 5)
     assert found.counts["vision/chat"].cold_starts == 2

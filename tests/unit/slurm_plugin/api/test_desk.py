@@ -27,7 +27,7 @@ from cluster.rpc.messages import (
     SubmitAnswer,
     ViewAnswer,
 )
-from cluster.rpc.read_messages import ExplainAnswer
+from cluster.rpc.read_messages import HeadroomAnswer
 from cluster.rpc.web_messages import WhoamiAnswer
 from cluster.runtime.leadership import ALONE
 from cluster.settings.file import WebSettings
@@ -47,7 +47,7 @@ from slurm_plugin.state.reports import OLD_S
 ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
 NAMES = {ROOT: "root", LAUNCHER: "slicewise", ALICE: "alice", BOB: "bob"}
 STATUS = StatusAnswer(
-    version="1", mode="enforce", host="head", leads=True, complete=True, observed_s=1.0
+    version="1", mode="enforce", host="head", is_leader=True, complete=True, observed_s=1.0
 )
 
 
@@ -135,14 +135,14 @@ async def test_services_are_shown_to_their_tenants_the_launcher_and_operators(as
 async def test_a_user_who_was_added_to_an_account_just_now_is_not_refused(asked: Asking):
     added = {BOB: {"nlp": frozenset[str](), "vision": frozenset[str]()}}
     asked.daemon.finds = lambda: asked.cluster_state.set_accounts(added)
-    assert isinstance(await asked.as_user(BOB, op="explain", tenant="vision"), ExplainAnswer)
+    assert isinstance(await asked.as_user(BOB, op="headroom", tenant="vision"), HeadroomAnswer)
     assert asked.daemon.looks == 1
     assert asked.cluster_state.quotas.policy.keys() == {"vision", "nlp"}
 
 
 async def test_whose_accounts_are_as_before_is_refused_after_one_look(asked: Asking):
-    assert await asked.code(BOB, op="explain", tenant="vision") == "SW-TENANT-UNKNOWN"
-    assert await asked.code(ROOT, op="explain", tenant="nobody") == "SW-TENANT-UNKNOWN"
+    assert await asked.code(BOB, op="headroom", tenant="vision") == "SW-TENANT-UNKNOWN"
+    assert await asked.code(ROOT, op="headroom", tenant="nobody") == "SW-TENANT-UNKNOWN"
     assert asked.daemon.looks == 1
 
 
@@ -155,7 +155,11 @@ async def test_a_service_is_checked_again_after_a_look(
         return SubmitAnswer(action="admit")
 
     monkeypatch.setattr(Admission, "check", check)
-    check_of_bob = {"op": "check", "tenant": "vision", "directives": ["#SLICEWISE name=x"]}
+    check_of_bob = {
+        "op": "admission-check",
+        "tenant": "vision",
+        "directives": ["#SLICEWISE name=x"],
+    }
     assert await asked.code(BOB, **check_of_bob) == "SW-TENANT-UNKNOWN"
     asked.daemon.finds = lambda: asked.cluster_state.set_accounts({BOB: {"vision": frozenset()}})
     assert await asked.as_user(BOB, **check_of_bob) == SubmitAnswer(action="admit")
@@ -164,7 +168,12 @@ async def test_a_service_is_checked_again_after_a_look(
 @pytest.mark.parametrize("uid", [ALICE, BOB])
 async def test_only_the_launcher_and_operators_wish(asked: Asking, uid: int):
     before = list(asked.slurm.actions)
-    wish = {"op": "wish", "array_job_id": 814, "run": [0], "after": asked.cluster_state.asked[814]}
+    wish = {
+        "op": "desired-slots",
+        "array_job_id": 814,
+        "slots": [0],
+        "replaces_version": asked.cluster_state.desired_slots_versions[814],
+    }
     assert await asked.code(uid, **wish) == "SW-FORBIDDEN"
     assert asked.slurm.actions == before
     answer = await asked.as_user(LAUNCHER, **wish)
@@ -172,58 +181,67 @@ async def test_only_the_launcher_and_operators_wish(asked: Asking, uid: int):
 
 
 async def test_only_the_launcher_sees_which_request_for_slots_was_taken_last(asked: Asking):
-    for uid, numbers in ((LAUNCHER, dict(asked.cluster_state.asked)), (ROOT, {}), (ALICE, {})):
+    for uid, numbers in (
+        (LAUNCHER, dict(asked.cluster_state.desired_slots_versions)),
+        (ROOT, {}),
+        (ALICE, {}),
+    ):
         view = await asked.as_user(uid, op="view")
         assert isinstance(view, ViewAnswer)
-        assert view.asked == numbers
-    wish = {"op": "wish", "array_job_id": 814, "run": [0], "after": asked.cluster_state.asked[814]}
+        assert view.desired_slots_versions == numbers
+    wish = {
+        "op": "desired-slots",
+        "array_job_id": 814,
+        "slots": [0],
+        "replaces_version": asked.cluster_state.desired_slots_versions[814],
+    }
     await asked.as_user(LAUNCHER, **wish)
     assert await asked.code(LAUNCHER, **wish) == "SW-SERVICE-CHANGED"
 
 
 NEWS = {"tenant": "vision", "in_flight": 1, "queued": 0, "held": 0, "rate_per_s": 0.5}
-TOLD = NEWS | {"name": "bert", "wanted": 1, "reason": "1 in flight: 1"}
+TOLD = NEWS | {"name": "bert", "desired_replicas": 1, "reason": "1 in flight: 1"}
 
 
 async def test_the_launcher_tells_and_who_may_see_the_service_reads_it(asked: Asking):
     others = TOLD | {"name": "nobody"}
-    assert await asked.code(ALICE, op="news", services=[TOLD]) == "SW-FORBIDDEN"
-    await asked.as_user(LAUNCHER, op="news", services=[TOLD, others])
+    assert await asked.code(ALICE, op="service-reports", services=[TOLD]) == "SW-FORBIDDEN"
+    await asked.as_user(LAUNCHER, op="service-reports", services=[TOLD, others])
     for uid, seen in ((ALICE, ["bert"]), (ROOT, ["bert"]), (BOB, []), (LAUNCHER, [])):
         view = await asked.as_user(uid, op="view")
         assert isinstance(view, ViewAnswer)
-        assert [one.name for one in view.news] == seen
+        assert [one.name for one in view.service_reports] == seen
 
 
 async def test_what_the_launcher_told_long_ago_says_nothing(
     asked: Asking, monkeypatch: pytest.MonkeyPatch
 ):
-    await asked.as_user(LAUNCHER, op="news", services=[TOLD])
+    await asked.as_user(LAUNCHER, op="service-reports", services=[TOLD])
     late_s = time.monotonic() + OLD_S
     monkeypatch.setattr(time, "monotonic", lambda: late_s)
     view = await asked.as_user(ALICE, op="view")
     assert isinstance(view, ViewAnswer)
-    assert view.news == ()
+    assert view.service_reports == ()
 
 
 @pytest.mark.parametrize("uid", [BOB, LAUNCHER])
 async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Asking, uid: int):
-    assert await asked.code(uid, op="delete", array_job_id=814) == "SW-FORBIDDEN"
-    assert isinstance(await asked.as_user(ALICE, op="delete", array_job_id=814), DoneAnswer)
+    assert await asked.code(uid, op="service-delete", array_job_id=814) == "SW-FORBIDDEN"
+    assert isinstance(await asked.as_user(ALICE, op="service-delete", array_job_id=814), DoneAnswer)
 
 
 @pytest.mark.parametrize("uid", [ALICE, BOB, LAUNCHER])
 async def test_only_operators_tell_replicas_to_leave(asked: Asking, uid: int):
-    leave = {"op": "leave", "job_ids": [900], "why": "its GPU is cut anew"}
+    leave = {"op": "evict", "job_ids": [900], "why": "its GPU is cut anew"}
     assert await asked.code(uid, **leave) == "SW-FORBIDDEN"
     assert isinstance(await asked.as_user(ROOT, **leave), DoneAnswer)
 
 
 async def test_the_launcher_reads_no_more_of_the_ledger_than_a_user(asked: Asking):
     for uid in (ALICE, ROOT):
-        assert isinstance(await asked.as_user(uid, op="explain", tenant="vision"), ExplainAnswer)
+        assert isinstance(await asked.as_user(uid, op="headroom", tenant="vision"), HeadroomAnswer)
     for uid in (BOB, LAUNCHER):
-        assert await asked.code(uid, op="explain", tenant="vision") == "SW-TENANT-UNKNOWN"
+        assert await asked.code(uid, op="headroom", tenant="vision") == "SW-TENANT-UNKNOWN"
 
 
 @pytest.mark.parametrize("uid", [ALICE, BOB])
@@ -231,20 +249,20 @@ async def test_only_the_launcher_and_operators_retire_and_know_what_keys_grant(
     asked: Asking, uid: int
 ):
     before = list(asked.slurm.actions)
-    assert await asked.code(uid, op="retire", array_job_id=814) == "SW-FORBIDDEN"
-    assert await asked.code(uid, op="grants") == "SW-FORBIDDEN"
+    assert await asked.code(uid, op="service-retire", array_job_id=814) == "SW-FORBIDDEN"
+    assert await asked.code(uid, op="key-grants") == "SW-FORBIDDEN"
     assert asked.slurm.actions == before
 
 
 @pytest.mark.parametrize("uid", [BOB, LAUNCHER])
 async def test_a_service_is_ordered_by_its_owner_and_operators_only(asked: Asking, uid: int):
-    order = {"op": "order", "array_job_id": 814, "what": "restart"}
+    order = {"op": "service-order", "array_job_id": 814, "what": "restart"}
     assert await asked.code(uid, **order) == "SW-FORBIDDEN"
     for owner in (ALICE, ROOT):
         assert isinstance(await asked.as_user(owner, **order), DoneAnswer)
 
 
-KEY = {"op": "key_create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
+KEY = {"op": "key-create", "tenant": "vision", "name": "ci", "sha256": "a" * 64}
 
 
 async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: Asking):
@@ -252,21 +270,21 @@ async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: 
         assert isinstance(await asked.as_user(uid, **KEY, key_id=key_id), DoneAnswer)
     assert await asked.code(BOB, **KEY, key_id="c" * 12) == "SW-TENANT-UNKNOWN"
     for uid, seen in ((ALICE, 2), (ROOT, 2), (BOB, 0), (LAUNCHER, 0)):
-        answer = await asked.as_user(uid, op="key_list")
+        answer = await asked.as_user(uid, op="keys")
         assert isinstance(answer, KeysAnswer)
         assert len(answer.keys) == seen
-    assert await asked.code(BOB, op="key_revoke", key_id="a" * 12) == "SW-NAME-UNKNOWN"
-    assert await asked.code(ALICE, op="key_revoke", key_id="f" * 12) == "SW-NAME-UNKNOWN"
+    assert await asked.code(BOB, op="key-revoke", key_id="a" * 12) == "SW-NAME-UNKNOWN"
+    assert await asked.code(ALICE, op="key-revoke", key_id="f" * 12) == "SW-NAME-UNKNOWN"
     with pytest.raises(SlicewiseError, match=f"{'a' * 12} of vision, {'b' * 12} of vision"):
-        await asked.as_user(ALICE, op="key_revoke", key_id="ci")
-    assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id="b" * 12), DoneAnswer)
+        await asked.as_user(ALICE, op="key-revoke", key_id="ci")
+    assert isinstance(await asked.as_user(ALICE, op="key-revoke", key_id="b" * 12), DoneAnswer)
 
 
 async def test_keys_are_made_at_a_bounded_rate(asked: Asking):
     for number in range(OF_USER.at_once):
         await asked.as_user(ALICE, **KEY, key_id=f"{number:012x}")
     assert await asked.code(ALICE, **KEY, key_id="f" * 12) == "SW-RATE"
-    assert isinstance(await asked.as_user(ALICE, op="key_revoke", key_id=f"{1:012x}"), DoneAnswer)
+    assert isinstance(await asked.as_user(ALICE, op="key-revoke", key_id=f"{1:012x}"), DoneAnswer)
     # A key that has leaked can't wait. She has made what she may; that is nothing to an operator.
     assert isinstance(await asked.as_user(ROOT, **KEY, key_id="e" * 12), DoneAnswer)
 
@@ -274,58 +292,58 @@ async def test_keys_are_made_at_a_bounded_rate(asked: Asking):
 async def test_a_key_that_was_revoked_is_not_revoked_again(asked: Asking):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
     for _ in range(2 * OF_USER.at_once):
-        await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
+        await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
 
 
 async def test_the_launcher_is_told_what_keys_grant_at_once_and_without_revoked_ones(
     asked: Asking,
 ):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
-    granted = await asked.as_user(LAUNCHER, op="grants")
+    granted = await asked.as_user(LAUNCHER, op="key-grants")
     assert granted == GrantsAnswer(opens={"a" * 64: "vision"}, protected=("vision",))
-    await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
-    granted = await asked.as_user(LAUNCHER, op="grants")
+    await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
+    granted = await asked.as_user(LAUNCHER, op="key-grants")
     assert granted == GrantsAnswer(opens={}, protected=("vision",))
 
 
 async def test_a_key_of_one_service_opens_it_alone_and_until_it_expires(asked: Asking):
     ends_s = int(time.time()) + 3600
     await asked.as_user(ALICE, **KEY, key_id="a" * 12, service="bert", expires_s=ends_s)
-    granted = await asked.as_user(LAUNCHER, op="grants")
+    granted = await asked.as_user(LAUNCHER, op="key-grants")
     assert isinstance(granted, GrantsAnswer)
     assert (granted.opens, granted.at(ends_s - 1)) == ({"a" * 64: "vision/bert"}, granted)
     assert granted.at(ends_s) == GrantsAnswer(opens={}, protected=("vision",))
     # Also while the database can't be asked: the daemon itself knows when.
     await asked.as_user(ALICE, **{**KEY, "sha256": "b" * 64}, key_id="b" * 12, expires_s=1)
-    assert await asked.as_user(LAUNCHER, op="grants") == granted
+    assert await asked.as_user(LAUNCHER, op="key-grants") == granted
 
 
 async def test_who_makes_a_first_key_learns_what_it_closes(asked: Asking):
-    before = await asked.as_user(ALICE, op="key_list")
+    before = await asked.as_user(ALICE, op="keys")
     assert isinstance(before, KeysAnswer)
     assert before.unprotected == ("vision",)
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
-    after = await asked.as_user(ALICE, op="key_list")
+    after = await asked.as_user(ALICE, op="keys")
     assert isinstance(after, KeysAnswer)
     assert after.unprotected == ()
 
 
 async def test_the_launcher_says_when_keys_were_used(asked: Asking):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
-    uses = {"op": "key_uses", "used_s": {"a" * 64: 5.0, "f" * 64: 6.0}}
+    uses = {"op": "key-uses", "used_s": {"a" * 64: 5.0, "f" * 64: 6.0}}
     assert await asked.code(ALICE, **uses) == "SW-FORBIDDEN"
     assert isinstance(await asked.as_user(LAUNCHER, **uses), DoneAnswer)
-    listed = await asked.as_user(ALICE, op="key_list")
+    listed = await asked.as_user(ALICE, op="keys")
     assert isinstance(listed, KeysAnswer)
     assert [key.used_s for key in listed.keys] == [5.0]
 
 
 async def test_a_tenant_is_opened_again_by_its_members(asked: Asking):
     await asked.as_user(ALICE, **KEY, key_id="a" * 12)
-    await asked.as_user(ALICE, op="key_revoke", key_id="a" * 12)
-    assert await asked.code(BOB, op="key_open", tenant="vision") == "SW-TENANT-UNKNOWN"
-    assert isinstance(await asked.as_user(ALICE, op="key_open", tenant="vision"), DoneAnswer)
-    assert await asked.as_user(LAUNCHER, op="grants") == GrantsAnswer(opens={})
+    await asked.as_user(ALICE, op="key-revoke", key_id="a" * 12)
+    assert await asked.code(BOB, op="key-open", tenant="vision") == "SW-TENANT-UNKNOWN"
+    assert isinstance(await asked.as_user(ALICE, op="key-open", tenant="vision"), DoneAnswer)
+    assert await asked.as_user(LAUNCHER, op="key-grants") == GrantsAnswer(opens={})
 
 
 async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked: Asking):
@@ -334,8 +352,8 @@ async def test_an_operators_key_for_a_tenant_that_there_is_not_is_refused(asked:
 
 
 async def test_a_tenant_that_there_is_not_is_not_opened(asked: Asking):
-    assert await asked.code(ROOT, op="key_open", tenant="visoin") == "SW-TENANT-UNKNOWN"
-    assert isinstance(await asked.as_user(ROOT, op="key_open", tenant="nlp"), DoneAnswer)
+    assert await asked.code(ROOT, op="key-open", tenant="visoin") == "SW-TENANT-UNKNOWN"
+    assert isinstance(await asked.as_user(ROOT, op="key-open", tenant="nlp"), DoneAnswer)
 
 
 WEB = 501

@@ -20,7 +20,7 @@ from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsRequest,
-    ExplainRequest,
+    HeadroomRequest,
     PriorityAnswer,
     PriorityRequest,
     StatementAnswer,
@@ -197,24 +197,24 @@ async def test_users_see_the_budgets_that_pay_for_their_tenants(reads: Reads):
 
 
 async def test_an_explanation_is_what_the_operator_sees_of_that_tenant(reads: Reads):
-    request = ExplainRequest(tenant="vision")
+    request = HeadroomRequest(tenant="vision")
     assert await ask(reads, request) == await ask(reads, request, ROOT)
 
 
 async def test_an_explanation_has_nothing_of_a_sister(reads: Reads):
     """Not her name, and of what she holds only what it leaves of the account above both."""
-    shown = json.dumps(await ask(reads, ExplainRequest(tenant="vision")))
+    shown = json.dumps(await ask(reads, HeadroomRequest(tenant="vision")))
     assert "vision holds 1 of 2 guaranteed slices" in shown
     for name in ("nlp", "bio", "bob"):
         assert name not in shown
     reads._ledger.shown = policy_of(  # type: ignore[attr-defined]
         tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("secret", 4000, "lab")
     )
-    assert json.dumps(await ask(reads, ExplainRequest(tenant="vision"))) == shown
+    assert json.dumps(await ask(reads, HeadroomRequest(tenant="vision"))) == shown
 
 
 REQUESTS = (
-    lambda name: ExplainRequest(tenant=name),
+    lambda name: HeadroomRequest(tenant=name),
     lambda name: StatementRequest(tenant=name),
     lambda name: BalanceRequest(tenant=name),
     lambda name: BudgetsRequest(tenant=name),
@@ -245,7 +245,7 @@ async def test_an_own_account_without_quota_is_told_so(reads: Reads, request_for
 
 async def test_without_slurm_nothing_is_explained(reads: Reads):
     reads._cluster_state.view = reads._cluster_state.view.model_copy(update={"complete": False})
-    error = await refusal(reads, ExplainRequest(tenant="vision"))
+    error = await refusal(reads, HeadroomRequest(tenant="vision"))
     assert (type(error), error.refusal.code) == (UnreachableError, "SW-SLURM-DOWN")
     assert (await ask(reads, StatementRequest()))["rows"]
 
@@ -298,7 +298,7 @@ async def test_one_users_questions_to_slurm_leave_room_for_others(
 async def test_only_operators_are_told_where_the_database_is(reads: Reads, code: str):
     down = UnreachableError(code, "'slicewise' at db.site:5432 does not answer.", "See the URL.")
     reads._ledger.failures["policy"] = [down] * 2  # type: ignore[attr-defined]
-    request = ExplainRequest(tenant="vision")
+    request = HeadroomRequest(tenant="vision")
     words = f"The ledger does not answer now. Try again later. [{code}]"
     assert str(await refusal(reads, request)) == words
     assert "db.site" in str(await refusal(reads, request, ROOT))

@@ -151,7 +151,7 @@ async def test_the_daemon_learns_who_asks_from_munge_alone(daemon: Daemon, munge
 async def test_a_request_s_place_and_body_are_in_the_credential_alone(
     daemon: Daemon, munge: ScriptedMunge
 ):
-    await raw(daemon, question(munge, b'POST /v1/delete\n{"array_job_id":814}'))
+    await raw(daemon, question(munge, b'POST /v1/service-delete\n{"array_job_id":814}'))
     assert daemon.asked == [(DeleteRequest(array_job_id=814), ME)]
 
 
@@ -269,7 +269,7 @@ async def test_a_credential_made_for_something_else_is_refused(
 
 
 async def test_a_message_is_no_longer_than_on_the_user_socket(daemon: Daemon, munge: ScriptedMunge):
-    place = b"POST /v1/delete\n"
+    place = b"POST /v1/service-delete\n"
     assert await code(daemon, question(munge, place + b"x" * 65_537)) == "SW-WIRE"
     assert (await raw(daemon, question(munge, place + b"x" * 65_536))).status == 200
 

@@ -120,7 +120,7 @@ async def test_the_kernel_says_who_asks(path: Path) -> None:
     "header", [b"Upgrade: websocket\r\nConnection: Upgrade", b"Expect: 100-continue", b"X: \xff"]
 )
 async def test_headers_change_nothing(path: Path, header: bytes) -> None:
-    sent = posted("/v1/delete", b'{"array_job_id":814}').replace(
+    sent = posted("/v1/service-delete", b'{"array_job_id":814}').replace(
         b"Host: h", b"Host: h\r\n" + header
     )
     peer = await connected(path)
@@ -129,12 +129,12 @@ async def test_headers_change_nothing(path: Path, header: bytes) -> None:
 
 
 async def test_a_get_and_a_post_each_carry_their_fields(path: Path) -> None:
-    for sent in (GET_VIEW, posted("/v1/delete", b'{"array_job_id":814}')):
+    for sent in (GET_VIEW, posted("/v1/service-delete", b'{"array_job_id":814}')):
         response = await ask(path, sent)
         assert (response.status, response.said) == (200, DONE)
 
 
-TO_DELETE = b"POST /v1/delete HTTP/1.1\r\nHost: h\r\n"
+TO_DELETE = b"POST /v1/service-delete HTTP/1.1\r\nHost: h\r\n"
 MALFORMED = [
     b"",
     b"rubbish",
@@ -172,7 +172,9 @@ NO_HTTP = [
 ]
 
 
-@pytest.mark.parametrize("sent", [*(posted("/v1/delete", one) for one in MALFORMED), *NOWHERE])
+@pytest.mark.parametrize(
+    "sent", [*(posted("/v1/service-delete", one) for one in MALFORMED), *NOWHERE]
+)
 async def test_malformed_requests_get_an_answer(path: Path, sent: bytes) -> None:
     response = await ask(path, sent)
     assert (response.status, response.said["ok"], response.said["code"]) == (400, False, "SW-WIRE")
@@ -196,9 +198,9 @@ LONG_BODY = b'{"array_job_id":1' + b" " * 65_536 + b"}"
 @pytest.mark.parametrize(
     "sent",
     [
-        posted("/v1/delete", LONG_BODY),
-        posted("/v1/delete", b" " * 1_000_000),
-        posted("/v1/delete", LONG_BODY)[:-1],
+        posted("/v1/service-delete", LONG_BODY),
+        posted("/v1/service-delete", b" " * 1_000_000),
+        posted("/v1/service-delete", LONG_BODY)[:-1],
         TO_DELETE + b"Transfer-Encoding: chunked\r\n\r\n"
         b"1000\r\n" + b" " * 4096 + (b"\r\n1000\r\n" + b" " * 4096) * 30,
         b"GET /v1/view HTTP/1.1\r\nHost: h\r\n" + b"X: y\r\n" * 100_000,
@@ -220,8 +222,8 @@ async def test_too_much_is_refused(path: Path, sent: bytes) -> None:
 
 async def test_the_longest_body_is_taken(path: Path) -> None:
     body = b'{"array_job_id":1' + b" " * (65_536 - 18) + b"}"
-    assert (await ask(path, posted("/v1/delete", body))).said == DONE
-    response = await ask(path, posted("/v1/delete", body + b" "))
+    assert (await ask(path, posted("/v1/service-delete", body))).said == DONE
+    response = await ask(path, posted("/v1/service-delete", body + b" "))
     assert (response.status, response.said["code"]) == (413, "SW-WIRE")
     assert "65536 bytes" in response.said["message"]
 
@@ -255,7 +257,7 @@ async def test_a_failure_inside_tells_nothing_and_ends_nothing(path: Path) -> No
 async def test_a_peer_that_goes_in_the_middle_ends_nothing_and_fills_no_log(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for sent in (b"", b"GET", posted("/v1/delete", b"{}")[:-1], GET_VIEW):
+    for sent in (b"", b"GET", posted("/v1/service-delete", b"{}")[:-1], GET_VIEW):
         peer = await connected(path)
         peer.say(sent)
         await asyncio.sleep(0.02)
@@ -312,7 +314,7 @@ async def test_few_users_do_not_keep_all_others_out(
         for peer in kept:
             peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
             if first == "a part of a question":
-                peer.say(posted("/v1/delete", b"{}")[:-1])
+                peer.say(posted("/v1/service-delete", b"{}")[:-1])
             elif first == "an answer not taken":
                 peer.say(get_why("long"))
         await asyncio.sleep(0.1)
@@ -482,7 +484,7 @@ def test_a_user_can_not_lock_out_launcher_root_and_slurm_user() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET /v1/view HTTP/1.1\r\n", posted("/v1/delete", b"{}")[:-1]]
+    "said", [b"", b"GET /v1/view HTTP/1.1\r\n", posted("/v1/service-delete", b"{}")[:-1]]
 )
 async def test_a_sleeping_peer_is_dropped(hasty: Path, said: bytes) -> None:
     peer = await connected(hasty)

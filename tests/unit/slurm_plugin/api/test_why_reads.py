@@ -194,7 +194,7 @@ async def test_of_a_service_s_slots_those_that_quota_keeps_back_are_told_so():
     await cluster_state.turn()
     answer = await desire(cluster_state, 814, frozenset({0, 1, 2}))
     assert answer.kept_back == (2,)
-    counts = {"in_flight": 2, "queued": 1, "held": 0, "rate_per_s": 0.1, "wanted": 3}
+    counts = {"in_flight": 2, "queued": 1, "held": 0, "rate_per_s": 0.1, "desired_replicas": 3}
     told = ServiceReport(tenant="vision", name="bert", reason="1 waits", **counts)
     cluster_state.service_reports.take(ServiceReportRequest(services=(told,)))
     alice, ledger = Principal(ALICE, "", frozenset({"vision"})), ScriptedLedger()

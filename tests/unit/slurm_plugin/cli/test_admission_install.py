@@ -396,10 +396,10 @@ ANSWER = StatusAnswer(
     version="1.0",
     mode="enforce",
     host="head",
-    leads=True,
+    is_leader=True,
     complete=True,
     observed_s=0.0,
-    asked_s=1.0,
+    module_asked_s=1.0,
     module="9",
     module_mode="enforce",
     decisions={"admit": 3},
@@ -410,7 +410,7 @@ STATUS = [
     ({"is_uninstalled": True}, ["slicewise compile --again"]),
     ({"module": "8"}, ["on disk is 9: touch job_submit.lua"]),
     ({"module_mode": "observe"}, ["mode observe, the daemon in enforce"]),
-    ({"module": "", "module_mode": "", "asked_s": None}, ["has not asked this daemon yet"]),
+    ({"module": "", "module_mode": "", "module_asked_s": None}, ["has not asked this daemon yet"]),
 ]
 
 

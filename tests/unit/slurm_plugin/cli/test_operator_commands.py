@@ -299,7 +299,7 @@ def test_slots_of_services_that_rest_do_not_wait(monkeypatch: pytest.MonkeyPatch
 
 
 STATUS = StatusAnswer(
-    version="1", mode="enforce", host="head", leads=True, complete=True, observed_s=0
+    version="1", mode="enforce", host="head", is_leader=True, complete=True, observed_s=0
 )
 
 
@@ -308,7 +308,7 @@ STATUS = StatusAnswer(
     [
         (UnreachableError("SW-DAEMON-DOWN", "gone"), "gives no answer (SW-DAEMON-DOWN)"),
         (STATUS.model_copy(update={"mode": "observe"}), "head is in mode observe"),
-        (STATUS.model_copy(update={"leads": False}), "head stands by"),
+        (STATUS.model_copy(update={"is_leader": False}), "head stands by"),
         (STATUS.model_copy(update={"is_uninstalled": True}), "slicewise compile --again"),
         (STATUS.model_copy(update={"complete": False}), "no complete look"),
         (STATUS, "head is busy"),

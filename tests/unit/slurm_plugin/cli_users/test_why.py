@@ -42,8 +42,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (["vision/bert", "--json"], "WhyRequest vision/bert"),
         (["814", "--priority"], "PriorityRequest 814"),
         (["--priority", "814_3", "--json"], "PriorityRequest 814_3"),
-        (["vision", "--limits"], "ExplainRequest vision"),
-        (["--limits", "vision", "--json"], "ExplainRequest vision"),
+        (["vision", "--limits"], "HeadroomRequest vision"),
+        (["--limits", "vision", "--json"], "HeadroomRequest vision"),
     ],
 )
 def test_each_option_asks_one_question(asked: list[str], words: list[str], question: str):
@@ -65,6 +65,6 @@ def test_without_a_name_it_is_about_the_own_tenant(
     monkeypatch.setattr(command, "own_tenant", lambda named: named or "vision")
     for words in ([], ["--limits"]):
         CliRunner().invoke(command.why_app, words)
-    assert asked == ["WhyRequest vision", "ExplainRequest vision"]
+    assert asked == ["WhyRequest vision", "HeadroomRequest vision"]
     ended = CliRunner().invoke(command.why_app, ["--priority"])
     assert (ended.exit_code, len(asked)) == (2, 2)

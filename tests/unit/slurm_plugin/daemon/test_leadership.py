@@ -240,14 +240,16 @@ async def test_what_was_asked_before_another_daemon_led_is_not_carried_out_later
     cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
     leader.led = True
     await cluster_state.turn()
-    number = cluster_state.asked[814]
+    number = cluster_state.desired_slots_versions[814]
     leader.led = False
     await cluster_state.turn()
     leader.led = True
     await cluster_state.turn()
     with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
-    await cluster_state.set_desired_slots(814, frozenset({0}), after=cluster_state.asked[814])
+    await cluster_state.set_desired_slots(
+        814, frozenset({0}), after=cluster_state.desired_slots_versions[814]
+    )
 
 
 async def test_what_is_under_way_at_a_takeover_counts_as_wished() -> None:

@@ -237,9 +237,9 @@ async def test_it_says_how_it_is(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             while not (said := await status())["decisions"]:  # noqa: ASYNC110 -- as above
                 await asyncio.sleep(0.02)
-    assert (said["leads"], said["complete"], said["mode"]) == (True, True, "enforce")
+    assert (said["is_leader"], said["complete"], said["mode"]) == (True, True, "enforce")
     assert (said["decisions"], said["host"]) == ({"refuse": 1}, socket.gethostname())
-    assert said["asked_s"] >= said["observed_s"] - 5
+    assert said["module_asked_s"] >= said["observed_s"] - 5
 
 
 async def test_an_old_database_ends_the_start(tmp_path: Path) -> None:

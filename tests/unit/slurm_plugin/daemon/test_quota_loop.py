@@ -569,7 +569,7 @@ class Lent(World):
     def told(self) -> list[int]:
         """Who must end, as the launcher sees it."""
         (service,) = self.cluster_state.view.services
-        return [slot.index for slot in service.slots if slot.leaves_s == 0]
+        return [slot.index for slot in service.slots if slot.ends_in_s == 0]
 
     def ceilings(self) -> dict[str, int | None]:
         return {view.name: view.ceiling_millislices for view in self.cluster_state.view.tenants}

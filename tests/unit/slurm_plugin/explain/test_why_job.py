@@ -456,7 +456,7 @@ def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
         queued=0,
         held=1,
         rate_per_s=0.1,
-        wanted=1,
+        desired_replicas=1,
         reason="1 waiting: 1",
     )
     tag = JobTag("ab", "vision", "bert").text()
@@ -514,9 +514,9 @@ def failing(*jobs: JobView, wanted: int = 1, next_start_s: float = NOW_S + 90) -
         queued=0,
         held=2,
         rate_per_s=0.0,
-        wanted=wanted,
+        desired_replicas=wanted,
         reason="2 waiting: 1",
-        failures=3,
+        failed_starts=3,
         next_start_s=next_start_s,
     )
     return asked("814_0", sight(*jobs, tenants=(VISION,), reports={("vision", "bert"): told}))

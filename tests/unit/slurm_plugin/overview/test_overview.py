@@ -107,7 +107,7 @@ def test_a_user_sees_the_own_tenant_in_full_and_the_others_as_sums():
         job(8, "Resources"),
         job(9, "Resources", account="nlp", user="bob", uid=2),
         services=(service(), service("nlp/secret", 900, user="bob")),
-        reports={("nlp", "secret"): report("nlp/secret", failures=3, ready=())},
+        reports={("nlp", "secret"): report("nlp/secret", failed_starts=3, ready=())},
     )
     answer = overview(now, ALICE)
     assert [(one.name, one.depth) for one in answer.tenants] == [("vision", 0)]
@@ -157,7 +157,9 @@ def test_waiting_jobs_stand_in_slurm_s_order_and_are_bounded():
 
 def shown(*living: object, **reported: object) -> ServiceNow:
     views = living or (service(),)
-    reports = {("vision", "bert"): report(**reported)} if reported.get("wanted") != -1 else {}
+    reports = (
+        {("vision", "bert"): report(**reported)} if reported.get("desired_replicas") != -1 else {}
+    )
     (one,) = overview(facts(services=views, reports=reports), ROOT).services
     return one
 
@@ -165,13 +167,13 @@ def shown(*living: object, **reported: object) -> ServiceNow:
 def test_a_service_says_what_it_has_what_it_wants_and_why():
     one = shown()
     assert (one.ready, one.starting, one.min_replicas, one.max_replicas) == (1, 0, 1, 3)
-    assert (one.wanted, one.why, one.backlog, one.in_flight) == (2, "3 wait", 3, 4)
+    assert (one.desired_replicas, one.why, one.backlog, one.in_flight) == (2, "3 wait", 3, 4)
     assert (one.p95_ms, one.rate_per_s, one.condition) == (42.0, 12.5, "ready")
 
 
 def test_without_the_launcher_s_word_a_running_replica_counts_as_ready():
-    one = shown(wanted=-1)
-    assert (one.ready, one.wanted, one.backlog, one.condition) == (1, None, None, "ready")
+    one = shown(desired_replicas=-1)
+    assert (one.ready, one.desired_replicas, one.backlog, one.condition) == (1, None, None, "ready")
 
 
 def slots(*states: str) -> dict[str, object]:
@@ -183,12 +185,12 @@ def slots(*states: str) -> dict[str, object]:
     [
         (
             (service(**slots("held", "held")),),
-            {"ready": (), "wanted": 0, "queued": 0, "held": 0},
+            {"ready": (), "desired_replicas": 0, "queued": 0, "held": 0},
             "asleep",
         ),
-        ((service(**slots("released")),), {"ready": (), "wanted": 1}, "waking"),
-        ((service(**slots("running")),), {"ready": (), "failures": 2}, "failing"),
-        ((service(**slots("running")),), {"failures": 2}, "ready"),
+        ((service(**slots("released")),), {"ready": (), "desired_replicas": 1}, "waking"),
+        ((service(**slots("running")),), {"ready": (), "failed_starts": 2}, "failing"),
+        ((service(**slots("running")),), {"failed_starts": 2}, "ready"),
         ((service(), service(array=700)), {}, "rolling"),
         ((service(order={"delete_s": 5.0}),), {}, "ending"),
     ],
@@ -198,7 +200,7 @@ def test_the_condition_of_a_service(views, reported, condition):
 
 
 def test_failures_of_an_older_generation_do_not_count():
-    assert shown(array_job_id=700, failures=3, ready=()).condition == "waking"
+    assert shown(array_job_id=700, failed_starts=3, ready=()).condition == "waking"
 
 
 # -- GPUs
@@ -344,7 +346,7 @@ def test_an_old_look_is_told_of():
 
 
 def test_services_that_fail_or_are_kept_back_are_told_of_to_those_who_see_them():
-    failing = {("vision", "bert"): report(failures=3, ready=())}
+    failing = {("vision", "bert"): report(failed_starts=3, ready=())}
     now = facts(services=(service(),), reports=failing)
     assert found(overview(now, ALICE)) == [
         (Severity.ERROR, "SW-SERVICE-FAILING", "vision/bert", "slicewise service logs vision/bert")

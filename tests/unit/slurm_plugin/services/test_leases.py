@@ -238,9 +238,9 @@ def test_the_launcher_sees_what_comes_first() -> None:
     running = SlotView(index=0, state="running")
     assert with_end(running, None, 0.0) == running
     told = with_end(running, LeaseEnd(90.0, "maint"), 30.0)
-    assert (told.leaves_s, told.leaves_why) == (60, "maint")
-    assert with_end(running, LeaseEnd(90.0, "maint"), 95.0).leaves_s == 0
-    preempted = SlotView(index=0, state="running", leaves_s=20, leaves_why="it is preempted")
+    assert (told.ends_in_s, told.ends_why) == (60, "maint")
+    assert with_end(running, LeaseEnd(90.0, "maint"), 95.0).ends_in_s == 0
+    preempted = SlotView(index=0, state="running", ends_in_s=20, ends_why="it is preempted")
     assert with_end(preempted, LeaseEnd(90.0, "maint"), 30.0) == preempted
 
 
@@ -393,12 +393,12 @@ async def test_an_end_is_in_the_next_view_and_of_that_run_only(
     assert loop.limits() == []
     await loop.cluster_state.turn()
     slots = loop.cluster_state.view.services[0].slots
-    assert slots[0].leaves_s == 280 - EARLY_S
-    assert slots[0].leaves_why == "reservation maint of gpu01 begins"
-    assert slots[1].leaves_s is None
+    assert slots[0].ends_in_s == 280 - EARLY_S
+    assert slots[0].ends_why == "reservation maint of gpu01 begins"
+    assert slots[1].ends_in_s is None
     loop.left_s = 600
     await loop.turn(monkeypatch, NOW_S + 1)
-    assert loop.cluster_state.view.services[0].slots[0].leaves_s is None
+    assert loop.cluster_state.view.services[0].slots[0].ends_in_s is None
 
 
 async def test_the_site_may_forbid_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +407,7 @@ async def test_the_site_may_forbid_it(monkeypatch: pytest.MonkeyPatch) -> None:
     await loop.turn(monkeypatch)
     await loop.cluster_state.turn()
     assert loop.limits() == []
-    assert loop.cluster_state.view.services[0].slots[0].leaves_s == 280 - EARLY_S
+    assert loop.cluster_state.view.services[0].slots[0].ends_in_s == 280 - EARLY_S
 
 
 async def test_blind_the_loop_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

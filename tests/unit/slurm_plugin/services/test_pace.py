@@ -71,8 +71,8 @@ def test_what_is_saved_of_the_allowance_is_a_minutes_worth() -> None:
         (SlotView(index=0, state="running", start_s=900), False),
         (SlotView(index=0, state="running", certificate="M", time_left_s=900), False),
         (SlotView(index=0, state="running", certificate="M", time_left_s=30), True),
-        (SlotView(index=0, state="running", certificate="M", leaves_s=30), True),
-        (SlotView(index=0, state="running", certificate="M", leaves_s=3600), False),
+        (SlotView(index=0, state="running", certificate="M", ends_in_s=30), True),
+        (SlotView(index=0, state="running", certificate="M", ends_in_s=3600), False),
     ],
 )
 def test_replicas_that_start_end_or_wait_move(slot: SlotView, moves: bool) -> None:

@@ -37,23 +37,23 @@ def test_time_left_counts_to_the_end_that_slurm_shows() -> None:
 
 def test_a_preemption_with_grace_is_an_early_end() -> None:
     preempted = slot_of(running(end_s=2030))
-    assert (preempted.leaves_s, preempted.leaves_why) == (30, "it is preempted")
-    assert slot_of(running(end_s=1990)).leaves_s == 0
+    assert (preempted.ends_in_s, preempted.ends_why) == (30, "it is preempted")
+    assert slot_of(running(end_s=1990)).ends_in_s == 0
 
 
 @pytest.mark.parametrize("early_s", [0, 60, -500])
 def test_rounding_and_a_suspension_are_no_preemption(early_s: int) -> None:
-    assert slot_of(running(end_s=2600 - early_s)).leaves_s is None
+    assert slot_of(running(end_s=2600 - early_s)).ends_in_s is None
 
 
 @pytest.mark.parametrize("state", ["IDLE+DRAIN", "MIXED+DRAIN", "ALLOCATED+DRAIN"])
 def test_on_a_drained_node_a_replica_leaves_when_it_is_replaced(state: str) -> None:
     drained = slot_of(running(), state)
-    assert (drained.leaves_s, drained.leaves_why) == (3600, "node gpu01 is drained")
+    assert (drained.ends_in_s, drained.ends_why) == (3600, "node gpu01 is drained")
 
 
 def test_what_ends_already_leaves_no_more() -> None:
-    assert slot_of(job(0, JobState.COMPLETING, **RUN), "IDLE+DRAIN").leaves_s is None
+    assert slot_of(job(0, JobState.COMPLETING, **RUN), "IDLE+DRAIN").ends_in_s is None
 
 
 def test_since_when_it_may_start() -> None:
@@ -92,7 +92,7 @@ COMMENT = "slicewise:run=2 ended with 1: E1122 no such model"
 )
 def test_what_its_last_run_said(comment: str, restarts: int, said: str) -> None:
     """What everybody can see of it: no line of its log, also where an older script wrote some."""
-    assert slot_of(job(0, comment=comment, restarts=restarts)).said == said
+    assert slot_of(job(0, comment=comment, restarts=restarts)).last_failure == said
 
 
 def test_a_task_that_ended_for_good_said_nothing_in_its_earlier_runs() -> None:
@@ -100,7 +100,7 @@ def test_a_task_that_ended_for_good_said_nothing_in_its_earlier_runs() -> None:
         ended = job(0, JobState.ENDED, comment=COMMENT, restarts=restarts)
         look = Observation(NOW_S, (ended, job(1)), (), (), {814: SAID})
         (service,) = services(look, COSTS)
-        return service.slots[0].said
+        return service.slots[0].last_failure
 
     assert (said(2), said(3)) == ("ended with 1", "")
 
@@ -110,7 +110,7 @@ def test_of_an_ended_task_the_record_is_known() -> None:
     others = job(1)
     look = Observation(NOW_S, (ended, others), (), (), {814: SAID | {"max_replicas": "3"}})
     (service,) = services(look, COSTS)
-    assert [(s.state, s.job_id, s.ended) for s in service.slots] == [
+    assert [(s.state, s.job_id, s.slurm_state) for s in service.slots] == [
         ("gone", 900, "CANCELLED"),
         ("held", None, ""),
         ("gone", None, ""),

@@ -105,7 +105,7 @@ def test_a_running_slot_tells_with_which_files_it_began(rest: str, restarts: int
     comment = f"slicewise:certificate=0 {'M' * 64}{rest}"
     job = replace(running(1), comment=comment, restarts=restarts)
     slot = slots_of(look(untouched(0), job, steps=(step(1, 7001),)))[1]
-    assert (slot.certificate, slot.files) == ("" if restarts else "M" * 64, files)
+    assert (slot.certificate, slot.files_digest) == ("" if restarts else "M" * 64, files)
 
 
 STATES = [
@@ -256,11 +256,11 @@ def test_a_replica_on_several_nodes_costs_all_and_answers_on_the_first() -> None
     (service,) = decide.services(seen, COSTS)
     assert service.cost_millislices == 4000
     slot = service.slots[1]
-    assert (slot.node, slot.address, slot.leaves_s) == ("gpu01", "10.0.0.11", None)
+    assert (slot.node, slot.address, slot.ends_in_s) == ("gpu01", "10.0.0.11", None)
     # It is replaced when any of its nodes is drained.
     drained = replace(other, states=frozenset({"MIXED", "DRAIN"}))
     slot = slots_of(replace(seen, nodes=(NODE, drained)))[1]
-    assert (slot.leaves_s, slot.leaves_why) == (WHEN_REPLACED_S, "node gpu02 is drained")
+    assert (slot.ends_in_s, slot.ends_why) == (WHEN_REPLACED_S, "node gpu02 is drained")
 
 
 def test_of_several_ranks_the_first_answers_on_all_ports_but_its_last() -> None:

@@ -295,9 +295,9 @@ async def test_a_request_that_comes_after_a_newer_one_is_not_carried_out() -> No
     slurm = ScriptedSlurm(job(0), job(1))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    number = cluster_state.asked[814]
+    number = cluster_state.desired_slots_versions[814]
     await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
-    assert cluster_state.asked[814] > number
+    assert cluster_state.desired_slots_versions[814] > number
     done = list(slurm.actions)
     with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         await cluster_state.set_desired_slots(814, frozenset({0, 1}), "", 0.5, after=number)
@@ -309,7 +309,7 @@ async def test_a_request_whose_action_failed_was_taken_all_the_same() -> None:
     slurm = ScriptedSlurm(job(0))
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
-    number, slurm.failure = cluster_state.asked[814], DOWN
+    number, slurm.failure = cluster_state.desired_slots_versions[814], DOWN
     with pytest.raises(UnreachableError):
         await cluster_state.set_desired_slots(814, frozenset({0}), after=number)
     slurm.failure = None
@@ -335,7 +335,7 @@ async def test_a_daemon_that_starts_anew_gives_no_number_again(
         cluster_state = sync_of(ScriptedSlurm(job(0)))
         await cluster_state.turn()
         for _ in range(2):
-            numbers.add(cluster_state.asked[814])
+            numbers.add(cluster_state.desired_slots_versions[814])
             await desire(cluster_state, 814, frozenset())
     assert len(numbers) == 6
 

@@ -29,7 +29,7 @@ async def looked(*jobs: JobView) -> tuple[ClusterState, ScriptedSlurm]:
 
 def ends(cluster_state: ClusterState) -> list[tuple[int | None, str]]:
     (service,) = cluster_state.view.services
-    return [(slot.leaves_s, slot.leaves_why) for slot in service.slots]
+    return [(slot.ends_in_s, slot.ends_why) for slot in service.slots]
 
 
 STAYS = (None, "")
@@ -212,16 +212,16 @@ RUNNING = SlotView(index=0, state="running")
 
 
 @pytest.mark.parametrize(
-    ("slot", "leaves_s"),
+    ("slot", "ends_in_s"),
     [
         (RUNNING, WHEN_REPLACED_S),
         (RUNNING.model_copy(update={"state": "starting"}), WHEN_REPLACED_S),
         (RUNNING.model_copy(update={"state": "ending"}), None),
-        (RUNNING.model_copy(update={"leaves_s": 239}), 239),
-        (RUNNING.model_copy(update={"leaves_s": 240}), WHEN_REPLACED_S),
+        (RUNNING.model_copy(update={"ends_in_s": 239}), 239),
+        (RUNNING.model_copy(update={"ends_in_s": 240}), WHEN_REPLACED_S),
     ],
 )
 def test_what_must_end_sooner_or_ends_already_is_left_as_it_is(
-    slot: SlotView, leaves_s: int | None
+    slot: SlotView, ends_in_s: int | None
 ) -> None:
-    assert to_be_replaced(slot, WHY).leaves_s == leaves_s
+    assert to_be_replaced(slot, WHY).ends_in_s == ends_in_s

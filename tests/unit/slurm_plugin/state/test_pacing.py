@@ -98,7 +98,7 @@ def _report(*ready: int) -> ServiceReportRequest:
         queued=0,
         held=0,
         rate_per_s=0.0,
-        wanted=2,
+        desired_replicas=2,
         reason="",
         ready=where,
     )
