@@ -1,6 +1,6 @@
 """Reads the public traces as workloads.
 
-docs/explanation/autoscaling-replay.md says what each trace is and where it comes from. The traces
+studies/autoscale/README.md says what each trace is and where it comes from. The traces
 are not in this repository: ``--traces`` or SLICEWISE_TRACES says where they lie.
 """
 
@@ -106,7 +106,7 @@ def _plain(path: Path, rng: np.random.Generator) -> Requests:
         raise TraceError(
             f"{path} has fewer than {_FEWEST_REQUESTS} arrivals. Give a file whose first column is "
             "seconds, one request a line, or one of the formats in "
-            "docs/explanation/autoscaling-replay.md."
+            "studies/autoscale/README.md."
         )
     arrivals, work = _from_zero(times, shape)
     mean_s = FULL_REPLICAS / busiest(arrivals, work)

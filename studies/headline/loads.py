@@ -1,6 +1,6 @@
 """The loads: jobs of public clusters by virtual cluster, and how many GPUs each of them has.
 
-docs/explanation/headline.md says what each trace is and where it comes from. The traces are not in
+studies/headline/README.md says what each trace is and where it comes from. The traces are not in
 this repository: SLICEWISE_CLUSTER_TRACES says where they lie.
 """
 

@@ -1,6 +1,6 @@
 """The mixed load: services and batch jobs of several tenants on one cluster of cut GPUs.
 
-All of it is chosen by rules that know no system (docs/explanation/headline-setup.md).
+All of it is chosen by rules that know no system (studies/headline/README.md).
 """
 
 import random

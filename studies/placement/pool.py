@@ -9,7 +9,7 @@ others may.
 
 The pool decides where instances are cut as requests come, at no cost. Slurm's GPUs are cut
 beforehand, and Slurm picks the device, so nothing in Slicewise uses it
-(docs/explanation/placement.md).
+(studies/placement/README.md).
 """
 
 from bisect import bisect_left, insort
