@@ -222,13 +222,9 @@ def measure(size: Size) -> Mapping[str, Any]:
 
 @contextmanager
 def _sandbox() -> Iterator[Sandbox]:
-    """A sandbox whose daemon has the default settings, with two tenants."""
+    """A sandbox with two tenants."""
     sandbox = Sandbox.up(Path(mkdtemp(prefix="slicewise-rpcs-")), progress=print)
     try:
-        file = sandbox.layout.settings_file
-        file.write_text(re.sub(r"(?m)^sync_interval_s.*\n", "", file.read_text()))
-        sandbox.stop("daemon")
-        sandbox.restore(print)
         for tenant in (TENANT, OTHER_TENANT):
             quota = ("slicewise", "tenant-quota", "set", tenant, "--nominal", str(REPLICAS))
             sandbox.run("root", (*quota, "--overcommit"))

@@ -240,7 +240,7 @@ def _settings(place: Path, shown: Site) -> Settings:
     (place / "slurm.conf").write_text(slurm_conf, encoding="utf-8")
     (place / "gres.conf").write_text(gres_conf, encoding="utf-8")
     known = load_settings(_ETC)
-    changes = {"slurm_conf": place / "slurm.conf", "gres_conf": place / "gres.conf"}
+    changes = {"slurm_conf": place / "slurm.conf"}
     return known.model_copy(
         update={
             "cluster": known.cluster.model_copy(update={"name": CLUSTER}),

@@ -44,7 +44,6 @@ from cluster.language.units import Millislices, slices_words
 from cluster.language.vendors import accelerator
 from cluster.settings.engines import EngineSettings
 from cluster.settings.gateway import GatewaySettings
-from cluster.settings.history import HistorySettings
 from cluster.settings.lending import LendingSettings
 from cluster.settings.log import LogSettings
 from cluster.settings.repartition import RepartitionSettings
@@ -182,18 +181,6 @@ class DaemonSettings(_Section):
     slurm_user: str = Field("slurm", description="SlurmUser, as whom the daemon runs.")
     launcher_user: str = Field(
         "slicewise", description="The one unprivileged user that may set desired slots."
-    )
-    sync_interval_s: float = Field(
-        1.0, gt=0, le=15, description="How often it looks at Slurm while something moves."
-    )
-    rest_interval_s: float = Field(
-        5.0, gt=0, le=15, description="How often it looks at Slurm while nothing moves."
-    )
-    requests_per_min: int = Field(
-        1200,
-        ge=60,
-        description="Questions to slurmctld per minute at most; looks come later where it would be "
-        "more. Changes do not wait.",
     )
     mode: Literal["observe", "advise", "enforce"] = Field(
         "observe",
@@ -367,12 +354,6 @@ class PrioritySettings(_Section):
     wait_full_h: float = Field(
         24.0, gt=0, description="Hours of waiting after which no newer job is ahead of a job."
     )
-    quantum: int = Field(
-        100, ge=1, description="Changes of site_factor below this are not written to Slurm."
-    )
-    updates_per_s: float = Field(
-        20.0, gt=0, le=1000, description="Most changes of priorities per second in Slurm."
-    )
     high_class_for: tuple[str, ...] = Field(
         (), description="Tenants whose jobs may say class=high."
     )
@@ -403,11 +384,8 @@ def _once(names: object) -> object:
 
 
 class LauncherSettings(_Section):
-    """[launcher]: how often it looks, what it keeps; docs/explanation/launcher.md."""
+    """[launcher]: whether it has a partner, what it keeps; docs/explanation/launcher.md."""
 
-    interval_s: float = Field(
-        0.25, gt=0, le=1, description="Seconds between turns while nothing happens."
-    )
     pair: bool = Field(
         False, description="A launcher runs on each of two hosts; only the one that leads acts."
     )
@@ -502,9 +480,6 @@ class WebSettings(_Section):
         None, description="PEM file with the page's certificate and those above it."
     )
     key: Path | None = Field(None, description="PEM file with its private key.")
-    session_h: float = Field(
-        12.0, gt=0, le=168, description="Hours after which a user must log in again."
-    )
     proxies: tuple[Network, ...] = Field(
         (), description="Addresses or networks of reverse proxies before the page."
     )
@@ -584,7 +559,6 @@ class Settings(_Section):
     launcher: LauncherSettings = LauncherSettings()
     repartition: RepartitionSettings = RepartitionSettings()
     lending: LendingSettings = LendingSettings()
-    history: HistorySettings = HistorySettings()
     doctor: DoctorSettings = DoctorSettings()
     web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()

@@ -27,11 +27,3 @@ class LendingSettings(BaseModel):
         description="Seconds for which a job or replica on borrowed quota is left alone after "
         "its start.",
     )
-    turn_s: int = Field(
-        1800,
-        ge=60,
-        le=86_400,
-        description="Seconds of waiting for borrowed quota after which a job gets a turn: the "
-        "first such job comes before all others, for as many seconds; its tenant's share is kept "
-        "until it starts.",
-    )

@@ -1,8 +1,13 @@
 """[repartition] of slicewise.toml: whether GPUs are repartitioned, and how Slurm learns of it."""
 
+import os
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
+
+DEVICES_VARIABLE = "SLICEWISE_DEVICES"
+"""Set by the sandbox, whose nodes share one /dev: where each node's device files are, with %n in
+place of the node's name."""
 
 
 class RepartitionSettings(BaseModel):
@@ -14,22 +19,12 @@ class RepartitionSettings(BaseModel):
     nodes_at_once: int = Field(
         1, ge=1, le=64, description="Maximum number of nodes whose GPUs one plan changes."
     )
-    horizon_s: int = Field(
-        3600, ge=60, description="Seconds for which a demand forecast is trusted."
-    )
-    repartition_s: int = Field(
-        60,
-        ge=1,
-        description="Assumed seconds of a repartition, until some have been measured.",
-    )
     move_s: int = Field(
         900, ge=1, description="Maximum seconds to wait for jobs and replicas to leave a GPU."
     )
     slurm_conf: Path = Field(
-        Path("/etc/slurm/slurm.conf"), description="This cluster's; includes are not followed."
-    )
-    gres_conf: Path = Field(
-        Path("/etc/slurm/gres.conf"), description="This cluster's; includes are not followed."
+        Path("/etc/slurm/slurm.conf"),
+        description="This cluster's, with gres.conf beside it; includes are not followed.",
     )
     restart_slurmctld: tuple[str, ...] = Field(
         ("systemctl", "restart", "slurmctld"),
@@ -46,10 +41,13 @@ class RepartitionSettings(BaseModel):
         description="Put before commands that read or cut a node's GPUs: a job without GPUs may "
         "not open them where Slurm constrains devices.",
     )
-    device_directory: str = Field(
-        "/dev", description="Directory of the nodes' device files; %n is the node's name."
-    )
 
-    def devices_of(self, node: str) -> str:
+    @property
+    def gres_conf(self) -> Path:
+        """Path of gres.conf: Slurm reads it beside slurm.conf."""
+        return self.slurm_conf.with_name("gres.conf")
+
+    @staticmethod
+    def devices_of(node: str) -> str:
         """The directory of this node's device files."""
-        return self.device_directory.replace("%n", node)
+        return os.environ.get(DEVICES_VARIABLE, "/dev").replace("%n", node)

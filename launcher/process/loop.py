@@ -48,6 +48,9 @@ from launcher.turn.slots import loss_text
 from launcher.turn.state import State, with_saved
 from launcher.turn.suspects import suspect_nodes, suspects_text
 
+INTERVAL_S = 0.25
+"""Seconds between turns while nothing happens: a request for a service without replicas is met
+within it. A turn that takes longer is followed by a pause as long."""
 BUSY_S = 0.15
 """Seconds until the next turn while requests wait or something has just been changed."""
 LONGEST_S = 1.0
@@ -185,7 +188,7 @@ class Launcher:
         Raises SlicewiseError (SW-SETTINGS).
         """
         with self._metrics.served(settings.metrics):
-            await self.run(settings.interval_s, ended)
+            await self.run(INTERVAL_S, ended)
 
     async def run(self, interval_s: float, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set; a failed look changes nothing and is tried again."""

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.language.errors import SlicewiseError
+from cluster.settings.file import CONFIG_VARIABLE
+from cluster.settings.repartition import DEVICES_VARIABLE
 from sandbox.host import process, state
 from sandbox.host.inventory import ACCOUNTS, NODES
 from sandbox.host.layout import DAEMON_ROLE, Layout
@@ -64,7 +66,8 @@ class Host:
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
             "SLURM_CONF": str(layout.slurm_conf),
-            "SLICEWISE_CONFIG": str(layout.settings_file),
+            CONFIG_VARIABLE: str(layout.settings_file),
+            DEVICES_VARIABLE: f"{layout.devices}/%n",
             **self._database(role),
             **wrapper_environment(layout),
             **self._account(role),

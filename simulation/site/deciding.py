@@ -20,6 +20,7 @@ from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.admission.decayed_use import Holding, recorded
+from slurm_plugin.admission.priority_changes import UPDATES_PER_S
 from slurm_plugin.admission.qos_switch import TreeMoves, moves, tree_moves
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
@@ -69,7 +70,7 @@ class SlicewiseOnModel:
             formula=formula_of(settings.priority),
             costs=settings.costs,
             half_life_s=settings.priority.half_life_s,
-            updates_per_s=settings.priority.updates_per_s,
+            updates_per_s=UPDATES_PER_S,
             counts_past=settings.lending.past_use,
         )
         held = (one.holding for one in earlier if one.partition in self._partitions)

@@ -12,7 +12,7 @@ class Looks:
 
     Attributes:
         moving_s, rest_s: seconds between two looks while something was heard of lately, and
-            otherwise (``[daemon] sync_interval_s`` and ``rest_interval_s``).
+            otherwise.
         looked_s: the last look that showed anything new, in Unix seconds.
         heard_s: when a job was submitted last.
     """

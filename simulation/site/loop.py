@@ -43,6 +43,7 @@ from simulation.slurm_model.records import NODE_FAIL
 from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.quota.demand import is_waiting
+from slurm_plugin.services.pace import PACE
 
 Progress = Callable[[float], None]
 """Is told which share of the simulated time has passed, 0 to 1."""
@@ -430,8 +431,7 @@ def _going_on(jobs: Sequence[JobView]) -> Sequence[JobView]:
 def _paces(plan: SitePlan) -> tuple[float, float]:
     if not isinstance(plan, SlicewisePlan):
         return inf, inf
-    daemon = plan.settings.daemon
-    return daemon.sync_interval_s, daemon.rest_interval_s
+    return PACE.moving_s, PACE.rest_s
 
 
 def _round_s(plan: SitePlan) -> float:

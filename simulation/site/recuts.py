@@ -27,6 +27,7 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import is_own
 from slurm_plugin.mig.demand import (
     MOVE_S,
+    REPARTITION_S,
     in_use,
     move_s,
     owed_tasks,
@@ -37,7 +38,7 @@ from slurm_plugin.mig.demand import (
 from slurm_plugin.mig.due import MOST_IN_A_RUN, STARTS_S, cuts_due
 from slurm_plugin.mig.gpu_state import NodeLook, Past, holder_name
 from slurm_plugin.mig.guaranteed_shapes import needs
-from slurm_plugin.mig.planner import RepartitionTerms
+from slurm_plugin.mig.planner import HORIZON_S, RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, inputs
 from slurm_plugin.mig.steps import PlannedRepartition, RepartitionStep
 from slurm_plugin.quota.demand import (
@@ -182,7 +183,7 @@ class SiteRecuts:
             in_the_way = self._in_the_way(planned)
             if not in_the_way:
                 work.left_s = now_s
-                work.cut_until_s = now_s + self._settings.repartition.repartition_s
+                work.cut_until_s = now_s + REPARTITION_S
                 return True
             if now_s >= work.began_s + self._settings.repartition.move_s:
                 self._end(work, is_done=False)
@@ -266,7 +267,7 @@ class SiteRecuts:
         What is expected beside that is no more than what there is.
         """
         kinds = self._instance_types
-        since_s = self._model.now_s - self._settings.repartition.horizon_s
+        since_s = self._model.now_s - HORIZON_S
         return any(ended_s > since_s for ended_s in self._ended_s.values()) or any(
             (waits_for_others(job) or (is_own(job.qos) and waits_for_quota(job)))
             and any(kind in kinds for kind in job.gpus)
@@ -275,8 +276,8 @@ class SiteRecuts:
 
     def _plan(self) -> tuple[PlannedRepartition, ...]:
         """The repartitions that the product would make now."""
-        seen, of = self._observed(), self._settings.repartition
-        terms = RepartitionTerms(of.repartition_s, of.horizon_s, of.nodes_at_once)
+        seen, nodes_at_once = self._observed(), self._settings.repartition.nodes_at_once
+        terms = RepartitionTerms(REPARTITION_S, HORIZON_S, nodes_at_once)
         return cuts_due(inputs(seen, self._types, terms)).now
 
     def _observed(self) -> SiteObservation:
@@ -287,7 +288,6 @@ class SiteRecuts:
             self._runs.popleft()
         runs = (*self._runs, *_running(jobs))
         room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
-        horizon_s = settings.repartition.horizon_s
         there = holdings(jobs, self._partitions, settings.costs, settings.models)
         owed = owed_tasks(policy, there)
         return SiteObservation(
@@ -299,7 +299,7 @@ class SiteRecuts:
                     jobs, self._partitions, room, settings.costs, now_s, owed=owed
                 )
             ),
-            in_use=in_use(runs, now_s - horizon_s, now_s),
+            in_use=in_use(runs, now_s - HORIZON_S, now_s),
             needed=needs(
                 policy, jobs, runs, self._partitions, costs=settings.costs, models=settings.models
             ),

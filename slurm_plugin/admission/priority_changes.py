@@ -10,6 +10,9 @@ from slurm_plugin.common.costs import job_cost
 
 _PENDING = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
+UPDATES_PER_S = 20.0
+"""Changes of priorities a second in Slurm, on average: slurmctld holds its job lock for each."""
+
 
 @dataclass(frozen=True)
 class Ranked:

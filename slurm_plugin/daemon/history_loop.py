@@ -12,7 +12,7 @@ from cluster.language.errors import OutsideError
 from cluster.settings.file import Settings
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.overview_facts import facts_now
-from slurm_plugin.common.history import MINUTE_S, TEN_S, HistorySample
+from slurm_plugin.common.history import KEPT_S, MINUTE_S, TEN_S, HistorySample
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.overview.samples import history_sample
 from slurm_plugin.state.controller import ClusterState
@@ -85,7 +85,7 @@ class HistoryLoop:
         history = self._ledger.history
         history.sum_up(now_s)
         for _ in range(_STATEMENTS):
-            if history.forget(now_s, self._settings.history.kept_s, _AT_ONCE):
+            if history.forget(now_s, KEPT_S, _AT_ONCE):
                 break
         if time.monotonic() >= self._names_due_s:
             history.forget_names()

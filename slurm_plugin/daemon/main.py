@@ -40,6 +40,7 @@ from slurm_plugin.daemon.observations import ObservationLoop
 from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
 from slurm_plugin.daemon.retention import RetentionLoop
 from slurm_plugin.ledger.store import Ledger
+from slurm_plugin.services.pace import PACE, Pace
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.pacing import Pacing
 
@@ -48,7 +49,9 @@ _KEYS_S = 2.0
 daemon knows the keys that it took itself immediately."""
 
 
-async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
+async def serve(
+    settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog, pace: Pace = PACE
+) -> None:
     """Run until SIGTERM or SIGINT. All state that must last is in Slurm and PostgreSQL.
 
     ``unread`` counts the values that ``slurm`` can't read.
@@ -58,7 +61,7 @@ async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: Unread
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        work = asyncio.create_task(_Daemon(settings, slurm, ledger, unread).run())
+        work = asyncio.create_task(_Daemon(settings, slurm, ledger, unread, pace).run())
         stop = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,8 +80,11 @@ async def serve(settings: Settings, slurm: Slurm, ledger: Ledger, unread: Unread
 class _Daemon:
     """The daemon's parts, connected to each other."""
 
-    def __init__(self, settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog) -> None:
+    def __init__(
+        self, settings: Settings, slurm: Slurm, ledger: Ledger, unread: UnreadLog, pace: Pace
+    ) -> None:
         own = settings.daemon
+        self._every_s = pace.moving_s
         self._own = own
         self._host = socket.gethostname()
         self._who = roles(own, settings.web)
@@ -92,7 +98,7 @@ class _Daemon:
             on_decided=self._decided,
             log=settings.log,
         )
-        self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader)
+        self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader, pace)
         kept_days = settings.ledger.journal_days
         self._observations = ObservationLoop(ledger, kept_days)
         self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
@@ -135,7 +141,7 @@ class _Daemon:
         hold.
         """
         own_directory(self._own.admission_socket.parent, 0o700)
-        interval_s = self._own.sync_interval_s
+        interval_s = self._every_s
         with self._metrics.served(self._own.metrics):
             await until_done("start_ledger", self._deciding.charging.start, interval_s)
             await until_done("start_orders", self._orders.start, interval_s)
@@ -150,10 +156,8 @@ class _Daemon:
                     self._begin(loops)
 
     def _begin(self, loops: asyncio.TaskGroup) -> None:
-        interval_s = self._own.sync_interval_s
-
         def repeat(
-            name: str, turn: Step, every_s: float = interval_s, pacing: Pacing | None = None
+            name: str, turn: Step, every_s: float = self._every_s, pacing: Pacing | None = None
         ) -> None:
             self._metrics.begins(name)
             loops.create_task(self._turns.repeat(name, turn, every_s, pacing))

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, target_of
 from slurm_plugin.admission.decayed_use import averages, shares
-from slurm_plugin.admission.priority_changes import PriorityInput, Ranked, changes, ranked
+from slurm_plugin.admission.priority_changes import (
+    UPDATES_PER_S,
+    PriorityInput,
+    Ranked,
+    changes,
+    ranked,
+)
 from slurm_plugin.common.log import report
 from slurm_plugin.daemon.recent_use import TenantUse
 from slurm_plugin.state.controller import ClusterState
@@ -106,8 +112,7 @@ class PriorityLoop:
 
     def _allowed(self) -> int:
         """Number of changes that the rate allows now; after a pause not many more than usual."""
-        rate, now_s = self._settings.updates_per_s, self._cluster_state.looked_monotonic_s
+        now_s = self._cluster_state.looked_monotonic_s
         passed_s, self._looked_s = max(0.0, now_s - self._looked_s), now_s
-        most = max(1.0, rate * SAVED_S)
-        self._allowance = min(most, self._allowance + rate * passed_s)
+        self._allowance = min(UPDATES_PER_S * SAVED_S, self._allowance + UPDATES_PER_S * passed_s)
         return int(self._allowance)

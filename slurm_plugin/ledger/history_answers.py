@@ -15,7 +15,7 @@ from cluster.rpc.history_messages import (
     HistoryUnit,
 )
 from cluster.settings.file import Settings
-from slurm_plugin.common.history import history_steps
+from slurm_plugin.common.history import KEPT_S, history_steps
 from slurm_plugin.ledger_tables.history_tables import (
     MAX,
     SAMPLES,
@@ -69,8 +69,7 @@ def history_answer(
             f"Nothing was recorded of a service {request.about!r}.",
             "A service is recorded some seconds after it was applied.",
         )
-    kept_s = settings.history.kept_s
-    steps = history_steps(request.since_s, request.until_s, now_s, kept_s, MOST_POINTS)
+    steps = history_steps(request.since_s, request.until_s, now_s, KEPT_S, MOST_POINTS)
     rows = ledger.history.rows(tenant, service, steps)
 
     def figures(name: str) -> tuple[float | None, ...]:

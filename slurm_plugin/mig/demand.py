@@ -32,6 +32,8 @@ from slurm_plugin.slurm_config.gres import ProfileKind
 _PARTS = (RepartitionStep.CUT, RepartitionStep.TELL, RepartitionStep.VERIFY, RepartitionStep.RESUME)
 """Steps during which drained instances are not available."""
 _NEWEST, _ENOUGH = 20, 3
+REPARTITION_S = 60
+"""Seconds that a repartition is assumed to take until some were measured."""
 MOVE_S = 60
 """Seconds that a move is assumed to take until some were measured."""
 

@@ -51,6 +51,10 @@ _PLACE = attrgetter("placement.profile", "placement.start", "placement.size")
 _ROUNDS = 3
 """Most rounds of exchanges; the second seldom finds anything."""
 
+HORIZON_S = 3600
+"""Seconds for which a demand forecast is trusted: many times what a repartition takes, so that it
+can pay, and no longer than demand of the last hour says anything of."""
+
 
 @dataclass(frozen=True)
 class RepartitionTerms:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
+from slurm_plugin.quota_cycle.whole_jobs import TURN_S
 
 
 def inputs_of(ledger_view: LedgerView, settings: Settings, seen: SlurmView) -> QuotaInputs:
@@ -22,5 +23,5 @@ def rules_of(settings: Settings) -> QuotaRules:
         models=settings.models,
         grace_s=settings.lending.grace_s,
         term_s=settings.lending.term_s,
-        turn_s=settings.lending.turn_s,
+        turn_s=TURN_S,
     )

@@ -57,6 +57,11 @@ from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, may_give
 _LATEST_S = 1 << 62
 """Stands for the start of the wait where Slurm does not report one; later than any other."""
 
+TURN_S = 1800
+"""Seconds of waiting for borrowed quota after which a job gets a turn, and for which it then comes
+before all others. Jobs that start soon anyway need none; longer than that nobody should have to
+wait for a start that smaller jobs take away again and again."""
+
 _NOTHING: Mapping[str, int] = {}
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from cluster.slurm.interface import JobChange, target_of
 from slurm_plugin.admission.decayed_use import shares
-from slurm_plugin.admission.priority_changes import PriorityInput, changes, ranked
+from slurm_plugin.admission.priority_changes import UPDATES_PER_S, PriorityInput, changes, ranked
 from slurm_plugin.daemon.priority_loop import SAVED_S
 from slurm_plugin.ledger.summaries import recent_use
 from slurm_plugin.quota.tenants import guaranteed_quota
@@ -18,7 +18,7 @@ async def prioritise(site: RunContext, look: RebalanceLook, *, apply: bool) -> R
     waiting = ranked(look.jobs, look.at_s, standing)
     rows = await site.slurm.priorities({one.job.job_id for one in waiting}) if waiting else ()
     known = {row.job_id: row.site for row in rows}
-    most = int(site.settings.priority.updates_per_s * SAVED_S)
+    most = int(UPDATES_PER_S * SAVED_S)
     due = changes(waiting, known, standing.formula, most)
     count = len(due)
     if apply and due:

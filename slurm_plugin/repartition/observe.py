@@ -13,6 +13,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.mig.demand import (
     MOVE_S,
+    REPARTITION_S,
     in_use,
     move_s,
     owed_tasks,
@@ -23,7 +24,7 @@ from slurm_plugin.mig.demand import (
 )
 from slurm_plugin.mig.gpu_state import Past, past
 from slurm_plugin.mig.guaranteed_shapes import needs
-from slurm_plugin.mig.planner import RepartitionTerms
+from slurm_plugin.mig.planner import HORIZON_S, RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, SitePlanInput, inputs
 from slurm_plugin.mig.steps import RepartitionStep
 from slurm_plugin.quota.demand import holdings
@@ -55,9 +56,9 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
     InvalidInputError (SW-REPARTITION-CONF) if slurm.conf or gres.conf can't be read.
     """
-    now_s, horizon_s = time.time(), settings.repartition.horizon_s
+    now_s = time.time()
     partitions = frozenset(settings.cluster.partitions)
-    since_s = int(now_s - horizon_s)
+    since_s = int(now_s - HORIZON_S)
     on_disk, jobs, runs = await asyncio.gather(
         asyncio.to_thread(_on_disk, settings, ledger, now_s),
         slurm.jobs(),
@@ -97,8 +98,8 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
         preempting=preempting(on_disk.policy, there) if owed else {},
         at_s=now_s,
     )
-    took_s = repartition_s(on_disk.step_seconds, settings.repartition.repartition_s)
-    terms = RepartitionTerms(took_s, horizon_s, settings.repartition.nodes_at_once)
+    took_s = repartition_s(on_disk.step_seconds, REPARTITION_S)
+    terms = RepartitionTerms(took_s, HORIZON_S, settings.repartition.nodes_at_once)
     return inputs(seen, types_of(settings), terms)
 
 

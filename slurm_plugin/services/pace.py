@@ -33,7 +33,7 @@ _UNDER_WAY = frozenset({"released", "starting", "ending"})
 
 @dataclass(frozen=True)
 class Pace:
-    """How often Slurm may be looked at, as the settings say.
+    """How often Slurm may be looked at.
 
     Attributes:
         moving_s: seconds between looks while something moves.
@@ -44,6 +44,11 @@ class Pace:
     moving_s: float
     rest_s: float
     requests_per_min: float
+
+
+PACE = Pace(moving_s=1.0, rest_s=5.0, requests_per_min=1200)
+"""The daemon's pace. It is no setting: a slow slurmctld gets fewer looks by what a look takes, and
+some 50 questions a minute are made at rest, so that the bound is far from what a site needs."""
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,7 @@ def settings_text(answers: Answers, slurms: SlurmsOwn) -> str:
     if slurms.priority_max is not None:
         lines += ["", "[priority]", f"max = {slurms.priority_max}    # beside Slurm's own factors"]
     if slurms.is_elsewhere:
-        gres_conf = str(PurePath(slurms.slurm_conf).with_name("gres.conf"))
         lines += ["", "[repartition]", f"slurm_conf = {_toml(slurms.slurm_conf)}"]
-        lines += [f"gres_conf = {_toml(gres_conf)}"]
     return "\n".join((*lines, ""))
 
 

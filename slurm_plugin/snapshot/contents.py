@@ -45,8 +45,8 @@ _SETTINGS: Mapping[str, Any] = {
     "priority": True,
     "lending": True,
     "ledger": {"node_failure", "by_hand", "time_zone"},
-    "daemon": {"sync_interval_s", "rest_interval_s", "mode", "extend_leases"},
-    "repartition": {"allowed", "nodes_at_once", "horizon_s", "repartition_s", "move_s"},
+    "daemon": {"mode", "extend_leases"},
+    "repartition": {"allowed", "nodes_at_once", "move_s"},
 }
 """Of slicewise.toml, what decides; none has a path, an address or a secret."""
 

@@ -24,7 +24,7 @@ from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.avoidance import Release, waits_too_long
 from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
-from slurm_plugin.services.pace import Pace, is_moving
+from slurm_plugin.services.pace import PACE, Pace, is_moving
 from slurm_plugin.services.slot_actions import (
     SlotActions,
     TenantCapacity,
@@ -95,7 +95,12 @@ class ClusterState:
     """
 
     def __init__(
-        self, settings: Settings, slurm: Slurm, admission: Publishes, leader: Leader = ALONE
+        self,
+        settings: Settings,
+        slurm: Slurm,
+        admission: Publishes,
+        leader: Leader = ALONE,
+        pace: Pace = PACE,
     ) -> None:
         self._settings = settings
         self._admission = admission
@@ -123,8 +128,7 @@ class ClusterState:
         # By array: the number of the last request for its slots that was taken, shown to the
         # launcher as ``desired_slots_versions``; one that no request had if none was taken yet.
         self.desired_slots_versions: Mapping[int, int] = {}
-        own = settings.daemon
-        pace = Pace(own.sync_interval_s, own.rest_interval_s, own.requests_per_min)
+        self._pace = pace
         self.pacing = Pacing(pace, lambda: ASKED.total)
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.evictions = Evictions(leader)
@@ -322,7 +326,7 @@ class ClusterState:
     def _may_be_outdated(self) -> bool:
         """Whether quota that is used up may have become free since the last look."""
         age_s = time.monotonic() - self.looked_monotonic_s
-        return age_s > self._settings.daemon.sync_interval_s and self.pacing.may_look_now
+        return age_s > self._pace.moving_s and self.pacing.may_look_now
 
     def _watch_starts(self, found: tuple[ServiceView, ...]) -> None:
         """Make the next look due as soon as a start is nearly complete or has failed."""

@@ -4,6 +4,9 @@ from cluster.settings.file import PrioritySettings
 from slurm_plugin.admission.priority import Formula
 
 _HOUR_S = 3600
+_QUANTA = 100
+"""Changes below this part of the highest site_factor are not written to Slurm: while a job waits,
+each of them would cost slurmctld its job lock, and change no order that anybody sees."""
 
 
 def formula_of(settings: PrioritySettings) -> Formula:
@@ -15,5 +18,5 @@ def formula_of(settings: PrioritySettings) -> Formula:
         smallness_weight=settings.smallness_weight,
         max=settings.max,
         wait_full_s=settings.wait_full_h * _HOUR_S,
-        quantum=settings.quantum,
+        quantum=max(1, settings.max // _QUANTA),
     )

@@ -50,7 +50,7 @@ def _text(path: Path) -> str:
         raise InvalidInputError(
             "SW-REPARTITION-CONF",
             f"{path} can't be read: {error}.",
-            "Set slurm_conf and gres_conf of [repartition] in slicewise.toml to where they are.",
+            "Set slurm_conf of [repartition] in slicewise.toml: gres.conf is beside it.",
         ) from None
 
 

@@ -39,7 +39,7 @@ from slurm_plugin.web.oidc import CALLBACK, OidcLogins
 from slurm_plugin.web.pages import PAGES, Page, PagePlace
 from slurm_plugin.web.proxy import Proxy
 from slurm_plugin.web.render import TimeWords, environment
-from slurm_plugin.web.sessions import Session, Sessions
+from slurm_plugin.web.sessions import LASTS_S, Session, Sessions
 from slurm_plugin.web.site_users import SiteUsers
 from slurm_plugin.web_views.statement import Month, month_of, month_rows
 
@@ -134,7 +134,7 @@ class WebServer:
             ("GET", "/login/oidc"): self._to_provider,
             ("GET", CALLBACK): self._from_provider,
         }
-        self._sessions = Sessions(own.session_h * 3600)
+        self._sessions = Sessions(LASTS_S)
         self._feeds = Feeds()
         assets = load_assets()
         self._assets: Mapping[str, Asset] = {one.path: one for one in assets.values()}

@@ -9,6 +9,9 @@ from slurm_plugin.common.bounded_tokens import BoundedTokens, token_key
 
 _PER_USER, _MOST = 16, 8192
 """Sessions at a time; those begun first end first."""
+LASTS_S = 12 * 3600.0
+"""Seconds after which a user must log in again: a working day. An OpenID provider or a proxy whose
+sessions end sooner is asked again by its own rules."""
 _VOUCHED_S = 3600.0
 """Seconds from the last request for which a proxy's word holds: a live page then asks it again."""
 

@@ -18,6 +18,7 @@ from simulation.site.records import ReplayedRun, SiteRecord, replayed
 from simulation.site.requests import Replay, Replayable, replays
 from simulation.slurm_model.model import SlurmModel
 from slurm_plugin.admission.decayed_use import DecayedUse, Holding
+from slurm_plugin.admission.priority_changes import UPDATES_PER_S
 from slurm_plugin.state.formula import formula_of
 from studies.headline.loads import Load
 from studies.headline.systems import (
@@ -73,7 +74,7 @@ class PolicySite:
         self._quotas = tenants(load.gpus)
         settings = SETTINGS.priority
         rules = PriorityRules(
-            *(formula_of(settings), COSTS, settings.half_life_s, settings.updates_per_s),
+            *(formula_of(settings), COSTS, settings.half_life_s, UPDATES_PER_S),
             counts_past=False,
         )
         self._use = SitePriorities(rules, DecayedUse(load.begin_s))

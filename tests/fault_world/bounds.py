@@ -170,7 +170,7 @@ def _late(world: "World") -> Iterator[Late]:
 
 
 def _turns_s(world: "World", count: int) -> float:
-    return BACKOFF_S + _SOON_S + count * world.plan.sync_interval_s
+    return BACKOFF_S + _SOON_S + count * world.plan.moving_s
 
 
 def _undecided(world: "World") -> Iterator[Late]:
@@ -236,7 +236,7 @@ def _leases(world: "World") -> Iterator[Late]:
                 continue
             if run.start_s + run.limit_s - now_s < spec.lease_s / 2:
                 where = f"{one.array}_{slot.index}"
-                within_s = 2 * (_LOOKS_S + world.plan.sync_interval_s)
+                within_s = 2 * (_LOOKS_S + world.plan.moving_s)
                 yield f"the lease of slot {where} is more than half over", within_s
 
 

@@ -15,6 +15,7 @@ from fault_world.slurm import SlurmLine
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.daemon.deciding_loops import DecidingLoops
 from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
+from slurm_plugin.services.pace import Pace
 from slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
@@ -45,15 +46,20 @@ class WorldDaemon:
     """
 
     def __init__(
-        self, settings: Settings, slurm: SlurmLine, ledger: LedgerConnection, link: Link
+        self,
+        settings: Settings,
+        slurm: SlurmLine,
+        ledger: LedgerConnection,
+        link: Link,
+        pace: Pace,
     ) -> None:
         self.link = link
         self._ledger = ledger
-        self._interval_s = settings.daemon.sync_interval_s
+        self._interval_s = pace.moving_s
         self.is_ready = False
         self._context: Context | None = None
         self.admission = Admission(settings.daemon.mode)
-        self.state = _State(settings, slurm, self.admission, ALONE)
+        self.state = _State(settings, slurm, self.admission, ALONE, pace)
         self._loops = DecidingLoops(settings, slurm, ledger, self.state, ALONE)
         self._turns = PeriodicLoops(lambda *_: None)
 

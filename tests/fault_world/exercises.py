@@ -262,7 +262,7 @@ class Exercises:
         self._is_armed = False
         world, failed_s = self._world, self._world.clock.passed_s
         self.disturbed_s = failed_s
-        within_s = 2 * world.plan.sync_interval_s + _AGAIN_S
+        within_s = 2 * world.plan.moving_s + _AGAIN_S
         life = world.lives
 
         def look() -> None:

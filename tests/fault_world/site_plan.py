@@ -170,7 +170,7 @@ class SitePlan:
     ends_s: float
     restart_s: float
     lag_s: float
-    sync_interval_s: float
+    moving_s: float
     grace_s: int
     pause_s: float
 
@@ -219,7 +219,7 @@ def drawn(seed: int) -> SitePlan:
         ends_s=ends_s,
         restart_s=random.choice((2.0, 10.0, 40.0)),
         lag_s=random.choice((0.0, 5.0, 60.0)),
-        sync_interval_s=random.choice((1.0, 2.0, 5.0)),
+        moving_s=random.choice((1.0, 2.0, 5.0)),
         grace_s=random.choice((0, 10, 30)),
         pause_s=seeded("pause", seed).choice((0.0, 0.0, 0.01, 0.05)),
     )

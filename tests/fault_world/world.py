@@ -49,6 +49,7 @@ from simulation.slurm_model.requests import ModelRequest
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget, TenantUpdate
+from slurm_plugin.services.pace import PACE
 
 _LOOK_S = 5.0
 """Seconds between looks at what must always hold."""
@@ -74,9 +75,8 @@ class FoundFaultError(AssertionError):
 
 
 def _settings(plan: SitePlan) -> Settings:
-    daemon = _SETTINGS.daemon.model_copy(update={"sync_interval_s": plan.sync_interval_s})
     lending = _SETTINGS.lending.model_copy(update={"grace_s": plan.grace_s})
-    return _SETTINGS.model_copy(update={"daemon": daemon, "lending": lending})
+    return _SETTINGS.model_copy(update={"lending": lending})
 
 
 @dataclass
@@ -110,6 +110,7 @@ class World:
     def __init__(self, plan: SitePlan) -> None:
         self.plan = plan
         self.settings = _settings(plan)
+        self._pace = replace(PACE, moving_s=plan.moving_s)
         self.clock = WorldClock()
         self.trace = Trace(self.clock)
         pauses = seeded("pauses", plan.seed)
@@ -191,7 +192,9 @@ class World:
             who = f"daemon {self.lives}"
             link = Link(who, self.faults, self.clock, self.trace)
             ledger = LedgerConnection(self.ledger, link)
-            self.daemon = WorldDaemon(self.settings, SlurmLine(self.site, link), ledger, link)
+            self.daemon = WorldDaemon(
+                self.settings, SlurmLine(self.site, link), ledger, link, self._pace
+            )
             self.trace.note(who, "starts")
             with owning() as self._tasks:
                 life = asyncio.ensure_future(self.daemon.run())

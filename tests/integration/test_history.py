@@ -15,10 +15,10 @@ from waiting import until
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
-from cluster.settings.history import HistorySettings
 from sandbox.cluster import Sandbox
 from slurm_plugin.common.history import (
     HOUR_S,
+    KEPT_S,
     MINUTE_S,
     TEN_S,
     ClusterFigures,
@@ -33,7 +33,6 @@ from slurm_plugin.ledger.store import Ledger
 pytestmark = pytest.mark.integration
 
 T0_S = 1_790_000_000 // HOUR_S * HOUR_S
-KEPT_S = HistorySettings().kept_s
 
 
 def sample(

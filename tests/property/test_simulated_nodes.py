@@ -21,7 +21,7 @@ CUTTING = Settings.model_validate(
     {
         "cluster": {"name": "test", "partitions": ["gpu"]},
         "gpus": {"A100-80GB": {"types": list(TYPES)}},
-        "repartition": {"allowed": True, "repartition_s": 60, "horizon_s": 600},
+        "repartition": {"allowed": True},
     }
 )
 BOARDS = boards_of({"1g.10gb": 14}, CUTTING)

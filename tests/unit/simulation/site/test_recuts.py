@@ -29,7 +29,7 @@ CUTTING = Settings.model_validate(
     {
         "cluster": {"name": "test", "partitions": ["gpu"]},
         "gpus": {"A100-80GB": {"types": [SMALL, "2g.20gb", LARGE], "whole": ["a100"]}},
-        "repartition": {"allowed": True, "repartition_s": 60, "move_s": 120},
+        "repartition": {"allowed": True, "move_s": 120},
     }
 )
 KEEPING = CUTTING.model_copy(

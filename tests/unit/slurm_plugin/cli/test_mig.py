@@ -112,9 +112,10 @@ def test_gres_lays_pads_between_types_where_no_job_goes_without_a_type(
     )
 
 
-def test_gres_has_files_where_the_settings_say(node: EmulatedDriver, tmp_path: Path) -> None:
-    with (tmp_path / "slicewise.toml").open("a") as settings:
-        settings.write('[repartition]\ndevice_directory = "/fake/%n"\n')
+def test_gres_has_the_files_of_nodes_that_share_a_machine(
+    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLICEWISE_DEVICES", "/fake/%n")
     lines = answer(node_app, "gres", "--node", "gpu07")["gres.conf"]
     assert {line.rpartition("=")[2].split("/nvidia")[0] for line in lines} == {"/fake/gpu07"}
 

@@ -118,10 +118,7 @@ def test_a_slurm_conf_elsewhere_is_told_to_the_units(
     out = tmp_path / "out"
     assert (out / "environment").read_text() == "SLURM_CONF=/cluster/slurm/etc/slurm.conf\n"
     repartition = tomllib.loads((out / "slicewise.toml").read_text())["repartition"]
-    assert repartition == {
-        "slurm_conf": "/cluster/slurm/etc/slurm.conf",
-        "gres_conf": "/cluster/slurm/etc/gres.conf",
-    }
+    assert repartition == {"slurm_conf": "/cluster/slurm/etc/slurm.conf"}
     steps = (out / "STEPS.md").read_text()
     assert "`environment` into /etc/slicewise," in steps
     assert "`mv job_submit.lua /cluster/slurm/etc/job_submit.lua`" in steps

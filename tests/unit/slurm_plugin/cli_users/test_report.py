@@ -18,7 +18,7 @@ from cluster.rpc.history_messages import HistoryRequest
 from launcher.main import app
 from slurm_plugin.cli_common.month_facts import month_facts
 from slurm_plugin.cli_users import ledger, report
-from slurm_plugin.common.history import history_steps
+from slurm_plugin.common.history import KEPT_S, history_steps
 from slurm_plugin.web_views.month import (
     MonthFacts,
     in_use,
@@ -185,8 +185,7 @@ def test_an_hour_that_two_months_share_is_of_the_later_one(
         update={"ledger": SETTINGS.ledger.model_copy(update={"time_zone": zone})}
     )
     month_facts(source, settings, "vision", begin_s, NOW_S)
-    kept_s = settings.history.kept_s
-    found = history_steps(asked[0].since_s, asked[0].until_s, NOW_S, kept_s, 1000)
+    found = history_steps(asked[0].since_s, asked[0].until_s, NOW_S, KEPT_S, 1000)
     assert len(found.times_s) == 744
     assert found.times_s[0] == begin_s - 1800
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from cluster.settings.history import HistorySettings
-from slurm_plugin.common.history import history_steps
+from slurm_plugin.common.history import KEPT_S, history_steps
 
-KEPT_S = HistorySettings().kept_s
 HOUR_S, DAY_S = 3600, 86_400
 NOW_S = 1_793_487_600 + 7
 

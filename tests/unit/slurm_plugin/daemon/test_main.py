@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from cluster.slurm.interface import Association
 from cluster.slurm.unread import UnreadLog
 from slurm_plugin.daemon.main import serve
 from slurm_plugin.daemon.metrics import Metrics
+from slurm_plugin.services.pace import PACE
 from slurm_plugin.state.controller import ClusterState
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
@@ -61,18 +63,17 @@ async def serving(
     ledger: ScriptedLedger,
     *,
     pair: bool = False,
-    rest_interval_s: float = 0.02,
+    rest_s: float = 0.02,
 ) -> AsyncIterator[Path]:
     whole = settings()
-    own = {"run_dir": tmp_path, "sync_interval_s": 0.02, "pair": pair}
-    own |= {"rest_interval_s": rest_interval_s}
-    quick = whole.daemon.model_copy(update=own)
-    whole = whole.model_copy(update={"daemon": quick})
-    work = asyncio.create_task(serve(whole, slurm, ledger, UnreadLog()))  # type: ignore[arg-type]
-    await until(lambda: work.done() or quick.user_socket.exists())
+    own = whole.daemon.model_copy(update={"run_dir": tmp_path, "pair": pair})
+    whole = whole.model_copy(update={"daemon": own})
+    pace = replace(PACE, moving_s=0.02, rest_s=rest_s)
+    work = asyncio.create_task(serve(whole, slurm, ledger, UnreadLog(), pace))  # type: ignore[arg-type]
+    await until(lambda: work.done() or own.user_socket.exists())
     try:
         if not work.done():
-            yield quick.admission_socket
+            yield own.admission_socket
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         await asyncio.wait_for(work, 30)
@@ -265,7 +266,7 @@ async def test_at_rest_a_submission_makes_looks_due(
     slurm = Slurm()
     free = {"1g.10gb": 7}
     slurm.known_nodes = (NodeView("gpu01", "", frozenset({"IDLE"}), free, {}, frozenset({"gpu"})),)
-    async with serving(tmp_path, slurm, ScriptedLedger(), rest_interval_s=1e6) as path:
+    async with serving(tmp_path, slurm, ScriptedLedger(), rest_s=1e6) as path:
         await until(lambda: len(looks) >= 2)
         before = len(looks)
         assert (await ask(path))["action"] == "admit"

@@ -50,7 +50,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
         files[name].write_text(text)
         files[name].chmod(0o640)
     known = settings()
-    ours = known.model_copy(update={"repartition": known.repartition.model_copy(update=files)})
+    ours = known.model_copy(
+        update={
+            "repartition": known.repartition.model_copy(update={"slurm_conf": files["slurm_conf"]})
+        }
+    )
     return ClusterSite(ours, ScriptedSlurm(), DaemonClient(known.daemon))
 
 

@@ -125,7 +125,7 @@ class Site:
 
     @property
     def settings(self) -> Settings:
-        files = {"slurm_conf": self.slurm_conf, "gres_conf": self.gres_conf}
+        files = {"slurm_conf": self.slurm_conf}
         known = settings()
         parts = {
             "repartition": known.repartition.model_copy(update=files),
