@@ -95,7 +95,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # that measure seconds come last, alone.
 WORKERS ?= 4
 # Minutes by folder of tests/ that `make test` may take, of all workers together; more is shown in red.
-BUDGETS := integration=16 process=3 property=5 unit=5 lua=3
+BUDGETS := integration=16 process=3 property=5 unit=5 lua=3 model=1
 PYTEST = SLICEWISE_TEST_BUDGETS="$(BUDGETS)" $(IN_TREE) $(BIN)/python -m pytest -n $(WORKERS) --second-try
 
 # The Slurm that tests and benchmarks run on: one that `make slurm` built, by its version; a prefix, or
@@ -121,7 +121,7 @@ lint: $(TESTS_READY) ## ruff, mypy strict, import contracts
 	@$(BIN)/lint-imports
 
 unit: $(TESTS_READY) ## Only the tests that need no server (a minute and a half)
-	@$(PYTEST) -n 3 --dist worksteal tests/unit tests/property tests/lua
+	@$(PYTEST) -n 3 --dist worksteal tests/unit tests/property tests/model tests/lua
 
 integration: BUDGETS := integration=120
 integration: tests-setup ## All other tests on the sandbox cluster (40 minutes)

@@ -5,16 +5,14 @@ from collections.abc import Coroutine
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
+from model_daemon import ModelDaemon
+
 from cluster.rpc.messages import ServiceView
-from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from fault_world.faults import CrashError
 from fault_world.ledger import LedgerConnection
 from fault_world.link import Link
 from fault_world.slurm import SlurmLine
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.daemon.deciding_loops import DecidingLoops
-from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
 from slurm_plugin.services.pace import Pace
 from slurm_plugin.state.controller import ClusterState
 
@@ -38,12 +36,11 @@ class _State(ClusterState):
         self.has_looked = True
 
 
-class WorldDaemon:
-    """One life of the daemon, as ``slurm_plugin.daemon.main`` puts it together.
+class WorldDaemon(ModelDaemon):
+    """One life of the daemon, which ends where its link says so."""
 
-    Attributes:
-        is_ready: whether it has started.
-    """
+    state: _State
+    state_class = _State
 
     def __init__(
         self,
@@ -53,15 +50,10 @@ class WorldDaemon:
         link: Link,
         pace: Pace,
     ) -> None:
+        super().__init__(settings, slurm, ledger, pace)
         self.link = link
         self._ledger = ledger
-        self._interval_s = pace.moving_s
-        self.is_ready = False
         self._context: Context | None = None
-        self.admission = Admission(settings.daemon.mode)
-        self.state = _State(settings, slurm, self.admission, ALONE, pace)
-        self._loops = DecidingLoops(settings, slurm, ledger, self.state, ALONE)
-        self._turns = PeriodicLoops(lambda *_: None)
 
     @property
     def has_looked(self) -> bool:
@@ -81,7 +73,7 @@ class WorldDaemon:
         """Run until it dies: raises CrashError."""
         self._context = copy_context()
         try:
-            await self._run()
+            await super().run()
         except BaseExceptionGroup as group:
             if group.subgroup(CrashError) is None:
                 raise
@@ -89,19 +81,3 @@ class WorldDaemon:
         finally:
             self.link.is_alive = self.is_ready = False
             self._ledger.leave()
-
-    async def _run(self) -> None:
-        each_s = self._interval_s
-        await until_done("start_ledger", self._loops.charging.start, each_s)
-        await self._loops.start(each_s)
-        self.is_ready = True
-        async with asyncio.TaskGroup() as loops:
-
-            def repeat(name: str, turn: Step) -> None:
-                pacing = self.state.pacing if name == "sync" else None
-                loops.create_task(self._turns.repeat(name, turn, each_s, pacing))
-
-            repeat("sync", self.state.turn)
-            repeat("limits", self._loops.limits.turn)
-            for name, turn in self._loops.led_turns.items():
-                repeat(name, turn)

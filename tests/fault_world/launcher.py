@@ -138,9 +138,9 @@ class WorldLauncher:
         if daemon is None or not daemon.answers or not daemon.state.view.complete:
             raise down("daemon")
         daemon.state.hear()
-        asked = daemon.state.asked
+        versions = daemon.state.desired_slots_versions
         return {
-            view.array_job_id: (view, asked[view.array_job_id])
+            view.array_job_id: (view, versions[view.array_job_id])
             for view in daemon.state.view.services
         }
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from model_daemon import SETTINGS, as_answered, submission
 from model_slurm import PARTITION
 from slurm_database import Row
 
 from cluster.language.jobs import JobTag
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.messages import VERSION, SubmitRequest
 from cluster.settings.file import Settings
 from fault_world import rules
 from fault_world.bounds import Bounds
@@ -26,7 +26,6 @@ from fault_world.ledger import LedgerConnection, SiteLedger
 from fault_world.link import Link
 from fault_world.site_plan import (
     BEGINS_S,
-    CLUSTER,
     Applied,
     BudgetIsSet,
     ClockIsSet,
@@ -60,14 +59,6 @@ _FILLING_S = 60.0
 _ROUNDS_S = 150.0
 """Seconds that rounds, their limits and Slurm's next runs may take beside the grace."""
 _SCRIPT = "#!/bin/bash\nsrun true\n"
-_SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": CLUSTER, "partitions": [PARTITION]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
-        "daemon": {"mode": "enforce"},
-        "ledger": {"time_zone": "UTC"},
-    }
-)
 
 
 class FoundFaultError(AssertionError):
@@ -75,8 +66,8 @@ class FoundFaultError(AssertionError):
 
 
 def _settings(plan: SitePlan) -> Settings:
-    lending = _SETTINGS.lending.model_copy(update={"grace_s": plan.grace_s})
-    return _SETTINGS.model_copy(update={"lending": lending})
+    lending = SETTINGS.lending.model_copy(update={"grace_s": plan.grace_s})
+    return SETTINGS.model_copy(update={"lending": lending})
 
 
 @dataclass
@@ -342,7 +333,6 @@ class World:
         """As slicewise.lua does: ask the daemon, or, ``unanswered``, have it decided later."""
         self._token += 1
         token = f"{self._token:016x}"
-        ((kind, count),) = job.gpus.items()
         request = ModelRequest(
             user=f"user_{job.account}",
             uid=1000,
@@ -357,23 +347,11 @@ class World:
         )
         daemon = self.daemon
         if daemon is not None and daemon.answers and not unanswered:
-            answer = daemon.admission.submit(
-                SubmitRequest(
-                    v=VERSION,
-                    op="submit",
-                    token=token,
-                    uid=1000,
-                    account=job.account,
-                    partition=PARTITION,
-                    gres=f"gpu:{kind}:{count}",
-                    requeue=job.requeues,
-                    time_limit_min=job.limit_s // 60,
-                )
-            )
+            answer = daemon.admission.submit(submission(request, token))
             if answer.action != "admit":
                 self.trace.note("world", f"{job} is refused: {answer.code}")
                 return
-            request = _with(request, answer)
+            request = as_answered(request, answer)
         job_id = self.site.submit(request, _SCRIPT)
         self.jobs.append(job_id)
         self.trace.note("world", f"job {job_id}: {job} in {request.qos}")
@@ -429,15 +407,6 @@ class World:
             if self.clock.passed_s >= until_s:
                 raise FoundFaultError("never settled: " + "; ".join(broken))
             await asyncio.sleep(_LOOK_S)
-
-
-def _with(request: ModelRequest, answer: Any) -> ModelRequest:
-    return replace(
-        request,
-        qos=answer.qos or request.qos,
-        site_factor=answer.site_factor or 0,
-        admin_comment=answer.tag or "",
-    )
 
 
 def live(seed: int) -> Outcome:
