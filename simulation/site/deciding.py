@@ -191,7 +191,7 @@ class SlicewiseOnModel:
             return False
         there = self._holdings()
         self._trees = tree_moves(policy, there, self._trees)
-        found = moves(policy, jobs, there, trees=self._trees)
+        found = moves(policy, there, trees=self._trees)
         self._settled = None if found else (jobs, policy)
         for target, name in found.items():
             model.update(target, JobChange(qos=name))

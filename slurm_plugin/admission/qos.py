@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import slices_text, slices_words
 from slurm_plugin.admission.snapshot import Recent, Snapshot
-from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, is_borrowed, is_ours, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, is_ours, qos_name
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def choose_qos(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoi
     Raises InvalidInputError: SW-QOS, SW-QUOTA-BORROW, SW-QUOTA-EXCEEDED.
     """
     own_qos = qos_name(wants.tenant)
-    if wants.qos in {SHARED_QOS, borrowed_qos(wants.tenant)}:
+    if wants.qos == borrowed_qos(wants.tenant):
         _require_may_borrow(wants.tenant, snapshot)
         _check_cost(wants, snapshot, borrows=True)
         return QosChoice(borrowed_qos(wants.tenant), is_flexible=False)

@@ -14,7 +14,7 @@ from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.per_record import per_record
-from slurm_plugin.common.qos_names import SHARED_QOS, borrowed_qos, qos_name, tenant_of
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.demand import is_waiting, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings, QosQueue
 from slurm_plugin.quota.room import QuotaRoom, Room
@@ -76,7 +76,6 @@ _UNKNOWN: Mapping[str, TreeMoves] = {}
 
 def moves(
     policy: Policy,
-    jobs: Sequence[JobView],
     there: Holdings,
     refused: Collection[Target] = (),
     *,
@@ -84,19 +83,15 @@ def moves(
 ) -> Mapping[Target, str]:
     """The new QOS of all waiting jobs and arrays that should change theirs.
 
-    ``there`` are the jobs of managed partitions among all ``jobs``, and ``trees`` what
-    ``tree_moves`` found of them, if that is known.
+    ``there`` are the jobs of managed partitions, and ``trees`` what ``tree_moves`` found of them,
+    if that is known.
 
     Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
     quota belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in
     the borrowed one; all others stay where they are. Only flexible jobs move; other jobs just take
     their room in turn. Jobs that Slurm has ``refused`` to move are left out. A second call after
-    these moves, with nothing else changed, moves nothing. Jobs in the QOS that all tenants once
-    shared move first, whatever they wait for, to their own tenant's borrowed QOS.
+    these moves, with nothing else changed, moves nothing.
     """
-    out = _out_of_shared(policy, jobs, refused)
-    if out:
-        return out
     found = tree_moves(policy, there) if trees is None else trees
     changes = sorted(
         (one for tree in found.values() for one in tree.changes), key=lambda one: one.order
@@ -136,17 +131,6 @@ def _changes(
         return ()
     waiting.sort(key=_order_of)
     return tuple(_changed(waiting, _belongs(waiting, room, costs)))
-
-
-def _out_of_shared(
-    policy: Policy, jobs: Iterable[JobView], refused: Collection[Target]
-) -> Mapping[Target, str]:
-    wanted = [
-        (job, borrowed_qos(job.account))
-        for job in jobs
-        if job.qos == SHARED_QOS and can_move(job) and job.account in policy
-    ]
-    return dict(islice(as_units(wanted, refused), MOVES))
 
 
 def can_move(job: JobView) -> bool:

@@ -7,7 +7,7 @@ from cluster.language.jobs import JobView
 from slurm_plugin.common.per_record import per_record
 
 QOS_PREFIX = "slicewise_"
-"""Slicewise changes only QOS with this prefix, and the former shared one."""
+"""Slicewise changes only QOS with this prefix."""
 _BORROWED = "_borrowed"
 _UNINSTALLED = QOS_PREFIX + "uninstalled_"
 _NAMES = 1 << 14
@@ -15,12 +15,6 @@ _NAMES = 1 << 14
 
 GATE_QOS = "slicewise_gate"
 """The QOS of the managed partitions: it lets only jobs in Slicewise's QOS through."""
-
-SHARED_QOS = "slicewise-borrowed"
-"""The QOS of all jobs on borrowed quota, before each tenant had one of its own.
-
-A user who names it for a job still asks for borrowed quota.
-"""
 
 
 def qos_name(tenant: str) -> str:
@@ -35,8 +29,7 @@ def borrowed_qos(tenant: str) -> str:
 
 def own_of(borrowed: str) -> str | None:
     """The own QOS of the tenant to which this borrowed QOS belongs; None for any other QOS."""
-    is_a_tenants = is_borrowed(borrowed) and borrowed != SHARED_QOS
-    return borrowed.removesuffix(_BORROWED) if is_a_tenants else None
+    return borrowed.removesuffix(_BORROWED) if is_borrowed(borrowed) else None
 
 
 @lru_cache(maxsize=_NAMES)
@@ -89,13 +82,13 @@ def says_uninstalled(qos: str) -> bool:
 @lru_cache(maxsize=_NAMES)
 def is_ours(qos: str) -> bool:
     """Whether this QOS is Slicewise's."""
-    return qos.startswith(QOS_PREFIX) or qos == SHARED_QOS
+    return qos.startswith(QOS_PREFIX)
 
 
 @lru_cache(maxsize=_NAMES)
 def is_borrowed(qos: str) -> bool:
     """Whether jobs in this QOS run on borrowed quota."""
-    return qos == SHARED_QOS or (qos.startswith(QOS_PREFIX) and qos.endswith(_BORROWED))
+    return qos.startswith(QOS_PREFIX) and qos.endswith(_BORROWED)
 
 
 def can_have_qos(tenant: str) -> bool:

@@ -36,7 +36,7 @@ class QosLoop:
         cluster_state = self._cluster_state
         policy, jobs = cluster_state.quotas.policy, cluster_state.jobs
         there = holdings(jobs, self._partitions, self._costs, self._models)
-        wanted = moves(policy, jobs, there, self._refused)
+        wanted = moves(policy, there, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cluster.language.jobs import SHAPES_NODE
 from slurm_plugin.common.qos_names import is_borrowed, is_ours
 from slurm_plugin.explain.headroom import Cause
-from slurm_plugin.quota.demand import ACCOUNTS_BUDGET, QOS_BUDGET, QOS_SLICES, QOS_TYPES
+from slurm_plugin.quota.demand import QOS_BUDGET, QOS_SLICES, QOS_TYPES
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def translate(text: str, qos: str) -> Reason:
         return _NOT_CUT
     # Details may follow: "ReqNodeNotAvail, UnavailableNodes:node[1-2]".
     name = text.partition(",")[0].strip().strip("()").replace(" ", "_")
-    if name == ACCOUNTS_BUDGET or (name == QOS_BUDGET and is_ours(qos)):
+    if name == QOS_BUDGET and is_ours(qos):
         return _BUDGET
     if name == QOS_SLICES:
         return _BORROWED_LIMIT if is_borrowed(qos) else _OWN_LIMIT if is_ours(qos) else _AT_THE_GATE

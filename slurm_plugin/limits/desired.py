@@ -8,11 +8,9 @@ from functools import lru_cache
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED, tres_name
-from cluster.language.jobs import JobState, JobView, PartitionView
 from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.qos_names import (
     GATE_QOS,
-    SHARED_QOS,
     borrowed_qos,
     can_have_qos,
     is_ours,
@@ -22,7 +20,6 @@ from slurm_plugin.limits.budget_parts import (
     BudgetPart,
     Claims,
     Runs,
-    drawn_on,
     may_still_take,
     parts,
     runs_of,
@@ -35,8 +32,6 @@ from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy
 BILLING, RUN_MINUTES = "grptres=billing", "grptresrunmins=billing"
 _TYPE = "grptres=gres/gpu:"
 _SHARED_TYPES = frozenset(f"grptres={tres_name(name)}" for name in SHARED)
-PER_ACCOUNT = "maxtresperaccount=billing"
-"""Earlier versions limited a tenant's own QOS by this, and the tenant's account by BILLING."""
 EXEMPT, PREEMPT_MODE, FLAGS = "preemptexempttime", "preemptmode", "flags"
 QOS_LIST, DEFAULT_QOS, PREEMPT, NAME = "qos", "defaultqos", "preempt", "name"
 """Fields of settings, in sacctmgr's words."""
@@ -75,26 +70,16 @@ class SlurmLimits:
     in_use: "InUse"
     billing: BillingUnit = MILLISLICES
 
-    @property
-    def is_gated(self) -> bool:
-        """Whether jobs get billed GPUs of managed partitions only in Slicewise's QOS."""
-        gate = self.qos.get(GATE_QOS)
-        return gate is not None and gate.grp_tres.get("billing") == 0 and self.in_use.is_gated
-
 
 @dataclass(frozen=True)
 class InUse:
-    """What partitions and jobs mean for the limits.
+    """What jobs mean for the limits.
 
     Attributes:
-        is_gated: whether every managed partition has the gate as its QOS.
-        sharing: accounts with jobs in the QOS that all tenants once shared.
         held: millislices that running jobs hold, by account and QOS.
         runs: what jobs take of budgets; empty if there are no budgets.
     """
 
-    is_gated: bool = False
-    sharing: frozenset[str] = frozenset()
     held: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
     runs: Runs = field(default_factory=Runs)
 
@@ -213,25 +198,9 @@ def found_of(
     )
 
 
-def in_use(
-    partitions: Iterable[PartitionView],
-    jobs: Iterable[JobView],
-    managed: Collection[str],
-    there: Holdings,
-    *,
-    now_s: float,
-    has_budgets: bool,
-) -> InUse:
-    """Sum up what jobs of the ``managed`` partitions hold, and take of budgets if there are any.
-
-    ``there`` are those among all ``jobs``.
-    """
-    gates = {view.name: view.qos for view in partitions}
+def in_use(there: Holdings, *, now_s: float, has_budgets: bool) -> InUse:
+    """Sum up what jobs ``there`` hold, and take of budgets if there are any."""
     return InUse(
-        is_gated=bool(managed) and all(gates.get(name) == GATE_QOS for name in managed),
-        sharing=frozenset(
-            [job.account for job in jobs if job.qos == SHARED_QOS and job.state != JobState.ENDED]
-        ),
         held=+Counter(there.by_qos),
         runs=runs_of(there, may_still_take(there, now_s)) if has_budgets else Runs(),
     )
@@ -252,15 +221,11 @@ def desired_limits(
     preempt the borrowed QOS of every tenant that borrows, once a job there is older than its term;
     preempted jobs are requeued. Where a quota names types, the own QOS also limits their instances
     to what is guaranteed. An account may use its tenant's two QOS beside its other QOS, but
-    not those of tenants above. The QOS of a removed tenant allows nothing. The QOS that all tenants
-    once shared has no limit, and stays as long as jobs are in it.
+    not those of tenants above. The QOS of a removed tenant allows nothing.
 
     Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). Limits on GPU
     types are limits of the tenant's account. A setting that is no longer managed (a type limit that
-    was taken away, a term) gets its earlier value back. Earlier versions limited slices and
-    budgets, and set the default QOS, at accounts. The accounts' slices and default QOS get their
-    earlier values back once the gate is in force, and their budgets once all QOS that draw on them
-    also have their parts.
+    was taken away, a term) gets its earlier value back.
     """
     tenants = frozenset(filter(can_have_qos, allowed.policy)) & found.accounts.keys()
     tenants -= {ROOT_ACCOUNT}
@@ -270,9 +235,9 @@ def desired_limits(
         if name in tenants:
             settings |= _tenant_account(name, allowed, found)
         else:
-            settings |= _other_account(name, lists[name], found, known)
+            settings |= _other_account(name, lists[name], found)
     settings |= _qos_settings(tenants, allowed, found, known)
-    back = _handed_back(known, settings, found, allowed)
+    back = _handed_back(known, settings, found)
     return DesiredLimits({**back, **settings}, lists)
 
 
@@ -282,8 +247,7 @@ def _listed(account: str, tenants: Collection[str], found: SlurmLimits) -> str:
         row = found.accounts.get(row.parent)
     if row is None:
         return ""
-    shared = {SHARED_QOS} if account in found.in_use.sharing else set()
-    return _text({qos_name(row.account), borrowed_qos(row.account)} | shared)
+    return _text({qos_name(row.account), borrowed_qos(row.account)})
 
 
 def _tenant_account(name: str, allowed: Allowed, found: SlurmLimits) -> Settings:
@@ -300,9 +264,7 @@ def limits_type(field: str) -> bool:
     return field.startswith(_TYPE) or field in _SHARED_TYPES
 
 
-def _other_account(
-    name: str, listed: str, found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]
-) -> Settings:
+def _other_account(name: str, listed: str, found: SlurmLimits) -> Settings:
     """Return the settings of an account that is no tenant.
 
     It inherits Slicewise's QOS or has them in its own list. Slurm refuses a default QOS of a tenant
@@ -316,7 +278,7 @@ def _other_account(
         settings[LimitKey("account", name, QOS_LIST)] = Setting(listed, "as its parent's")
     if is_ours(row.own_default_qos):
         key = LimitKey("account", name, DEFAULT_QOS)
-        settings[key] = Setting(known[key].before if key in known else "", "no longer a tenant")
+        settings[key] = Setting("", "no longer a tenant")
     return settings
 
 
@@ -339,12 +301,10 @@ def _qos_settings(
     elsewhere = _elsewhere(tenants, found, found.in_use.held)
     limits = less_elsewhere({name: allowed.ceilings[name] for name in tenants}, elsewhere)
     of_budgets = _parts(limits, allowed, found)
-    shared = {SHARED_QOS} if tenants and found.in_use.sharing else set()
     borrowers = _borrowers(tenants, allowed, found)
-    preempted = Setting(_text({*map(borrowed_qos, borrowers), *shared}), "guaranteed goes first")
+    preempted = Setting(_text(map(borrowed_qos, borrowers)), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     types = own_type_limits(allowed.policy, allowed.costs, allowed.models)
-    term = _on_loan(allowed.term_s)
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
@@ -355,11 +315,9 @@ def _qos_settings(
         settings |= _guaranteed_types(name, types.get(tenant, {}), found)
         settings |= _loan_settings(tenant, borrowed, allowed.term_s)
         settings |= _minutes(on_loan, of_budgets.get(on_loan), found.billing)
-    for name in shared:
-        settings |= _qos(name, "until the last of its jobs has ended", term)
     wanted_names = {key.name for key in settings}
     seen = _seen_qos(found, known) & found.qos.keys()
-    for name in sorted(seen - wanted_names - {SHARED_QOS}):
+    for name in sorted(seen - wanted_names):
         settings |= _qos(name, "", _limit(0, "its tenant is gone"))
     return settings
 
@@ -476,17 +434,11 @@ def _minutes(name: str, part: BudgetPart | None, billing: BillingUnit) -> Settin
 
 
 def _limit(amount: int, why: str) -> Mapping[str, Setting]:
-    """Return the settings of a QOS' limit.
-
-    It counts instead of the gate's limit, and of the one that earlier versions set on the account.
-    """
+    """Return the settings of a QOS' limit, which counts instead of the gate's."""
     return {BILLING: Setting(str(amount), why), **_BESIDE_LIMITS}
 
 
-_BESIDE_LIMITS = {
-    PER_ACCOUNT: Setting("", "the QOS itself is limited"),
-    FLAGS: Setting(OVER_PARTITION, "lets it through the gate"),
-}
+_BESIDE_LIMITS = {FLAGS: Setting(OVER_PARTITION, "lets it through the gate")}
 
 
 def _on_loan(term_s: int) -> Mapping[str, Setting]:
@@ -514,38 +466,18 @@ def _seen_qos(found: SlurmLimits, known: Mapping[LimitKey, KnownLimit]) -> set[s
 
 
 def _handed_back(
-    known: Mapping[LimitKey, KnownLimit],
-    settings: Settings,
-    found: SlurmLimits,
-    allowed: Allowed,
+    known: Mapping[LimitKey, KnownLimit], settings: Settings, found: SlurmLimits
 ) -> Settings:
-    once = {BILLING, DEFAULT_QOS} if found.is_gated else set()
-    kept = _not_divided(settings, found, allowed) if found.is_gated else allowed.run_minutes
-
     def goes_back(key: LimitKey) -> bool:
         if key.entity == "qos":
             goes = key.field in {EXEMPT, RUN_MINUTES} or limits_type(key.field)
             return goes and key.name in found.qos
-        is_over = limits_type(key.field) or key.field in once
-        is_over |= key.field == RUN_MINUTES and key.name not in kept
-        return is_over and key.name in found.accounts
+        return limits_type(key.field) and key.name in found.accounts
 
     return {
         key: Setting(limit.before, "no longer limited")
         for key, limit in known.items()
         if key not in settings and limit.last != limit.before and goes_back(key)
-    }
-
-
-def _not_divided(settings: Settings, found: SlurmLimits, allowed: Allowed) -> Collection[str]:
-    """Return the budgets that some QOS draws on without having a part in Slurm yet."""
-    draws = drawn_on(allowed.policy, allowed.run_minutes, allowed.policy)
-    keys = {qos: LimitKey("qos", qos, RUN_MINUTES) for qos in draws}
-    return {
-        budget
-        for qos, key in keys.items()
-        if key in settings and not value_now(found, key)
-        for budget in draws[qos]
     }
 
 
@@ -582,7 +514,6 @@ def _our_names(names: frozenset[str]) -> str:
 
 _QOS_VALUES: Mapping[str, Callable[[Qos], Mapping[str, int]]] = {
     "grptres": lambda row: row.grp_tres,
-    "maxtresperaccount": lambda row: row.max_tres_per_account,
     "grptresrunmins": lambda row: row.grp_tres_run_mins,
 }
 _QOS_TEXTS: Mapping[str, Callable[[Qos], str]] = {

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from cluster.language.billing import BillingUnit
 from slurm_plugin.common.qos_names import (
     GATE_QOS,
-    SHARED_QOS,
     is_ours,
     says_uninstalled,
     uninstalled_qos,
@@ -39,7 +38,7 @@ _OR = " or "
 _NEWEST = 4
 """The most values to remember that Slurm may still come to show, beside the value it shows: a
 sacctmgr ends some looks later at most."""
-_LIMITS = ("grptres=", "grptresrunmins=", "maxtresperaccount=", DEFAULT_QOS, EXEMPT)
+_LIMITS = ("grptres=", "grptresrunmins=", DEFAULT_QOS, EXEMPT)
 
 
 @dataclass(frozen=True)
@@ -253,13 +252,9 @@ def taken_out(known: KnownLimits, found: SlurmLimits) -> KnownLimits:
 
 
 def our_qos(known: KnownLimits, found: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:
-    """Return removals of the QOS that Slicewise made and that still exist, except ``kept`` ones.
-
-    The QOS that all tenants once shared is included even if it is not remembered, as earlier
-    versions may not have remembered it.
-    """
+    """Return removals of the QOS that Slicewise made and that still exist, except ``kept`` ones."""
     made = {key.name for key in known if key.entity == "qos"}
-    return _removed((made | {SHARED_QOS, uninstalled_qos(found.cluster)}) - kept, found)
+    return _removed((made | {uninstalled_qos(found.cluster)}) - kept, found)
 
 
 def our_qos_by_name(found: SlurmLimits, kept: frozenset[str]) -> tuple[Difference, ...]:

@@ -24,7 +24,7 @@ from slurm_plugin.admission.qos_switch import (
     unit_of_target,
 )
 from slurm_plugin.common.costs import job_cost
-from slurm_plugin.common.qos_names import SHARED_QOS, is_ours, own_of, qos_name
+from slurm_plugin.common.qos_names import is_ours, own_of, qos_name
 from slurm_plugin.limits.budget_parts import binding, drawn_on, larger_parts, minutes_left
 from slurm_plugin.limits.desired import BILLING, RUN_MINUTES, Difference, SlurmLimits
 from slurm_plugin.quota.demand import FIRST_TASKS, is_waiting
@@ -238,7 +238,7 @@ def _waiting_at_home(
     An array stays if its next task has room and none of its tasks waits in the own QOS. In a cycle
     in which Slurm could not start one task of an array, it tries no other task of that array.
     """
-    at_home = {unit_of(job) for job in jobs if _is_own(job.qos) and is_waiting(job)}
+    at_home = {unit_of(job) for job in jobs if own_of(job.qos) is None and is_waiting(job)}
     room = dict(has)
     for job in jobs:
         if job.state in ALLOTTED and job.qos in room:
@@ -260,10 +260,6 @@ def _waiting_at_home(
             if _fits(one, room[job.qos]):
                 room[job.qos] = _less(room[job.qos], one)
     return found
-
-
-def _is_own(qos: str) -> bool:
-    return own_of(qos) is None and qos != SHARED_QOS
 
 
 def _order(job: JobView) -> tuple[int, int, int]:

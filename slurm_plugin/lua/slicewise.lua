@@ -151,7 +151,7 @@ end
 
 -- Tenants that have their own QOS in Slurm, as the daemon has said.
 local has_own_qos = {}
-local OWN_QOS, BORROWED, SHARED_QOS = "slicewise_", "_borrowed", "slicewise-borrowed"
+local OWN_QOS, BORROWED = "slicewise_", "_borrowed"
 
 -- Whether a QOS preempts jobs on borrowed quota.
 local function is_own_qos(qos)
@@ -250,8 +250,7 @@ end
 local function put_in_own_qos(job_desc, tenant)
     if has_own_qos[tenant] then
         local own, asked = OWN_QOS .. tenant, (text(job_desc.qos) or ""):lower()
-        local borrows = asked == SHARED_QOS or asked == own .. BORROWED
-        job_desc.qos = borrows and own .. BORROWED or own
+        job_desc.qos = asked == own .. BORROWED and asked or own
     end
 end
 

@@ -84,8 +84,6 @@ QOS_TYPES = "QOSGrpGRES"
 own QOS limits them. Where it may borrow, the job may start in the borrowed QOS."""
 QOS_BUDGET = "QOSGrpBillingRunMinutes"
 """The reason of a job for which its QOS' part of a budget is too small."""
-ACCOUNTS_BUDGET = "AssocGrpBillingRunMinutes"
-"""The same for limits of accounts, which budgets once were, and are until the gate is in force."""
 
 _FOR_OTHERS = frozenset({"Priority", "Resources"})
 """Slurm's reasons for jobs for which nothing is free."""
@@ -486,7 +484,7 @@ def lacks_only_room(job: JobView) -> bool:
     """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
     if not is_waiting(job):
         return False
-    is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET, ACCOUNTS_BUDGET}
+    is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET}
     is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_ours_to_raise
     lacks_more = job.reason in _NO_QUOTA_HELPS or is_over_another
     return not lacks_more and not waits_for_nodes(job)
@@ -511,7 +509,7 @@ def waits_for_quota(job: JobView) -> bool:
 
 def waits_for_budget(job: JobView) -> bool:
     """Whether a job could start now if more of its budget were left."""
-    return is_waiting(job) and job.reason in {QOS_BUDGET, ACCOUNTS_BUDGET}
+    return is_waiting(job) and job.reason == QOS_BUDGET
 
 
 def waits_for_nodes(job: JobView) -> bool:

@@ -179,7 +179,7 @@ class LimitKey:
         entity: ``account`` or ``qos`` in slurmdbd, or ``node``; the ledger stores nothing of nodes.
         name: name of the account, QOS or node.
         field: sacctmgr's name of the setting, with the TRES for limits: ``grptres=billing``,
-            ``grptresrunmins=billing``, ``maxtresperaccount=billing``, ``defaultqos``, ...
+            ``grptresrunmins=billing``, ``defaultqos``, ...
     """
 
     entity: Literal["account", "qos", "node"]

@@ -77,18 +77,8 @@ def wanted_limits(
     there = inputs.seen_holdings
     if shown.jobs is not inputs.seen.jobs:
         there = holdings(shown.jobs, rules.partitions, rules.costs, rules.models)
-    used = (
-        planned.in_use
-        if planned
-        else in_use(
-            shown.conf.partitions,
-            shown.jobs,
-            rules.partitions,
-            there,
-            now_s=inputs.ledger_view.now_s,
-            has_budgets=bool(allowed.run_minutes),
-        )
-    )
+    now_s, has_budgets = inputs.ledger_view.now_s, bool(allowed.run_minutes)
+    used = planned.in_use if planned else in_use(there, now_s=now_s, has_budgets=has_budgets)
     config = shown.conf.config
     found = found_of(cluster, shown.associations, shown.qos, config, used, billing=billing)
     return WantedLimits(allowed, found, desired_limits(allowed, found, inputs.ledger_view.known))

@@ -577,8 +577,9 @@ def lending(daemon: Daemon, clean: None) -> Iterator[None]:
 
 @pytest.mark.usefixtures("lending")
 def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
-    borrowed = (*PLAIN, "--qos=slicewise-borrowed", "--wrap=sleep 300")
-    assert "SW-QUOTA-BORROW" in daemon.sbatch("alice", *borrowed)[1]
+    of_vision = (*PLAIN, "--qos=slicewise_vision_borrowed", "--wrap=sleep 300")
+    assert "SW-QUOTA-BORROW" in daemon.sbatch("alice", *of_vision)[1]
+    borrowed = (*PLAIN, "--qos=slicewise_nlp_borrowed", "--wrap=sleep 300")
     # What he may borrow is lent at the next look.
     until_is(lambda: daemon.sbatch("bob", *borrowed)[0], 0)
     for _ in range(3):

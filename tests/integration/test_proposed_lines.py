@@ -130,7 +130,7 @@ def test_a_job_beside_preempts_nobody(users: Users, qos: tuple[str, ...]) -> Non
     users.slicewise("tenant-quota", "set", "vision", "--nominal", "4", "--lending-limit", "4")
     users.slicewise("tenant-quota", "set", "nlp", "--nominal", "1", "--borrowing-limit", "4")
     until_in_force(users.sandbox, "vision", "nlp")
-    borrowed = ("--nodelist=gpu01", "--qos=slicewise-borrowed", GPU)
+    borrowed = ("--nodelist=gpu01", "--qos=slicewise_nlp_borrowed", GPU)
 
     def is_lent() -> Outcome | None:
         """What he may borrow is lent at the daemon's next look: before, his job is refused."""

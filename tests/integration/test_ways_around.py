@@ -192,7 +192,7 @@ def test_another_tenants_account_is_refused(users: Users, clean: None, account: 
     assert (outcome.status, list(outcome.jobs)) == (1, [])
 
 
-@pytest.mark.parametrize("qos", ["slicewise_nlp", "slicewise_nlp_borrowed", "slicewise-borrowed"])
+@pytest.mark.parametrize("qos", ["slicewise_nlp", "slicewise_nlp_borrowed"])
 def test_a_qos_that_is_not_the_tenants_is_refused(users: Users, clean: None, qos: str) -> None:
     outcome = users.submit("alice", "sbatch", "--hold", GPU, f"--qos={qos}")
     assert (outcome.status, list(outcome.jobs)) == (1, [])

@@ -434,7 +434,6 @@ def test_on_the_nodes_of_managed_partitions_others_give_no_gpus(
         ({"qos": "slicewise_vision"}, "slicewise_vision_borrowed"),
         ({"qos": "Slicewise_NLP"}, "slicewise_nlp_borrowed"),
         ({"qos": "slicewise_nlp_borrowed"}, "slicewise_nlp_borrowed"),
-        ({"qos": "slicewise-borrowed"}, "slicewise-borrowed"),
         ({"qos": "normal"}, "normal"),
         ({"default_qos": "normal"}, None),
         ({"default_qos": None}, None),

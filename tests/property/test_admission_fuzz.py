@@ -122,7 +122,6 @@ QOS = (
     "Urgent",
     "slicewise_vision",
     "slicewise_nlp",
-    "slicewise-borrowed",
     "slicewise_vision_borrowed",
     "slicewise_",
     "",

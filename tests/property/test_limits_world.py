@@ -300,7 +300,7 @@ JOBS = st.lists(
     ),
     max_size=4,
 )
-KINDS = st.sampled_from(["slicewise_{}", "slicewise_{}_borrowed", "normal", "slicewise-borrowed"])
+KINDS = st.sampled_from(["slicewise_{}", "slicewise_{}_borrowed", "normal"])
 
 
 @settings(max_examples=examples(100, nightly=4000))

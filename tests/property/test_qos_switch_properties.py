@@ -69,7 +69,7 @@ def record(draw: st.DrawFn, number: int) -> JobView:
 def moved(policy: Policy, jobs: Sequence[JobView]) -> list[JobView]:
     """What Slurm makes of the moves."""
     after = {job.job_id: job for job in jobs}
-    for target, qos in moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})).items():
+    for target, qos in moves(policy, holdings(jobs, MANAGED, COSTS, {})).items():
         record = record_of(target, after)
         assert not isinstance(target, Tasks) or target.indices == record.untouched
         after[record.job_id] = replace(record, qos=qos)
@@ -83,7 +83,7 @@ def record_of(target: Target, jobs: Mapping[int, JobView]) -> JobView:
 @given(policies(), queues())
 def test_after_one_turn_nothing_is_left_to_move(policy: Policy, jobs: list[JobView]) -> None:
     after = moved(policy, jobs)
-    assert moves(policy, after, holdings(after, MANAGED, COSTS, {})) == {}
+    assert moves(policy, holdings(after, MANAGED, COSTS, {})) == {}
 
 
 @given(policies(), queues())
@@ -97,7 +97,7 @@ def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) 
     for job in jobs:
         if job.state is JobState.RUNNING:
             holds[job.account, job.qos] += cost(job)
-    for target, qos in moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})).items():
+    for target, qos in moves(policy, holdings(jobs, MANAGED, COSTS, {})).items():
         job = record_of(target, {job.job_id: job for job in jobs})
         arrives[job.account, qos] += cost(job)
     for (name, qos), amount in arrives.items():
@@ -114,7 +114,7 @@ def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) 
 @given(policies(), queues())
 def test_only_flexible_jobs_that_could_start_move(policy: Policy, jobs: list[JobView]) -> None:
     known = {job.job_id: job for job in jobs}
-    for target in moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})):
+    for target in moves(policy, holdings(jobs, MANAGED, COSTS, {})):
         job = record_of(target, known)
         tag = JobTag.find(job.admin_comment)
         assert tag is not None

@@ -9,7 +9,7 @@ from scripted import tenant
 from why_world import NOW_S, SMALL, job, running, sight
 
 from cluster.language.jobs import JobState, JobTag, JobView
-from slurm_plugin.common.qos_names import SHARED_QOS, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.explain.reasons import REASONS
 from slurm_plugin.explain.shortage import WhyInput, ends_s
 from slurm_plugin.explain.why_job import jobs_named, why_job
@@ -29,7 +29,7 @@ TAGS = st.builds(
 
 
 ACCOUNTS = st.sampled_from(sorted(USERS))
-CLASSES = {name: st.sampled_from([qos_name(name), SHARED_QOS, "normal"]) for name in USERS}
+CLASSES = {name: st.sampled_from([qos_name(name), borrowed_qos(name), "normal"]) for name in USERS}
 UNTOUCHED = st.frozensets(st.integers(0, 9), max_size=4)
 PENDING = st.sampled_from([*REASONS, "AssocGrpMemLimit", "Odd", ""])
 STATES = st.sampled_from(JobState)

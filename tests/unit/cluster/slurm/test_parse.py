@@ -409,8 +409,8 @@ def test_what_is_inherited_is_not_an_associations_own() -> None:
 
 
 def test_qos_of_other_clusters() -> None:
-    text = "here|normal,slicewise_a\nthere|normal,slicewise_b\nfurther|slicewise-borrowed\n"
-    elsewhere = {"normal", "slicewise_b", "slicewise-borrowed"}
+    text = "here|normal,slicewise_a\nthere|normal,slicewise_b\nfurther|slicewise_vision_borrowed\n"
+    elsewhere = {"normal", "slicewise_b", "slicewise_vision_borrowed"}
     for here in ("here", "Here"):
         assert parse.parse_qos_elsewhere(text, here, ignored) == elsewhere
 

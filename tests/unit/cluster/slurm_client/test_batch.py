@@ -54,8 +54,8 @@ def where(indices: Iterable[int], change: JobChange, *untouched: int) -> list[st
 @pytest.mark.parametrize(
     "change",
     [
-        JobChange(qos="slicewise-borrowed"),
-        JobChange(qos="slicewise-borrowed", site_factor=3),
+        JobChange(qos="slicewise_vision_borrowed"),
+        JobChange(qos="slicewise_vision_borrowed", site_factor=3),
         JobChange(gres="gpu:1g.10gb:1"),
         JobChange(gres=""),
         JobChange(tres_per_job="gres:gpu:1g.10gb:1"),
@@ -81,7 +81,7 @@ def test_excluded_nodes_replace_those_of_before_and_none_clear_them() -> None:
 
 
 def test_lines_are_no_longer_than_scontrol_reads() -> None:
-    change = JobChange(qos="slicewise-borrowed")
+    change = JobChange(qos="slicewise_vision_borrowed")
     (whole,) = update_words(
         Tasks(22, frozenset(range(0, 9000, 2))), change, {22: frozenset(range(0, 9000, 2))}
     )
@@ -130,7 +130,7 @@ def test_no_complaint_is_no_refusal() -> None:
     ("change", "fits"),
     [
         (JobChange(site_factor=10_000), True),
-        (JobChange(qos="slicewise-borrowed"), True),
+        (JobChange(qos="slicewise_vision_borrowed"), True),
         (JobChange(gres="gpu:1g.10gb:1"), True),
         (JobChange(gres=""), True),
         (JobChange(admin_comment="slicewise:1 token=ab tenant=vision"), False),

@@ -108,7 +108,7 @@ async def test_a_list_of_tasks_is_changed_task_by_task(tmp_path: Path, stand_in:
     stand_in("squeue", "echo '814_[5,9]'; echo 814_0; echo '814_[11-12]'\n")
     # It says of the last script's lines which it does not know: the marks.
     stand_in("scontrol", f"tac {tmp_path}/scontrol.log | sed '/scontrol/q' | grep ^x >&2")
-    changed = JobChange(qos="slicewise-borrowed")
+    changed = JobChange(qos="slicewise_vision_borrowed")
     for _ in range(2):
         tasks = Tasks(814, frozenset({0, 1, 11, 12, 5, 9}))
         assert await CommandSlurm().update({tasks: changed, 815: changed}) == {}

@@ -52,7 +52,7 @@ def array(job_id: int, count: int, qos: str = OWN, **changes: Any) -> JobView:
 
 
 def moved(*jobs: JobView) -> Mapping[Target, str]:
-    return moves(POLICY, jobs, holdings(jobs, MANAGED, COSTS, {}))
+    return moves(POLICY, holdings(jobs, MANAGED, COSTS, {}))
 
 
 def test_what_the_guarantee_has_no_room_for_is_borrowed() -> None:
@@ -91,15 +91,15 @@ def test_among_equals_for_who_came_first() -> None:
 def test_without_a_borrowing_limit_nothing_is_borrowed() -> None:
     policy = policy_of(tenant("vision", 2000))
     jobs = [running(1), job(2), job(3)]
-    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})) == {}
+    assert moves(policy, holdings(jobs, MANAGED, COSTS, {})) == {}
 
 
 def test_nothing_goes_through_a_tenant_above_that_has_no_room() -> None:
     policy = policy_of(tenant("lab", 3000), tenant("vision", 1000, "lab", **BORROWS))
     jobs = [job(1), job(2), job(3), job(4)]
-    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED, 3: BORROWED}
+    assert moves(policy, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED, 3: BORROWED}
     runs = [running(9, account="lab", qos="slicewise_lab"), *jobs]
-    assert moves(policy, runs, holdings(runs, MANAGED, COSTS, {})) == {2: BORROWED}
+    assert moves(policy, holdings(runs, MANAGED, COSTS, {})) == {2: BORROWED}
 
 
 @pytest.mark.parametrize(
@@ -133,30 +133,6 @@ def test_what_waits_for_no_quota_takes_none_from_others(reason: str) -> None:
     assert moved(running(1), replace(first, reason="Priority"), job(20)) == {20: BORROWED}
 
 
-class TestOutOfTheSharedQos:
-    """Before each tenant had a borrowed QOS of its own, all had one together."""
-
-    def test_whatever_waits_there_moves_and_nothing_else_before(self) -> None:
-        shared = {"qos": "slicewise-borrowed"}
-        jobs = [
-            job(1, **shared, held=True, reason="JobHeldUser"),
-            job(2, **shared, admin_comment=""),
-            running(3, **shared),
-            job(4, **shared, account="gone"),
-            job(5),
-            replace(job(6, **shared), array_job_id=6, untouched=frozenset({1, 2})),
-        ]
-        assert moved(*jobs) == {
-            1: BORROWED,
-            2: BORROWED,
-            Tasks(6, frozenset({1, 2})): BORROWED,
-        }
-
-    def test_what_slurm_refuses_keeps_no_other_where_it_is(self) -> None:
-        jobs = [job(1, qos="slicewise-borrowed"), job(2, qos="slicewise-borrowed")]
-        assert moves(POLICY, jobs, holdings(jobs, MANAGED, COSTS, {}), refused={1}) == {2: BORROWED}
-
-
 class TestArrays:
     """All waiting tasks of an array are where the next one has room."""
 
@@ -186,7 +162,7 @@ class TestArrays:
     def test_no_more_is_changed_at_once_than_slurm_bears(self) -> None:
         wide = policy_of(tenant("vision", 1000, borrowing_limit_millislices=Millislices(10**6)))
         jobs = [job(number) for number in range(900)]
-        assert len(moves(wide, jobs, holdings(jobs, MANAGED, COSTS, {}))) == MOVES
+        assert len(moves(wide, holdings(jobs, MANAGED, COSTS, {}))) == MOVES
 
 
 class Refusing(ScriptedSlurm):
@@ -244,12 +220,12 @@ def test_what_the_guarantee_has_no_more_instances_for_is_borrowed() -> None:
     quota = {**BORROWS, "type_nominals": {"1g.10gb": 1}}
     policy = policy_of(tenant("vision", 2000, **quota))
     jobs = [running(1), job(2, reason="QOSGrpGRES"), fixed(3, reason="QOSGrpGRES")]
-    assert moves(policy, jobs, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED}
+    assert moves(policy, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED}
     alone = [job(2, BORROWED)]
-    assert moves(policy, alone, holdings(alone, MANAGED, COSTS, {})) == {2: OWN}
+    assert moves(policy, holdings(alone, MANAGED, COSTS, {})) == {2: OWN}
     tasks = array(4, 3)
     beside = [running(1), tasks]
-    assert moves(policy, beside, holdings(beside, MANAGED, COSTS, {})) == {
+    assert moves(policy, holdings(beside, MANAGED, COSTS, {})) == {
         Tasks(4, frozenset({0, 1, 2})): BORROWED
     }
 
@@ -267,20 +243,20 @@ def test_what_is_known_of_a_tree_counts_while_nothing_of_it_changes() -> None:
 
     first = look(running(1))
     trees = tree_moves(policy, first)
-    assert moves(policy, waits, first, trees=trees) == {
+    assert moves(policy, first, trees=trees) == {
         2: BORROWED,
         3: BORROWED,
         8: "slicewise_speech_borrowed",
     }
     room = look(known=first)
     after = tree_moves(policy, room, trees)
-    assert moves(policy, waits, room, trees=after) == {3: BORROWED, 8: "slicewise_speech_borrowed"}
+    assert moves(policy, room, trees=after) == {3: BORROWED, 8: "slicewise_speech_borrowed"}
     assert (after["speech"] is trees["speech"], after["vision"] is trees["vision"]) == (True, False)
     waits[0] = replace(waits[0], priority=1)
     behind = look(known=room)
-    assert moves(policy, waits, behind, trees=tree_moves(policy, behind, after)) == {
+    assert moves(policy, behind, trees=tree_moves(policy, behind, after)) == {
         2: BORROWED,
         8: "slicewise_speech_borrowed",
     }
     small = policy_of(tenant("vision", 1000), tenant("speech", 1000))
-    assert moves(small, waits, behind, trees=tree_moves(small, behind, after)) == {}
+    assert moves(small, behind, trees=tree_moves(small, behind, after)) == {}

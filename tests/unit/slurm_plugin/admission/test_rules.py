@@ -133,7 +133,7 @@ def test_a_type_without_a_count_gets_one_as_slurm_wants_it() -> None:
 
 @pytest.mark.parametrize("gres", ["gres:gpu:1g.10gb:1", "gres:gpu:3g.40gb:2,gres:gpu:1g.10gb:1"])
 def test_a_tenant_that_may_borrow_is_admitted_into_the_borrowed_qos(gres: str) -> None:
-    answer = decide(submit(qos="slicewise-borrowed", gres=gres), SNAPSHOT, TOKEN)
+    answer = decide(submit(qos="slicewise_vision_borrowed", gres=gres), SNAPSHOT, TOKEN)
     assert (answer.action, answer.qos) == ("admit", "slicewise_vision_borrowed")
 
 
@@ -145,7 +145,8 @@ def test_a_tenant_that_may_borrow_is_admitted_into_the_borrowed_qos(gres: str) -
     ],
 )
 def test_refused_in_the_borrowed_qos(request_: SubmitRequest, code: str, words: str) -> None:
-    answer = decide(altered(request_, qos="slicewise-borrowed"), SNAPSHOT, TOKEN)
+    qos = f"slicewise_{request_.account}_borrowed"
+    answer = decide(altered(request_, qos=qos), SNAPSHOT, TOKEN)
     assert (answer.action, answer.code) == ("refuse", code)
     assert words in answer.message
 
@@ -594,7 +595,6 @@ class TestPlace:
             ({"gres": "gpu:1g.10gb:5", "requeue": False}, "slicewise_vision", False),
             ({"gres": "gpu:1g.10gb:5", "interactive": True}, "slicewise_vision", False),
             ({"gres": "gpu:1g.10gb:5", "qos": "slicewise_vision"}, "slicewise_vision", False),
-            ({"qos": "slicewise-borrowed"}, "slicewise_vision_borrowed", False),
             ({"qos": "slicewise_vision_borrowed"}, "slicewise_vision_borrowed", False),
             ({"gres": "gpu:1g.10gb:5", "qos": "normal"}, "slicewise_vision_borrowed", True),
         ],
@@ -735,7 +735,7 @@ class TestPlace:
 
     def test_a_tenant_without_a_part_of_its_own_has_no_share(self) -> None:
         own = replace(SNAPSHOT, quotas={"vision": 0})
-        assert decide(submit(qos="slicewise-borrowed"), own, TOKEN).site_factor == 150
+        assert decide(submit(qos="slicewise_vision_borrowed"), own, TOKEN).site_factor == 150
 
 
 class TestAdmission:

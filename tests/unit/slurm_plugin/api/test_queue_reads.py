@@ -89,7 +89,7 @@ def test_slurms_plan_says_nothing_of_a_job_that_waits_for_quota():
 
 def test_a_job_that_waits_for_a_budget_starts_with_the_period_of_the_one_that_binds():
     now = facts(
-        job(1, "AssocGrpBillingRunMinutes"),
+        job(1, "QOSGrpBillingRunMinutes"),
         left_millislice_s={"vision": 500, "lab": 20, "bio": 1},
         resets_s={"vision": NOW_S + 10, "lab": NOW_S + 99},
     )

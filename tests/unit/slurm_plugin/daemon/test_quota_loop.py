@@ -28,7 +28,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association, JobChange, Qos, Target
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.common.qos_names import SHARED_QOS
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.daemon import quota_loop
 from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.limits.desired import BILLING, Difference
@@ -519,7 +519,7 @@ REPLICAS = tuple(
         index,
         JobState.RUNNING,
         account="nlp",
-        qos=SHARED_QOS,
+        qos=borrowed_qos("nlp"),
         admin_comment=TAG,
         nodes=("gpu01",),
         start_s=1000 + index,

@@ -247,7 +247,7 @@ def test_while_no_gpu_is_seen_nobody_is_squeezed():
 
 def borrowed(job_id: int, slices: int, **changes: Any) -> JobView:
     """Of b, from a."""
-    return job(job_id, "b", slices, qos="slicewise-borrowed", **changes)
+    return job(job_id, "b", slices, qos="slicewise_b_borrowed", **changes)
 
 
 LOAN = (Loan("a", "b", Millislices(4000)),)

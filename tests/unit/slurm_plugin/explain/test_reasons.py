@@ -84,12 +84,10 @@ def test_every_limit_that_slurm_names_is_read_from_its_parts():
     }
 
 
-def test_a_budget_binds_our_qos_and_once_bound_accounts():
-    for text, qos in (
-        ("QOSGrpBillingRunMinutes", "slicewise_a_borrowed"),
-        ("AssocGrpBillingRunMinutes", "normal"),
-    ):
-        assert translate(text, qos).cause is Cause.BUDGET
+def test_a_budget_binds_our_qos_alone():
+    for qos in ("slicewise_a", "slicewise_a_borrowed"):
+        assert translate("QOSGrpBillingRunMinutes", qos).cause is Cause.BUDGET
+        assert translate("AssocGrpBillingRunMinutes", qos).cause is None
     assert translate("QOSGrpBillingRunMinutes", "long").cause is None
 
 

@@ -12,7 +12,7 @@ from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyAnswer
-from slurm_plugin.common.qos_names import SHARED_QOS
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.explain.why_job import jobs_named, why_job
 from slurm_plugin.quota.types import Budget, Recall
@@ -269,7 +269,7 @@ def test_those_ahead_of_it_are_counted():
 def budgeted(available: int, resets_s: int | None = NOW_S + 86400) -> WhyInput:
     paid = replace(VISION, budget=Budget(Period.DAY, MillisliceSeconds(10**9)))
     return sight(
-        job(9, "AssocGrpBillingRunMinutes"),
+        job(9, "QOSGrpBillingRunMinutes"),
         tenants=(paid,),
         available={"vision": available},
         resets_s={"vision": resets_s},
@@ -584,7 +584,7 @@ def test_a_running_job_says_what_it_holds_and_for_how_long():
 
 
 def test_a_borrowed_one_may_be_requeued():
-    answer = asked("1", sight(running(1, None, qos=SHARED_QOS), tenants=(VISION,)))
+    answer = asked("1", sight(running(1, None, qos=borrowed_qos("vision")), tenants=(VISION,)))
     assert "it may be requeued" in answer.sentences[0]
     assert answer.sentences[1] == "It has no time limit."
 

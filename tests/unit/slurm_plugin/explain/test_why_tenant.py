@@ -13,7 +13,7 @@ from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from slurm_plugin.cli_views.why import screen
-from slurm_plugin.common.qos_names import SHARED_QOS
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.explain.why_tenant import why_no_tenant, why_tenant
 from slurm_plugin.explain.words import span_text
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget
@@ -62,7 +62,7 @@ def test_a_tenant_s_situation_on_one_screen():
     vision = replace(tenant("vision", 4000, borrowing_limit_millislices=2000), budget=paid)
     now = sight(
         running(1),
-        running(2, qos=SHARED_QOS),
+        running(2, qos=borrowed_qos("vision")),
         running(3, account="nlp"),
         job(8, "QOSGrpBilling"),
         replace(job(9, "QOSGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
@@ -177,7 +177,7 @@ def test_columns_without_content_are_left_out_and_markup_is_not_read():
 def test_it_fits_the_terminal(width: int):
     now = sight(
         running(1),
-        running(2, NOW_S + 86400 * 3, qos=SHARED_QOS),
+        running(2, NOW_S + 86400 * 3, qos=borrowed_qos("vision")),
         tenants=(tenant("vision", 4000),),
     )
     assert max(map(len, printed(why_tenant("vision", now), width).splitlines())) <= width

@@ -191,7 +191,7 @@ def test_who_waits_comes_in_slurms_order():
         ({}, True),
         ({"reason": "QOSGrpBillingRunMinutes"}, True),
         ({"reason": "QOSGrpBilling"}, True),
-        ({"reason": "AssocGrpBillingRunMinutes"}, True),
+        ({"reason": "AssocGrpBillingRunMinutes"}, False),
         ({"reason": "QOSGrpBillingMinutes"}, False),
         ({"reason": "AssocGrpGRES"}, False),
         ({"reason": "AssocMaxJobsLimit"}, False),

@@ -9,7 +9,7 @@ from scripted import job as slot
 
 from cluster.language.billing import BillingUnit
 from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import JobState, JobView, PartitionView
+from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
@@ -228,15 +228,13 @@ def test_no_command_is_longer_than_linux_takes():
         assert {name for text in named for name in text.split(",")} == {row.account for row in made}
 
 
-def test_a_former_tenant_loses_its_qos_and_gets_its_old_default_back():
-    key = LimitKey("account", "a", "defaultqos")
-    known = {key: KnownLimit("premium", "slicewise_a")}
-    known[LimitKey("qos", "slicewise_a", "grptres=billing")] = KnownLimit("", "1000")
+def test_a_former_tenant_loses_its_qos_also_as_its_default():
+    known = {LimitKey("qos", "slicewise_a", "grptres=billing"): KnownLimit("", "1000")}
     qos = ours(a=1000)
     row = replace(done("a"), own_default_qos="slicewise_a")
     assert changes({}, [ROOT, row], qos, known) == [
         ["modify qos where name=slicewise_a set grptres=billing=0"],
-        ["modify account where name=a cluster=c set qos= defaultqos=premium"],
+        ["modify account where name=a cluster=c set qos= defaultqos=-1"],
     ]
 
 
@@ -282,47 +280,6 @@ def test_borrowed_jobs_are_requeued_whatever_slurm_conf_says():
     ]
 
 
-class TestOfTheQosThatAllShared:
-    """``slicewise-borrowed``, before each tenant had one of its own."""
-
-    SHARED = Qos("slicewise-borrowed", {}, frozenset())
-    NEW = (
-        "add qos slicewise_vision_borrowed grptres=billing=0 flags=overpartqos preemptmode=requeue"
-    )
-
-    def changes(self, *, is_used: bool) -> list[list[str]]:
-        row = done("vision")
-        both = frozenset({"slicewise-borrowed", "slicewise_vision"})
-        before = replace(row, qos=NORMAL | both, own_qos=both)
-        own, _, gate = ours(vision=6000)
-        own = replace(own, preempt=frozenset({"slicewise-borrowed"}))
-        sharing = InUse(sharing=frozenset({"vision"} if is_used else ()))
-        has = found_of("c", [ROOT, before], [self.SHARED, own, gate], CONFIG, sharing)
-        found = stages(
-            differences(desired_limits(allowed(tenants(vision=6000)), has, {}), has), has
-        )
-        return [[" ".join(change) for change in stage] for stage in found]
-
-    def test_nobody_may_use_it_any_more(self):
-        assert self.changes(is_used=False) == [
-            [self.NEW],
-            [
-                f"{VISION} qos+=slicewise_vision_borrowed qos-=slicewise-borrowed",
-                "modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed",
-            ],
-        ]
-
-    def test_but_whose_jobs_are_in_it(self):
-        assert self.changes(is_used=True) == [
-            [self.NEW],
-            [
-                f"{VISION} qos+=slicewise_vision_borrowed",
-                "modify qos where name=slicewise-borrowed set preemptmode=requeue",
-                "modify qos where name=slicewise_vision set preempt+=slicewise_vision_borrowed",
-            ],
-        ]
-
-
 def test_a_qos_of_another_cluster_is_left_alone():
     assert changes({}, [ROOT], ours(theirs=5000)) == []
 
@@ -342,56 +299,6 @@ def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
         )
     ]
 
-
-class TestFromTheAccountsLimits:
-    """Before, the account had a ceiling, and its own QOS a limit per account."""
-
-    ROWS = (
-        ROOT,
-        replace(done("vision"), grp_tres={"billing": 7000}, own_default_qos="slicewise_vision"),
-    )
-    KNOWN: Mapping[LimitKey, KnownLimit] = {
-        LimitKey("account", "vision", "grptres=billing"): KnownLimit("9000", "7000"),
-        LimitKey("account", "vision", "defaultqos"): KnownLimit("", "slicewise_vision"),
-        LimitKey("account", "lab", "grptres=billing"): KnownLimit("", "0"),
-    }
-
-    def changes(self, *qos: Qos, is_gated: bool, elsewhere: int = 0) -> list[list[str]]:
-        rows = [*self.ROWS, account("lab", grp_tres={"billing": 0})]
-        has = found_of(
-            "c", rows, qos, CONFIG, InUse(is_gated, frozenset(), {("vision", "normal"): elsewhere})
-        )
-        limits = desired_limits(allowed(tenants(vision=6000)), has, self.KNOWN)
-        found = stages(differences(limits, has), has)
-        return [[" ".join(change) for change in stage] for stage in found]
-
-    def test_the_new_limits_come_first(self):
-        own, borrowed, _gate = ours(vision=6000)
-        before = replace(
-            own, grp_tres={}, max_tres_per_account={"billing": 6000}, flags=frozenset()
-        )
-        assert self.changes(before, borrowed, is_gated=False) == [
-            ["add qos slicewise_gate grptres=billing=0"],
-            ["modify qos where name=slicewise_vision set grptres=billing=6000 flags+=overpartqos"],
-            ["modify qos where name=slicewise_vision set maxtresperaccount=billing=-1"],
-        ]
-
-    def test_the_old_ones_stay_until_the_gate_stands_and_is_closed(self):
-        own, borrowed, gate = ours(vision=6000)
-        assert self.changes(own, borrowed, gate, is_gated=False) == []
-        is_open = replace(gate, grp_tres={})
-        assert self.changes(own, borrowed, is_open, is_gated=True) == [
-            ["modify qos where name=slicewise_gate set grptres=billing=0"]
-        ]
-
-    def test_then_they_are_what_they_were_before(self):
-        assert self.changes(*ours(vision=6000), is_gated=True) == [
-            [
-                "modify account where name=lab cluster=c set grptres=billing=-1",
-                f"{VISION} grptres=billing=9000 defaultqos=-1",
-            ]
-        ]
-
     @pytest.mark.parametrize(
         ("held", "limits"),
         [
@@ -407,7 +314,7 @@ class TestFromTheAccountsLimits:
         ],
     )
     def test_what_runs_in_other_qos_is_taken_off(
-        self, held: Mapping[tuple[str, str], int], limits: tuple[int, int]
+        held: Mapping[tuple[str, str], int], limits: tuple[int, int]
     ):
         policy = {
             "a": Tenant("a", "", Quota(Millislices(6000), Millislices(9000))),
@@ -431,7 +338,6 @@ NOBODY = Holdings((), (), {}, {})
 
 def test_what_counts_as_in_use():
     costs = {name: Millislices(cost) for name, cost in COSTS.items()}
-    gated = PartitionView("gpu", {}, "slicewise_gate")
 
     def vision(qos: str, state: JobState = JobState.RUNNING, **changes: object) -> JobView:
         tres = {"gres/gpu:3g.40gb": "1"}
@@ -440,9 +346,8 @@ def test_what_counts_as_in_use():
 
     jobs = [
         vision("normal"),
-        vision("slicewise-borrowed", account="nlp"),
-        vision("slicewise-borrowed", JobState.PENDING, account="shop"),
-        vision("slicewise-borrowed", JobState.ENDED, account="gone"),
+        vision("slicewise_nlp_borrowed", account="nlp"),
+        vision("slicewise_nlp_borrowed", JobState.ENDED, account="nlp"),
         vision("normal", JobState.PENDING),
         vision("normal", partition="cpu"),
         vision("slicewise_vision", end_s=600),
@@ -450,21 +355,18 @@ def test_what_counts_as_in_use():
         vision("slicewise_nlp"),
     ]
     there = holdings(jobs, frozenset({"gpu"}), costs, {})
-    found = in_use([gated], jobs, {"gpu"}, there, now_s=0, has_budgets=True)
+    found = in_use(there, now_s=0, has_budgets=True)
     held = {
         ("vision", "normal"): 3500,
-        ("nlp", "slicewise-borrowed"): 3500,
+        ("nlp", "slicewise_nlp_borrowed"): 3500,
         ("vision", "slicewise_vision"): 3500,
         ("vision", "slicewise_vision_borrowed"): 3500,
         ("vision", "slicewise_nlp"): 3500,
     }
-    assert found == InUse(True, frozenset({"nlp", "shop"}), held, found.runs)
+    assert found == InUse(held, found.runs)
     assert found.runs == Runs({("vision", "slicewise_vision"): 35_000})
-    without = in_use([gated], jobs, {"gpu"}, there, now_s=0, has_budgets=False)
+    without = in_use(there, now_s=0, has_budgets=False)
     assert without == replace(found, runs=Runs())
-    for views in ([], [replace(gated, qos="")], [gated, replace(gated, name="b", qos="site")]):
-        assert not in_use(views, (), {"gpu", "b"}, NOBODY, now_s=0, has_budgets=False).is_gated
-    assert not in_use([gated], (), (), NOBODY, now_s=0, has_budgets=False).is_gated
 
 
 def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():
@@ -681,47 +583,25 @@ class TestBudgets:
             "budget of vision: 7.50 slice-hours of it"
         )
 
-    @pytest.mark.parametrize(
-        ("is_gated", "has_parts", "is_back"),
-        [(True, True, True), (False, True, False), (True, False, False)],
-    )
-    def test_an_accounts_limit_is_what_it_was_once_the_gate_stands_and_the_qos_have_theirs(
-        self, is_gated: bool, has_parts: bool, is_back: bool
-    ):
-        own, borrowed, gate = ours(vision=6000)
-        qos = [with_part(own, 600_000), with_part(borrowed, 0) if has_parts else borrowed, gate]
-        key = LimitKey("account", "vision", "grptresrunmins=billing")
-        known = {key: KnownLimit("77", "500000")}
-        has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated))
-        found = differences(desired_limits(self.RIGHTS, has, known), has)
-        back = [(one.now, one.wanted) for one in found if one.key == key]
-        assert back == ([("500000", "77")] if is_back else [])
-
     def test_a_sites_own_limit_of_an_account_is_left_alone(self):
         own, borrowed, gate = ours(vision=6000)
         qos = [with_part(own, 600_000), with_part(borrowed, 0), gate]
-        has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated=True))
+        has = found_of("c", self.ROWS, qos, CONFIG)
         assert differences(desired_limits(self.RIGHTS, has, {}), has) == ()
 
-    @pytest.mark.parametrize("is_gated", [True, False])
-    def test_without_the_budget_nothing_is_limited(self, is_gated: bool):
+    def test_without_the_budget_nothing_is_limited(self):
         own, borrowed, gate = ours(vision=6000)
         qos = [with_part(own, 5), with_part(borrowed, 5), gate]
-        key = LimitKey("account", "vision", "grptresrunmins=billing")
-        known = {
-            key: KnownLimit("", "500000"),
-            **dict.fromkeys(BUDGETS.values(), KnownLimit("", "5")),
-        }
-        has = found_of("c", self.ROWS, qos, CONFIG, InUse(is_gated))
+        known = dict.fromkeys(BUDGETS.values(), KnownLimit("", "5"))
+        has = found_of("c", self.ROWS, qos, CONFIG)
         found = stages(
             differences(desired_limits(allowed(tenants(vision=6000)), has, known), has), has
         )
         assert [" ".join(change) for stage in found for change in stage] == [
-            f"{VISION} grptresrunmins=billing=-1",
             (
                 "modify qos where name=slicewise_vision,slicewise_vision_borrowed"
                 " set grptresrunmins=billing=-1"
-            ),
+            )
         ]
 
     def test_parts_shrink_before_others_grow(self):

@@ -100,7 +100,7 @@ def test_who_holds_comes_before_who_waits_and_never_more_than_the_own_part_count
 
 
 def test_what_is_borrowed_is_no_guarantee_but_says_what_is_used():
-    borrowed = plain(1, THREE, qos="slicewise-borrowed")
+    borrowed = plain(1, THREE, qos="slicewise_vision_borrowed")
     assert need(borrowed) == {}
     assert need(borrowed, run(10, None, THREE)) == {THREE: 1}
 

@@ -160,7 +160,7 @@ def test_jobs_in_the_tenants_own_qos_want_no_loan():
     policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
     own = [job(qos="slicewise_vision"), *[waiting(qos="slicewise_vision")] * 4]
     assert wanted(policy, own) == {"vision": 2000}
-    borrowed = waiting(qos="slicewise-borrowed")
+    borrowed = waiting(qos="slicewise_vision_borrowed")
     assert wanted(policy, [*own, borrowed]) == {"vision": 4000}
 
 
@@ -247,7 +247,7 @@ def test_what_pads_are_of_models_that_cost_the_same_is_all_one():
 def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
     jobs = [
         job("a"),
-        job("a", qos="slicewise-borrowed", tres={"gres/gpu:3g.40gb": "1"}),
+        job("a", qos="long", tres={"gres/gpu:3g.40gb": "1"}),
         job("b", qos="normal"),
         job("b", qos="slicewise_b_borrowed"),
         waiting("c"),
@@ -266,18 +266,17 @@ def test_what_is_held_in_all_and_in_the_tenant_s_own_qos():
         ("AssocGrpGRES", 0),
         ("JobArrayTaskLimit", 0),
         ("QOSGrpBillingRunMinutes", 2000),
-        ("AssocGrpBillingRunMinutes", 2000),
     ],
 )
 def test_jobs_that_wait_for_something_else_want_no_loan_and_keep_nothing_from_others(
     reason: str, own_millislices: int
 ) -> None:
     """But for a budget, of which others give back something at any moment."""
-    waiting = job(state=JobState.PENDING, qos="slicewise-borrowed", reason=reason)
+    waiting = job(state=JobState.PENDING, qos="slicewise_vision_borrowed", reason=reason)
     assert wanted(ROOM, [waiting]) == {}
     own = job(state=JobState.PENDING, reason=reason)
     assert wanted(ROOM, [own]).get("vision", 0) == own_millislices
-    runs = job(qos="slicewise-borrowed", reason=reason)
+    runs = job(qos="slicewise_vision_borrowed", reason=reason)
     assert wanted(ROOM, [runs]) == {"vision": 2000}
 
 
@@ -299,7 +298,7 @@ def test_the_guarantee_is_used_by_what_holds_it_and_what_waits_for_it() -> None:
         job(state=JobState.PENDING, held=True),
         job(state=JobState.PENDING, reason="Dependency"),
         job(state=JobState.PENDING, reason="JobArrayTaskLimit"),
-        job(qos="slicewise-borrowed"),
+        job(qos="slicewise_vision_borrowed"),
         job("a", partition="cpu"),
         job("a", JobState.ENDED),
     ]
@@ -347,7 +346,7 @@ def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
         waiting(qos=own, reason="Dependency", eligible_s=10),
         waiting(qos=own, reason=reason, held=True, eligible_s=10),
         waiting(qos=own, reason=reason, partition="cpu", eligible_s=10),
-        waiting(qos="slicewise-borrowed", reason=reason, eligible_s=10),
+        waiting(qos="slicewise_vision_borrowed", reason=reason, eligible_s=10),
         waiting("nlp", qos="slicewise_nlp", reason=reason, submit_s=None, eligible_s=None),
         waiting(qos=own, reason=reason, eligible_s=10, tres={"cpu": "4"}),
         job(qos=own, eligible_s=10),

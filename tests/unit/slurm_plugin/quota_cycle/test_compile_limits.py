@@ -600,23 +600,6 @@ def parts(slurm: SlurmDatabase, name: str) -> list[int | None]:
     return [None if limit is None else limit // 1000 for limit in minutes]
 
 
-async def test_a_budget_goes_from_the_account_to_the_qos():
-    slurm, store = database(), ledger(vision=6000)
-    await compiled(slurm, store)
-    slurm.rows["vision", ""].run_mins = {"billing": 500_000}
-    before = LimitKey("account", "vision", "grptresrunmins=billing")
-    store.remembered[before] = KnownLimit("77", "500000")
-    budget(store, "vision", 600)
-    await compiled(slurm, store)
-    assert parts(slurm, "vision") == [600, 0]
-    assert slurm.rows["vision", ""].run_mins == {"billing": 77}
-    limited = [number for number, one in enumerate(slurm.commands) if "billing=600000" in one]
-    (back,) = (number for number, one in enumerate(slurm.commands) if "runmins=billing=77" in one)
-    assert max(limited) < back
-    assert (await compiled(slurm, store)).changes == ()
-    assert store.remembered[before] == KnownLimit("77", "77")
-
-
 async def test_what_others_below_a_tenant_run_is_no_use_of_its_budget():
     """Their runs are charged to no tenant, and lending does not count them either."""
     slurm, store = database(), ledger(lab=3000)
@@ -647,27 +630,6 @@ async def test_what_slurm_refuses_for_weeks_is_not_remembered_each_time():
     slurm.refuses = ()
     assert (await compiled(slurm, store)).out_of_band == ()
     assert store.remembered[key].last == "2200000"
-
-
-async def test_a_budget_whose_parts_slurm_refuses_keeps_no_other_on_its_account():
-    slurm, store = database(), ledger(vision=3000, lab=3000)
-    below = TenantUpdate("speech", parent="lab", nominal_millislices=Millislices(1000))
-    store.change(below, "op", "")
-    await compiled(slurm, store)
-    before = {}
-    for name in ("vision", "lab"):
-        slurm.rows[name, ""].run_mins = {"billing": 500_000}
-        before[LimitKey("account", name, "grptresrunmins=billing")] = KnownLimit("77", "500000")
-        budget(store, name, 600)
-    store.remembered |= before
-    slurm.refuses = ("slicewise_speech_borrowed",)
-    with pytest.raises(OutsideError, match="SW-LIMITS-UNSETTLED"):
-        await compiled(slurm, store)
-    assert slurm.rows["vision", ""].run_mins == {"billing": 77}
-    assert slurm.rows["lab", ""].run_mins == {"billing": 500_000}
-    slurm.refuses = ()
-    await compiled(slurm, store)
-    assert slurm.rows["lab", ""].run_mins == {"billing": 77}
 
 
 async def test_a_site_limits_accounts_as_it_likes():
@@ -814,50 +776,6 @@ async def test_another_clusters_gate_is_left_closed():
     (told,) = (await uninstall(slurm, store, settings())).waits  # type: ignore[arg-type]
     assert slurm.known["slicewise_gate"].grp_tres == {"billing": 0}
     assert "slicewise_gate, which stays closed for another cluster" in told
-
-
-async def test_the_qos_that_all_shared_goes_too_once_nothing_uses_it():
-    slurm, store = database(), ledger(vision=6000)
-    slurm.known["slicewise-borrowed"] = Qos("slicewise-borrowed", {}, frozenset())
-    await compiled(slurm, store)
-    slurm.partition_qos, slurm.running = "", (waiting("slicewise-borrowed"),)
-    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
-    assert slurm.known.keys() == {"normal", "premium", "slicewise-borrowed"}
-    slurm.running, slurm.elsewhere = (), frozenset({"slicewise-borrowed"})
-    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
-    assert slurm.known.keys() >= {"slicewise-borrowed"}
-    slurm.elsewhere = frozenset()
-    await uninstall(slurm, store, settings())  # type: ignore[arg-type]
-    assert slurm.known.keys() == {"normal", "premium"}
-
-
-async def test_limits_of_before_stay_until_the_gate_stands_and_come_back_then():
-    slurm, store = database(), ledger(vision=6000)
-    slurm.partition_qos = ""
-    row = slurm.rows["vision", ""]
-    row.grp_tres["billing"], row.default = 6000, "slicewise_vision"
-    row.plus = frozenset({"slicewise_vision", "slicewise-borrowed"})
-    slurm.known["slicewise-borrowed"] = Qos("slicewise-borrowed", {}, frozenset())
-    slurm.known["slicewise_vision"] = Qos("slicewise_vision", {}, frozenset(), {"billing": 6000})
-    account, default = (LimitKey("account", "vision", f) for f in ("grptres=billing", "defaultqos"))
-    store.remembered = {
-        account: KnownLimit("9000", "6000"),
-        default: KnownLimit("", "slicewise_vision"),
-        LimitKey("qos", "slicewise_vision", "maxtresperaccount=billing"): KnownLimit("", "6000"),
-    }
-    running = replace(waiting("slicewise-borrowed", JobState.RUNNING), **RUNNING)
-    slurm.running = (running,)
-    assert (await compiled(slurm, store)).out_of_band == ()
-    assert slurm.limits("vision") == [5000, 0], "less what runs in the QOS that all shared"
-    assert slurm.known["slicewise_vision"].max_tres_per_account == {}
-    assert (row.grp_tres["billing"], row.default) == (6000, "slicewise_vision")
-    assert slurm._list(row) >= {"slicewise-borrowed", "slicewise_vision_borrowed"}
-    slurm.partition_qos, slurm.running = "slicewise_gate", ()
-    assert (await compiled(slurm, store)).out_of_band == ()
-    assert (row.grp_tres["billing"], row.default) == (9000, "")
-    assert slurm._list(row) == {"normal", "slicewise_vision", "slicewise_vision_borrowed"}
-    assert slurm.limits("vision") == [6000, 0]
-    assert (await compiled(slurm, store)).changes == ()
 
 
 RUNNING: Mapping[str, Any] = {

@@ -57,7 +57,7 @@ def job(job_id: int, account: str = "vision", **changes: Any) -> JobView:
 def running(job_id: int, account: str = "nlp", **changes: Any) -> JobView:
     """A run of nlp's on borrowed quota."""
     values = {"state": JobState.RUNNING, "nodes": ("n1",), "start_s": NOW_S - 500}
-    return job(job_id, account, **{**values, "qos": "slicewise-borrowed", **changes})
+    return job(job_id, account, **{**values, "qos": f"slicewise_{account}_borrowed", **changes})
 
 
 def node(name: str = "n1", held: int = 0, **changes: Any) -> NodeView:
@@ -106,7 +106,7 @@ def test_a_job_of_a_lender_that_waits_for_quota_or_for_others_wants_its_own() ->
         {"held": True},
         {"reason": "Licenses"},
         {"reason": "Dependency"},
-        {"qos": "slicewise-borrowed"},
+        {"qos": "slicewise_vision_borrowed"},
         {"account": "nlp"},
         {"partition": "cpu"},
         {"tres": {"cpu": "4"}},

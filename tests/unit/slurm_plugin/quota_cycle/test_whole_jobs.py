@@ -732,7 +732,7 @@ def test_who_stood_still_would_not_start():
 def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
     first = large(9, priority=2000)
     array = large(8, array_job_id=8, task_index=None, untouched=frozenset({1, 2}))
-    held = job(3, account="a", qos="slicewise-borrowed")
+    held = job(3, account="a", qos="slicewise_a_borrowed")
     (queue,) = seen(array, first, held, nodes=(N,)).queues.values()
     assert [(one.need.key, one.tasks, one.since_s) for one in queue] == [(9, 1, 5), (8, 2, 5)]
 

@@ -66,9 +66,9 @@ def test_a_job_is_about_to_start_if_its_tenant_s_own_part_has_room_for_it() -> N
 
 
 def test_what_is_held_on_borrowed_quota_leaves_its_own_part_as_it_is() -> None:
-    borrowed = replace(RUNS, qos="slicewise-borrowed")
+    borrowed = replace(RUNS, qos="slicewise_vision_borrowed")
     assert starting(WAITS, RUNS, borrowed) == {"vision"}
-    assert starting(replace(WAITS, qos="slicewise-borrowed")) == frozenset()
+    assert starting(replace(WAITS, qos="slicewise_vision_borrowed")) == frozenset()
 
 
 @pytest.mark.parametrize(

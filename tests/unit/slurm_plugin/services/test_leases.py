@@ -13,7 +13,7 @@ from cluster.language.units import Millislices
 from cluster.rpc.messages import SlotView
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange
-from slurm_plugin.common.qos_names import SHARED_QOS
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.daemon.lease_loop import LeaseLoop
 from slurm_plugin.services.leases import (
     Leased,
@@ -167,7 +167,7 @@ def test_only_a_bigger_job_is_a_wall(tres: dict[str, str], is_wall: bool) -> Non
 def test_a_borrowed_replica_ends_before_the_planned_start_of_a_bigger_job() -> None:
     """No job that Slurm has planned waits for what its slices were lent to."""
     bigger = Wall(NOW_S + 399, "job 7 is to start", replace(WAITING, tres=BIGGER[0][0]))
-    plan = planned(slot(280, run=replace(RUN, qos=SHARED_QOS)), bigger)
+    plan = planned(slot(280, run=replace(RUN, qos=borrowed_qos("vision"))), bigger)
     last_s = NOW_S + 280 + 60
     assert plan == LeasePlan({RUN_KEY: 11}, {RUN_KEY: LeaseEnd(last_s - EARLY_S, bigger.why)})
     assert last_s <= bigger.at_s

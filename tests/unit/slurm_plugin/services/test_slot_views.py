@@ -65,7 +65,7 @@ def test_since_when_it_may_start() -> None:
 def test_where_it_waits_or_runs() -> None:
     for one in (running(), job(0)):
         assert not slot_of(one).is_borrowed
-        assert slot_of(replace(one, qos="slicewise-borrowed")).is_borrowed
+        assert slot_of(replace(one, qos="slicewise_vision_borrowed")).is_borrowed
 
 
 COMMENT = "slicewise:run=2 ended with 1: E1122 no such model"

@@ -311,16 +311,18 @@ async def test_beyond_the_guarantee_a_slot_runs_on_borrowed_quota() -> None:
 
 
 async def test_what_waits_on_borrowed_quota_takes_a_guarantee_that_comes_free() -> None:
-    waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise-borrowed")
+    waiting = job(1, held=False, reason="QOSGrpBilling", qos="slicewise_vision_borrowed")
     slurm, cluster_state = await borrowing(job(0), waiting)
     await desire(cluster_state, 814, frozenset({1}))
     assert slurm.actions == [(f"update {JobChange(qos='slicewise_vision')}", [1])]
 
 
 async def test_what_is_preempted_is_held_and_released_anew() -> None:
-    slurm, cluster_state = await borrowing(job(0, JobState.RUNNING, qos="slicewise-borrowed"))
+    slurm, cluster_state = await borrowing(
+        job(0, JobState.RUNNING, qos="slicewise_vision_borrowed")
+    )
     await desire(cluster_state, 814, frozenset({0}))
-    slurm.shown = (job(0, held=False, reason="BeginTime", qos="slicewise-borrowed"),)
+    slurm.shown = (job(0, held=False, reason="BeginTime", qos="slicewise_vision_borrowed"),)
     await cluster_state.turn()
     assert slurm.actions == [("hold", [0])]
     assert (await desire(cluster_state, 814, frozenset({0}))).released == (0,)
