@@ -25,7 +25,7 @@ from cluster.language.service import ServiceSpec, allowed_words
 from cluster.runtime.metric_catalogue import LABELS
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import Settings
-from docs import dashboards, slurm_matrix, wire_api
+from docs import dashboards, promises, slurm_matrix, wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
@@ -404,3 +404,4 @@ if __name__ == "__main__":
         (FOLDER / _name).write_text(_text, encoding="utf-8")
     for _name, _text in dashboards.files().items():
         (dashboards.FOLDER / _name).write_text(_text, encoding="utf-8")
+    promises.PAGE.write_text(promises.page(), encoding="utf-8")

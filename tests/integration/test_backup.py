@@ -74,6 +74,7 @@ def refused(code: str, *words: str) -> str:
     return error.value.refusal.message
 
 
+@pytest.mark.promise("A backup is checked by a restore.")
 def test_a_dump_is_checked_by_a_restore_with_the_seal_in_it(
     dumped: Path, ledger: Ledger, database: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -217,6 +218,7 @@ def accounted(job_id: int, seconds: int | None) -> RunRecord:
     return RunRecord(job_id, *words, state, 60, {"billing": "1000", "gres/gpu:1g.10gb": "1"})
 
 
+@pytest.mark.promise("What ended after a backup is charged once in the restored ledger.")
 def test_what_ended_after_a_dump_is_charged_in_the_restored_ledger_once(
     dumped: Path, ledger: Ledger, database: str
 ):

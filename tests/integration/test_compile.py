@@ -145,6 +145,7 @@ def accounting_database(sandbox: Sandbox) -> tuple[list[str], str]:
     return lines, sandbox.run("root", ("sacctmgr", "-n", "-P", "show", "qos")).stdout
 
 
+@pytest.mark.promise("A quota is in force in Slurm when tenant-quota set says so.")
 def test_a_quota_is_in_slurmctld_when_the_command_says_so(sandbox: Sandbox, account: str):
     for nominal, billing in (("2", "2000"), ("3.5", "3500"), ("0", "0")):
         change = set_quota(sandbox, account, nominal)
@@ -217,6 +218,9 @@ def test_a_coordinators_names_forge_no_membership_and_no_limit(sandbox: Sandbox,
         sacctmgr(sandbox, "delete", "account", f"name={account}")
 
 
+@pytest.mark.promise(
+    "The statement has each run as Slurm's accounting has it, to the millislice-second."
+)
 def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(sandbox: Sandbox, account: str):
     set_quota(sandbox, account, "2")
     # The first two run side by side however late Slurm starts the second.

@@ -219,6 +219,7 @@ def cancel_all(daemon: Daemon) -> None:
     until(lambda: not daemon.is_up() or not daemon.ask("slicewise", op="view")["services"])
 
 
+@pytest.mark.promise("A plain sbatch gets its QOS, its priority and its tag at the submission.")
 @pytest.mark.usefixtures("clean")
 def test_a_plain_job_gets_qos_priority_and_tag(daemon: Daemon) -> None:
     code, text = daemon.sbatch("alice", *PLAIN, "--hold", "--wrap=true")
@@ -277,6 +278,7 @@ def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
     until_is(arrays, [int(text)])
 
 
+@pytest.mark.promise("slicewise check tells the decision that the submission would meet.")
 def test_check_is_the_same_decision(daemon: Daemon) -> None:
     lines = [line for line in SCRIPT.splitlines() if line.startswith("#SLICEWISE")]
     for _ in range(2):
@@ -437,6 +439,7 @@ def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) 
     assert [slot["reason"] for slot in daemon.slots(array)][3] == "JobHeldAdmin"
 
 
+@pytest.mark.promise("A daemon that is killed loses nothing.")
 def test_killed_and_started_again_nothing_is_lost(daemon: Daemon, array: int) -> None:
     daemon.set_desired_slots(array, 0, 1)
     until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
@@ -486,6 +489,7 @@ def other_partition(daemon: Daemon, clean: None) -> Iterator[str]:
 HELD = ("sbatch", "--parsable", "--output=/dev/null", "--hold", "--wrap=sleep 60")
 
 
+@pytest.mark.promise("A job that was not admitted gets no GPUs.")
 def test_a_job_that_was_not_admitted_gets_no_gpus(daemon: Daemon, other_partition: str) -> None:
     code, text = daemon.sbatch("carol", *HELD)
     assert (code, "SW-WITHOUT-GPU" in text) == (1, True)
@@ -575,6 +579,7 @@ def lending(daemon: Daemon, clean: None) -> Iterator[None]:
     daemon.set_quota("nlp", "5", "--borrowing-limit", "0")
 
 
+@pytest.mark.promise("Tenants lend idle slices, and batch jobs run on them.")
 @pytest.mark.usefixtures("lending")
 def test_idle_quota_is_lent_and_given_back_at_once(daemon: Daemon) -> None:
     of_vision = (*PLAIN, "--qos=slicewise_vision_borrowed", "--wrap=sleep 300")
@@ -606,6 +611,7 @@ def budget(daemon: Daemon, clean: None) -> Iterator[None]:
     daemon.slicewise("budget", "remove", "vision")
 
 
+@pytest.mark.promise("Budgets bound what a tenant uses up in a month.")
 @pytest.mark.usefixtures("budget")
 def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None:
     def run_minutes() -> str:

@@ -52,6 +52,7 @@ BINARY = "Inference-Header-Content-Length"
 PURGE = "pool-purge-delay 1s"
 
 
+@pytest.mark.promise("Requests to a service of zero replicas are held, not lost.")
 async def test_requests_are_held_from_zero_and_all_answered(gateway: Harness, replicas):
     await gateway.set_replicas()
     asked = gateway.asking(50)
@@ -129,6 +130,7 @@ async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, repli
     assert not client.at_eof()
 
 
+@pytest.mark.promise("A replica is drained before it ends.")
 async def test_a_drain_under_load_fails_no_request(gateway: Harness, replicas):
     one, two = replicas
     await gateway.set_replicas((one, ServerMode.READY), (two, ServerMode.READY))
@@ -231,6 +233,7 @@ async def _is_down(gateway: Harness, replica: Replica) -> bool:
     return server is not None and not server.up
 
 
+@pytest.mark.promise("Services come and go without a reload of HAProxy.")
 async def test_services_come_and_go_without_a_reload(gateway: Harness, replicas):
     routes = [
         Route("t/a", 2, {replicas[0].endpoint: ServerMode.READY}, "pool"),
@@ -380,6 +383,7 @@ async def test_a_client_that_hangs_up_leaves_the_queue(gateway: Harness, replica
     assert replicas[0].served == 2
 
 
+@pytest.mark.promise("A request that is held too long is answered with Retry-After.")
 async def test_a_hold_ends_with_retry_after(tmp_path: Path):
     async with gateway_up(tmp_path, hold_s=1) as gateway:
         await gateway.set_replicas()
@@ -427,6 +431,7 @@ async def test_a_method_that_no_engine_answers_is_refused_and_wakes_none(
     assert (await gateway.load()).arrived == 0
 
 
+@pytest.mark.promise("While starts fail, clients are told why.")
 async def test_while_starts_fail_requests_are_refused_with_the_reason(gateway: Harness, replicas):
     said = 'can\'t load "m": 100% of C:\\m; try again'
     await gateway.set_replicas()
@@ -818,6 +823,7 @@ async def test_what_a_stream_has_sent_is_counted_while_it_goes_on(gateway: Harne
         answer.close()
 
 
+@pytest.mark.promise("A service's deadline ends requests that take longer.")
 async def test_a_request_ends_after_its_services_deadline(gateway: Harness, replicas):
     replicas[0].pause()
     ready = (replicas[0], ServerMode.READY)

@@ -43,6 +43,7 @@ async def refused(gateway: Harness, authority: str = "", **metadata: str) -> grp
     return caught.value
 
 
+@pytest.mark.promise("The gateway speaks gRPC, with the same holding.")
 async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
     await gateway.set_replicas()
     asking = asyncio.create_task(asked(gateway, 20))
@@ -213,6 +214,7 @@ async def test_administration_of_replicas_is_denied(gateway: Harness, replicas, 
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+@pytest.mark.promise("Streams outlive a drain and a reload.")
 async def test_a_stream_outlives_its_replicas_drain_and_a_reload(gateway: Harness, replicas):
     one, two = replicas
     await gateway.set_replicas((one, ServerMode.READY))

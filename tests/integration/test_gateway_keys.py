@@ -32,6 +32,7 @@ KEY, OTHER, REVOKED = "swk_0123_secret", "swk_4567_secret", "swk_89ab_secret"
 KEYS = {sha256(key.encode()).hexdigest(): of for key, of in ((KEY, "t"), (OTHER, "u"))}
 
 
+@pytest.mark.promise("A service wants an API key of its tenant.")
 async def test_a_tenant_with_a_key_is_protected(gateway: Harness, replicas):
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     assert (await gateway.ask())[0] == 200
@@ -87,6 +88,7 @@ async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, re
     assert replicas[0].served == 0
 
 
+@pytest.mark.promise("A key may open one service only, and its last use is seen.")
 async def test_a_key_of_one_service_opens_that_one_and_its_use_is_seen(gateway: Harness, replicas):
     one, other = (
         Route(service, 4, {one.endpoint: ServerMode.READY}, "pool")
@@ -129,6 +131,7 @@ async def test_keys_go_with_grpc_metadata(gateway: Harness, replicas):
     assert "secret" not in str(replicas[0].headers)
 
 
+@pytest.mark.promise("A revoked key opens nothing.")
 async def test_a_revoked_key_lets_nobody_in_and_its_tenant_may_stay_protected(
     gateway: Harness, replicas
 ):
@@ -251,6 +254,7 @@ async def test_every_service_may_want_a_key(tmp_path: Path):
         assert (await gateway.ask(x_api_key=KEY))[0] == 404
 
 
+@pytest.mark.promise("A tenant's requests are limited.")
 async def test_a_tenants_requests_are_limited(tmp_path: Path, replicas):
     limits = {"concurrent": 3, "tenants": {"slow": {"requests_per_s": 5}}}
     async with gateway_up(tmp_path, limits=limits) as gateway:
@@ -342,6 +346,7 @@ def self_sign(directory: Path) -> None:
     )
 
 
+@pytest.mark.promise("With a certificate both protocols are encrypted.")
 async def test_with_a_certificate_both_protocols_are_encrypted(tmp_path: Path, replicas):
     certificate = tmp_path / "gateway.pem"
     await asyncio.to_thread(self_sign, tmp_path)

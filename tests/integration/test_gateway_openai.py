@@ -87,6 +87,7 @@ GOOD: Sequence[str | bytes] = (
 )
 
 
+@pytest.mark.promise("One OpenAI address leads to all models of a tenant.")
 async def test_the_model_in_the_body_names_the_service(gateway: Harness, replicas):
     await serve(gateway, replicas[0])
     for body in GOOD:
@@ -372,6 +373,7 @@ async def test_each_request_of_an_adapter_is_counted_once_also_at_its_service_s_
     assert (await posted(gateway, b'{"model": "chat:legal"}'))[0] == 404
 
 
+@pytest.mark.promise("LoRA adapters are models of their service.")
 async def test_an_adapter_of_a_service_that_sleeps_wakes_it(gateway: Harness, replicas):
     await gateway.route(Route("t/chat", 4, {}, POOL, adapters=ADAPTERS))
     asked = asyncio.create_task(posted(gateway, b'{"model": "chat:tax"}'))

@@ -140,6 +140,7 @@ async def test_a_sequence_stays_through_replicas_that_come_and_where_it_begins_a
     assert await http_json(gateway, (1, 1)) == str(two.port)
 
 
+@pytest.mark.promise("A sequence stays at its replica over HTTP and gRPC.")
 async def test_http_and_grpc_share_a_sequence(gateway: Harness, replicas):
     await serve(gateway, *replicas)
     for number in range(0, 8, 2):

@@ -243,6 +243,7 @@ def accounts_of(sandbox: Sandbox, user: str) -> set[str]:
     return set(sandbox.run("slurm", asked).stdout.split())
 
 
+@pytest.mark.promise("A month's report is there for operators and for the users of a tenant.")
 def test_a_report_of_this_month_is_for_operators_and_for_users_of_a_tenant(sandbox: Sandbox):
     set_quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "3")
     sandbox.run("root", set_quota)

@@ -207,6 +207,7 @@ def test_a_replica_of_two_gpus_is_one_of_one_node(toys: Toys) -> None:
     assert toys.charged(array) == {k: 2 * SLICE * s for k, s in toys.seconds(array).items()}
 
 
+@pytest.mark.promise("A replica may be larger than a node.")
 def test_a_replica_of_two_nodes_serves_once_both_ranks_are_there(toys: Toys) -> None:
     toys.apply("wide", gpus=2, nodes=2)
     assert toys.ask("wide") == {"ranks": 2}

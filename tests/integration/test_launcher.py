@@ -281,6 +281,7 @@ def test_fifty_at_once_from_zero_up_to_the_quota_and_back_to_zero(brief: Service
     until_is(brief.tritons, [])
 
 
+@pytest.mark.promise("A launcher that is killed loses no request.")
 def test_the_launcher_killed_in_mid_flight_loses_nothing(service: Service) -> None:
     async def killed() -> list[RequestRecord]:
         sending = asyncio.create_task(service.send(250))
@@ -295,6 +296,7 @@ def test_the_launcher_killed_in_mid_flight_loses_nothing(service: Service) -> No
     assert (errors(records), len(records)) == ([], 250)
 
 
+@pytest.mark.promise("HAProxy that is killed gets its routes back, and requests wait for them.")
 def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
     assert errors(asyncio.run(service.send(4))) == []
     sandbox = service.sandbox
@@ -308,6 +310,9 @@ def test_haproxy_killed_gets_its_routes_back(service: Service) -> None:
         assert errors(asyncio.run(service.send(20))) == []
 
 
+@pytest.mark.promise(
+    "A replica that is killed costs its own requests only, and its slot comes back."
+)
 def test_a_killed_triton_costs_its_own_requests_only_and_its_slot_comes_back(
     brief: Service,
 ) -> None:
@@ -481,6 +486,7 @@ def test_a_long_answer_survives_the_warning_but_not_the_order_to_end(service: Se
         until_is(lambda: service.tritons(index), [])
 
 
+@pytest.mark.promise("A model that fails at its start is not started over and over.")
 def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Service) -> None:
     broken = world.sandbox.layout.models / "broken"
     (broken / "tokens" / "1").mkdir(parents=True)

@@ -129,6 +129,7 @@ def pair(sandbox: Sandbox) -> Iterator[Pair]:
     until(lambda: NAME not in sandbox.run("root", ("squeue", "-h", "-o", "%j")).stdout)
 
 
+@pytest.mark.promise("Of a pair of launchers the second takes over without a failed request.")
 async def test_a_leader_killed_under_load_is_followed_in_time_and_no_request_fails(
     pair: Pair,
 ) -> None:

@@ -158,6 +158,7 @@ def test_the_watermark_begins_now_and_never_goes_back(ledger: Ledger):
     assert ledger.charges.accounted_until_s() == begin_s + 10
 
 
+@pytest.mark.promise("A run is charged once, however often it is booked.")
 def test_a_charge_applies_once(ledger: Ledger):
     run = a_run()
     assert ledger.charges.post([reserve(run)]) == {run.key}
@@ -344,6 +345,7 @@ def test_of_two_rolls_at_once_one_is_booked(ledger: Ledger):
     assert ledger.budgets.balances()["vision"].available_millislice_s == 500
 
 
+@pytest.mark.promise("An export of the ledger has every transfer in order.")
 def test_an_export_has_every_transfer_in_order(ledger: Ledger):
     ledger.charges.post([reserve(a_run(1, "vision", payer="science"))])
     ledger.budgets.enter(an_adjustment(-5, "science"), None)
@@ -609,6 +611,7 @@ def test_a_tenant_s_statement_shows_what_its_budget_paid_for(paid_by_science: Le
     assert [row.run.tenant for row in page] == ["science"]
 
 
+@pytest.mark.promise("The ledger is double-entry: statements add up to its balances.")
 def test_a_statement_of_a_payer_adds_up_to_what_its_balances_say_was_ever_used(
     paid_by_science: Ledger,
 ):
@@ -896,6 +899,7 @@ def test_a_seal_that_failed_is_no_seal_that_was_deleted(ledger: Ledger, database
     assert is_balanced(ledger)
 
 
+@pytest.mark.promise("A seal shows that entries were altered behind the ledger's back.")
 def test_a_seal_that_is_kept_elsewhere_finds_an_end_that_was_deleted_and_booked_over(
     ledger: Ledger, database: str
 ):

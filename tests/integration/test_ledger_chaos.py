@@ -32,6 +32,9 @@ _CLIENTS = get_context("forkserver")
 _CLIENTS.set_forkserver_preload(["slurm_plugin.ledger.store", "psycopg"])
 
 
+@pytest.mark.promise(
+    "Programs that are killed while they book lose nothing and book nothing twice."
+)
 def test_nothing_is_lost_and_nothing_twice(sandbox: Sandbox, ledger_database: str, tmp_path: Path):
     clients = {number: start(number, ledger_database, tmp_path) for number in range(CLIENTS)}
     chance = random.Random(5_171_717)  # noqa: S311 -- which client dies is no secret

@@ -100,6 +100,7 @@ def address_404(line: Line) -> Iterator[None]:
     until_is(lambda: json.loads(line.slicewise("alice", "service", "list", "--json")[1]), [])
 
 
+@pytest.mark.promise("Plain sbatch of the rendered script is a service, too.")
 @pytest.mark.usefixtures("address_404")
 def test_plain_sbatch_of_the_rendered_script_is_a_service(line: Line) -> None:
     script = line.slicewise("alice", "service", "render", str(line.file))[1]
@@ -112,6 +113,9 @@ def test_plain_sbatch_of_the_rendered_script_is_a_service(line: Line) -> None:
     assert done.stdout.strip() in line.jobs()
 
 
+@pytest.mark.promise(
+    "Services grow with waiting requests up to the quota, shrink to zero and lose no request."
+)
 @pytest.mark.usefixtures("address_404")
 def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
     line.slicewise("alice", "service", "apply", str(line.file))
@@ -129,6 +133,7 @@ def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
     )
 
 
+@pytest.mark.promise("Slurm enforces the quotas also while every process of Slicewise is dead.")
 @pytest.mark.usefixtures("address_404")
 def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> None:
     """Issue: with both killed, a tenant still can't run more than its quota; then all goes on."""

@@ -188,6 +188,7 @@ async def ending(answer: aiohttp.ClientResponse) -> list[str]:
 COMPLETE = ["length", "[DONE]"]
 
 
+@pytest.mark.promise("llama.cpp servers are woken like Triton.")
 async def test_a_request_wakes_it_and_is_answered(
     session: aiohttp.ClientSession, chat: Chat
 ) -> None:
@@ -208,6 +209,7 @@ async def test_clients_reach_inference_and_nothing_else(
     assert (code, answer["error"]["type"]) == (400, "invalid_request_error")
 
 
+@pytest.mark.promise("Streams of language models come through whole.")
 async def test_a_stream_has_its_end(session: aiohttp.ClientSession, chat: Chat) -> None:
     async with stream(session, chat, 100) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")

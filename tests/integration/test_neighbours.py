@@ -183,6 +183,7 @@ async def test_who_holds_all_ports_reads_no_request_and_answers_none(
     assert str(SECRET_TOKENS) not in log.read_text()
 
 
+@pytest.mark.promise("A replica answers nobody but the gateway.")
 async def test_a_replica_answers_nobody_but_the_gateway(service: Service, applied: int) -> None:
     assert [record.error for record in await service.send(3)] == [""] * 3
     open_ports, answered = service.as_carol(KNOCK, *service.places).split(maxsplit=1)

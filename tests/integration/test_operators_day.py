@@ -88,6 +88,7 @@ def doctor(sandbox: Sandbox, *words: str, **variables: str) -> "subprocess.Compl
     return sandbox.run("root", (*argv, "slicewise", "doctor", *words), check=False)
 
 
+@pytest.mark.promise("The doctor has nothing to mend on a good site.")
 def test_the_doctor_has_nothing_to_mend_on_a_good_site(sandbox: Sandbox):
     # Right after a module before this one the daemon may still put limits back.
     until_is(lambda: diagnosed(sandbox), (0, {}))
@@ -148,6 +149,7 @@ PreemptMode=CANCEL
 """
 
 
+@pytest.mark.promise("The doctor finds what Slurm has otherwise than the ledger says.")
 def test_the_doctor_finds_what_slurm_has_otherwise(sandbox: Sandbox):
     site = sandbox.layout.site_conf
     before = site.read_text()
@@ -207,6 +209,7 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
 OTHER = "[gateway]\nhold_s = 17"
 
 
+@pytest.mark.promise("slicewise setup proposes the files of a site and changes nothing.")
 def test_setup_proposes_what_the_site_has_and_changes_nothing(sandbox: Sandbox):
     etc = sandbox.layout.etc
     before = {path: path.read_bytes() for path in etc.rglob("*") if path.is_file()}

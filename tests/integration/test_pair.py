@@ -84,6 +84,7 @@ def pair(sandbox: Sandbox) -> Iterator[tuple[Half, Half]]:
     sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
 
 
+@pytest.mark.promise("Of a pair of daemons one leads, and the other answers and stands by.")
 def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) -> None:
     first, second = pair
     until_is(lambda: (first.leads(), second.leads()), (True, False))

@@ -113,6 +113,7 @@ def test_what_an_update_leaves_out_stays(ledger: Ledger):
     )
 
 
+@pytest.mark.promise("The history of quotas says what each change was.")
 def test_history_says_what_each_row_changed(ledger: Ledger):
     first = ledger.tenants.change(nominal("vision", 6000), "root", "start")
     second = ledger.tenants.change(
@@ -204,6 +205,7 @@ def test_a_row_of_an_old_program_changes_the_nominal_alone(ledger: Ledger, datab
     assert ledger.tenants.policy() == {"vision": Tenant("vision", "", Quota(Millislices(7000)))}
 
 
+@pytest.mark.promise("Several clusters share one PostgreSQL and know nothing of each other.")
 def test_clusters_know_nothing_of_each_other(ledger: Ledger, database: str):
     lender_and_borrower(ledger)
     ledger.loans.replace([loan(500)], "")
@@ -687,6 +689,7 @@ def says_that_it_does_the_trigger_s_work(database: str, role: str) -> None:
         connection.execute("SELECT slicewise.enter_budget(%s::jsonb, NULL)", (entry,))
 
 
+@pytest.mark.promise("No role of the database alters an entry of the ledger.")
 def test_the_daemons_role_does_all_it_must_and_alters_no_entry(
     database: str, role: str, own: Ledger
 ):

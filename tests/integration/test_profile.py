@@ -89,6 +89,7 @@ def is_as_modelled(rows: dict[int, Any]) -> bool:
     return 1_500 < one < 5_025 and 2 * one < four < 20_100 and is_latency
 
 
+@pytest.mark.promise("slicewise profile measures which slices a load needs.")
 def test_a_table_is_measured_and_says_which_instances_a_load_needs(user: User):
     tables: list[dict[int, Any]] = []
     # A machine that stalls for most of a measurement is not what is measured.

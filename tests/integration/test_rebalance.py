@@ -165,6 +165,7 @@ def without_daemon(cluster: Cluster) -> None:
     cluster.sandbox.stop("daemon")
 
 
+@pytest.mark.promise("Without the daemon, rebalance from cron keeps limits and charges right.")
 @pytest.mark.usefixtures("without_daemon")
 def test_without_the_daemon_limits_follow_the_ledger_and_runs_are_charged(
     cluster: Cluster,
@@ -182,6 +183,7 @@ def test_without_the_daemon_limits_follow_the_ledger_and_runs_are_charged(
     assert done(cluster.rebalance()) == {}
 
 
+@pytest.mark.promise("A rebalance that is killed is completed by the next one.")
 @pytest.mark.usefixtures("without_daemon")
 def test_what_a_killed_run_left_the_next_one_does_anew(cluster: Cluster) -> None:
     cluster.set_quota(2)

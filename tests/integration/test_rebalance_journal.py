@@ -192,6 +192,7 @@ def test_a_wrong_window_writes_nothing(lending: Ledger, wrong: Window, code: str
     assert lending.windows.history() == ()
 
 
+@pytest.mark.promise("Quotas change by the calendar.")
 def test_what_a_window_allows_may_be_lent(lending: Ledger, database: str) -> None:
     more = replace(NIGHT, tenant="vision", amount_millislices=Millislices(8000))
     window = lending.windows.add(more, "olga", "", UTC)

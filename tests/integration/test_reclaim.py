@@ -191,6 +191,9 @@ def full(lent: Lent) -> Lent:
     return lent
 
 
+@pytest.mark.promise(
+    "A tenant gets lent slices back when its own jobs wait, without a failed request."
+)
 def test_a_lender_has_back_what_its_jobs_need_and_the_service_what_they_leave(full: Lent) -> None:
     needed = LENT - 1
     jobs: list[int] = []
@@ -241,6 +244,7 @@ def test_a_daemon_that_is_killed_in_between_takes_nothing_earlier(full: Lent) ->
     until_is(lambda: full.ended() - before, {"REQUEUED": 1})
 
 
+@pytest.mark.promise("Slurm preempts borrowed runs only after the grace time.")
 def test_who_does_not_go_within_the_grace_is_preempted_by_slurm(full: Lent) -> None:
     before = full.ended()
     full.sandbox.kill("launcher", signal.SIGSTOP)

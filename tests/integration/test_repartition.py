@@ -134,6 +134,9 @@ def cluster() -> Iterator[Cluster]:
         running.down()
 
 
+@pytest.mark.promise(
+    "GPUs are cut again beside running jobs for those that wait for a shape, and no request fails."
+)
 def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     cluster: Cluster,
 ) -> None:

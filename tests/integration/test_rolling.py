@@ -156,6 +156,7 @@ def service(applied: Rolled) -> Rolled:
     return applied
 
 
+@pytest.mark.promise("A new generation takes over without a failed request.")
 def test_a_new_generation_takes_over_without_a_failed_request(service: Rolled) -> None:
     """There is room for both: no replica is missing meanwhile."""
     arrays: list[int] = []

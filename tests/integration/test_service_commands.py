@@ -103,6 +103,7 @@ def service(user: User) -> User:
     return user
 
 
+@pytest.mark.promise("Applying the same service file again changes nothing.")
 def test_the_same_file_again_changes_nothing(service: User):
     before = service.arrays()
     assert service.reads("plan", str(service.file))["action"] == "nothing"
@@ -110,6 +111,9 @@ def test_the_same_file_again_changes_nothing(service: User):
     assert service.arrays() == before
 
 
+@pytest.mark.promise(
+    "A service that sleeps is woken by the next request, which is held and answered."
+)
 def test_the_first_request_wakes_it_and_its_log_is_there(service: User):
     service.asks()
     lines = [
@@ -152,6 +156,7 @@ def test_restart_replaces_what_runs(service: User):
     service.types("scale", NAME, "--reset")
 
 
+@pytest.mark.promise("A changed service file rolls over to a new generation.")
 def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
     (before,) = service.arrays()
     text = service.file.read_text()
@@ -213,6 +218,7 @@ def test_a_roll_over_whose_replica_fails_is_aborted_and_the_one_before_stays(ser
     service.asks()
 
 
+@pytest.mark.promise("A service that is deleted finishes what is in flight.")
 def test_delete_lets_what_is_in_flight_finish_and_ends(service: User):
     service.asks()
     assert service.types("delete", NAME).endswith(f"{SERVICE}: has ended\n")

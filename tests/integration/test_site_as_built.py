@@ -308,6 +308,9 @@ def guest() -> Iterator[Guest]:
         running.down()
 
 
+@pytest.mark.promise(
+    "Observing changes nothing, and uninstalling leaves nothing of Slicewise in Slurm."
+)
 def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest: Guest) -> None:
     before = guest.seen()
 

@@ -67,6 +67,7 @@ def lines(sandbox: Sandbox, *argv: str) -> list[list[str]]:
     return [line.split("|") for line in sandbox.run("slurm", argv).stdout.splitlines()]
 
 
+@pytest.mark.promise("A snapshot for slicewise simulate has what Slurm and the ledger say.")
 def test_it_is_what_slurm_and_the_ledger_say(sandbox: Sandbox, lab: str, tmp_path: Path):
     path = tmp_path / "site.zip"
     archive, said = taken(sandbox, path, "--pseudonyms", "none", "--history", "1")

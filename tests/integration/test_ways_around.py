@@ -134,6 +134,7 @@ def test_an_owner_changes_nothing_that_is_decided(
     assert [(name, after[name]) for name in seen] == [(name, before[name]) for name in seen]
 
 
+@pytest.mark.promise("Nobody releases a slot of a service but the daemon.")
 def test_a_slots_owner_can_not_release_it(users: Users, slot: str) -> None:
     for words in (("release", slot), ("update", f"JobId={slot}", "Priority=1")):
         status, _ = users.scontrol("alice", *words)
@@ -355,6 +356,7 @@ def blocked(users: Users, job: str) -> str:
     return shown if "can't be used" in shown else ""
 
 
+@pytest.mark.promise("No more than the quota runs, whatever users try.")
 def test_no_more_than_the_quota_runs_whatever_is_tried(users: Users, clean: None) -> None:
     """Each way at once, and then a moment to start."""
     for options in ((GPU,), ("--gpus=1g.10gb:1",), ("--gpus-per-node=1g.18gb:1",)) * 3:

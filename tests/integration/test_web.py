@@ -228,6 +228,7 @@ def test_a_login_address_says_whose_it_is(site: Site):
     assert f"It logs in {site.sandbox.state.users['alice'].name}, once" in said
 
 
+@pytest.mark.promise("Operators see on the page what all tenants have.")
 def test_operators_see_what_all_tenants_have(site: Site, tenants: Mapping[str, Planted]):
     for user in OPERATORS:
         for path in ("/cluster", "/services"):
@@ -413,6 +414,7 @@ async def overflow_px(opened: Window) -> int:
     return int(await opened.tab.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
 
 
+@pytest.mark.promise("The page in the browser shows a user's cluster, also without scripts.")
 @in_browser
 async def test_without_scripts_a_user_logs_in_goes_round_and_logs_out(
     site: Site, tenants: Mapping[str, Planted], browser: Browser

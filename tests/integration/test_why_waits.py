@@ -142,6 +142,7 @@ def explained(wait: Wait) -> Iterator[Wait]:
     wait.shorten()
 
 
+@pytest.mark.promise("slicewise why says in words and numbers why a job waits, and when it starts.")
 def test_quota_with_its_numbers_and_an_estimate(sandbox: Sandbox, explained: Wait):
     wait = explained
     lab, waiting, ends_s = wait.lab, wait.waiting, wait.ends_s
@@ -160,6 +161,7 @@ def test_quota_with_its_numbers_and_an_estimate(sandbox: Sandbox, explained: Wai
     assert tenant["headline"] == f"{lab.name} holds 2 of 2 slices; 1 job waits."
 
 
+@pytest.mark.promise("No user learns of another tenant's jobs.")
 def test_nobody_else_learns_that_a_job_or_tenant_exists(sandbox: Sandbox, lab: Tenant):
     lab.give("1")
     job = lab.submit("--hold", "--time=5")
@@ -280,6 +282,7 @@ def test_a_budget_with_its_numbers(sandbox: Sandbox, lab: Tenant):
     lab.runs(waiting)
 
 
+@pytest.mark.promise("slicewise sbatch shows the decision and is sbatch in all else.")
 def test_the_wrapper_shows_the_decision_and_is_sbatch_in_all_else(sandbox: Sandbox, lab: Tenant):
     lab.give("2")
     where = (f"--account={lab.name}", "--time=5", "--output=/dev/null", "--parsable")

@@ -1,0 +1,69 @@
+"""Say which integration test holds which promise, as testing.md lists them.
+
+Tests are read, not imported: what they import is no matter of the documentation.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "how-to" / "testing.md"
+_TESTS = Path(__file__).parents[1] / "tests" / "integration"
+_BEGIN = "<!-- Written by docs/generate.py from the tests' markers. -->\n"
+_END = "<!-- Until here. -->\n"
+
+
+@dataclass(frozen=True, order=True)
+class Promise:
+    """A promise of the product, and the test that ``make test`` holds it by.
+
+    Attributes:
+        module: the test's file below tests/integration.
+        line: where the marker stands in it.
+    """
+
+    module: str
+    line: int
+    test: str
+    sentence: str
+
+
+def promises(tests: Path = _TESTS) -> tuple[Promise, ...]:
+    """Read the promises that tests are marked with, in the order of the tests.
+
+    Raises ValueError for a marker that is not one literal sentence above a test.
+    """
+    return tuple(
+        sorted(one for module in tests.rglob("test_*.py") for one in _of_module(module, tests))
+    )
+
+
+def page() -> str:
+    """Return the text of testing.md with the table as the markers have it now."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    rows = "\n".join(f"| {one.sentence} | `{one.module}::{one.test}` |" for one in promises())
+    table = f"| promise | test in tests/integration |\n| --- | --- |\n{rows}"
+    return f"{before}{_BEGIN}\n{table}\n\n{_END}{after}"
+
+
+def _of_module(module: Path, tests: Path) -> Iterator[Promise]:
+    for function in ast.parse(module.read_text(encoding="utf-8")).body:
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in (part for each in function.decorator_list for part in ast.walk(each)):
+            if isinstance(node, ast.Call) and _is_promise(node.func):
+                name = str(module.relative_to(tests))
+                yield Promise(name, node.lineno, function.name, _sentence(node, name))
+
+
+def _is_promise(function: ast.expr) -> bool:
+    return ast.unparse(function) == "pytest.mark.promise"
+
+
+def _sentence(marker: ast.Call, module: str) -> str:
+    match marker.args:
+        case [ast.Constant(value=str(sentence))] if not marker.keywords:
+            return sentence
+    raise ValueError(f"{module}:{marker.lineno}: a promise is one sentence")
