@@ -87,8 +87,7 @@ def _aim(key: str, value: float) -> str:
     return f"{AIMS[key]:g}" if value <= AIMS[key] else f"{AIMS[key]:g}: missed"
 
 
-def main() -> None:
-    """Write build/reports/admission.json."""
+if __name__ == "__main__":
     run(
         "admission",
         __doc__,
@@ -96,7 +95,3 @@ def main() -> None:
         lambda quick: measure(QUICK if quick else FULL),
         show,
     )
-
-
-if __name__ == "__main__":
-    main()

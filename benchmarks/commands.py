@@ -141,8 +141,7 @@ def show(report: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Write build/reports/commands.json."""
+if __name__ == "__main__":
     run(
         "commands",
         __doc__,
@@ -150,7 +149,3 @@ def main() -> None:
         lambda quick: measure(QUICK_ROUNDS if quick else FULL_ROUNDS),
         show,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -184,11 +184,6 @@ def _request(prefix: str) -> bytes:
     return (head + body).encode()
 
 
-def main() -> None:
-    """Measure, write build/reports/engines.json, show the table."""
-    reporting.run("engines", __doc__, f"{_QUICK_ROUNDS} rounds, not {ROUNDS}", _measured, _show)
-
-
 def _measured(quick: bool) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
         line = Line(Path(place), ENGINES["llamacpp"], SERVICE, SLOTS)
@@ -285,4 +280,4 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    reporting.run("engines", __doc__, f"{_QUICK_ROUNDS} rounds, not {ROUNDS}", _measured, _show)

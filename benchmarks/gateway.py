@@ -60,11 +60,6 @@ class Arm:
             self.latencies_s.append(time.perf_counter() - begin_s)
 
 
-def main() -> None:
-    """Measure, write build/reports/gateway.json, show the table."""
-    reporting.run("gateway", __doc__, "3 s at each point instead of 20", _measured, _show)
-
-
 def _measured(quick: bool) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory(prefix="slicewise-bench-") as place:
         line = Line(Path(place), ENGINES["triton"], SERVICE, 2 * INSTANCES)
@@ -205,4 +200,4 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    reporting.run("gateway", __doc__, "3 s at each point instead of 20", _measured, _show)

@@ -128,10 +128,5 @@ def show(report: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Write build/reports/history.json."""
-    run("history", __doc__, "200 tenants", lambda quick: measure(is_quick=quick), show)
-
-
 if __name__ == "__main__":
-    main()
+    run("history", __doc__, "200 tenants", lambda quick: measure(is_quick=quick), show)

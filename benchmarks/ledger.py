@@ -262,8 +262,7 @@ def show(report: Mapping[str, Any]) -> None:
     console.print(cells)
 
 
-def main() -> None:
-    """Write build/reports/ledger.json."""
+if __name__ == "__main__":
     run(
         "ledger",
         __doc__,
@@ -271,7 +270,3 @@ def main() -> None:
         lambda quick: measure(QUICK if quick else FULL),
         show,
     )
-
-
-if __name__ == "__main__":
-    main()

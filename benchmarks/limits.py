@@ -226,16 +226,5 @@ def show(report: Mapping[str, Any]) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Write build/reports/limits.json."""
-    run(
-        "limits",
-        __doc__,
-        "60 tenants",
-        lambda quick: measure(QUICK if quick else FULL),
-        show,
-    )
-
-
 if __name__ == "__main__":
-    main()
+    run("limits", __doc__, "60 tenants", lambda quick: measure(QUICK if quick else FULL), show)

@@ -8,7 +8,6 @@ settings. The same file runs on earlier revisions, so that figures can stand bes
 import json
 import re
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
+from benchmarks.wake import infer, until
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 
@@ -35,7 +35,6 @@ TENANT, USER, PROFILE = "vision", "alice", "1g.10gb"
 OTHER_TENANT, OTHER_USER, OTHER_PROFILE = "nlp", "bob", "1g.18gb"
 SETTLED_S = 15.0
 """Time after which a scene is watched: what led to it no longer counts as movement."""
-_PATIENCE_S = 180.0
 _OWN = "REQUEST_STATS_INFO"
 """What sdiag itself asks."""
 _ROW = re.compile(
@@ -54,14 +53,6 @@ max_replicas = {most}
 keep_alive_s = 1
 memory_mib = 512
 """
-_QUESTION = json.dumps(
-    {
-        "inputs": [
-            {"name": name, "shape": [1], "datatype": "INT32", "data": [1]}
-            for name in ("CONTEXT_TOKENS", "GENERATED_TOKENS")
-        ]
-    }
-).encode()
 
 
 @dataclass(frozen=True)
@@ -156,7 +147,7 @@ class Bench:
     def until_ready(self, name: str, replicas: int) -> None:
         """Wait until so many replicas of the service get requests."""
         words = ("slicewise", "service", "status", name, "--json")
-        _until(lambda: self._ready(words) == replicas)
+        until(lambda: self._ready(words) == replicas)
 
     def _ready(self, words: tuple[str, ...]) -> int:
         return len(json.loads(self._sandbox.run("root", words).stdout)["slots"]["ready"])
@@ -200,7 +191,7 @@ def measure(size: Size) -> Mapping[str, Any]:
         scenes["burst"] = bench.watch(bench.burst)
         asleep = {"tenant": OTHER_TENANT, "profile": OTHER_PROFILE, "least": 0, "most": 1}
         url = bench.apply({"name": "asleep", **asleep}, OTHER_USER)
-        scenes["wake"] = bench.watch(lambda: _infer(url))
+        scenes["wake"] = bench.watch(lambda: infer(url))
         for user, name in ((USER, "steady"), (OTHER_USER, "asleep")):
             sandbox.run(user, ("slicewise", "service", "delete", name, "--now"))
         squeue_s = bench.fill(size.jobs)
@@ -233,20 +224,6 @@ def _sandbox() -> Iterator[Sandbox]:
         sandbox.down()
 
 
-def _infer(url: str) -> None:
-    request = urllib.request.Request(f"{url}/v2/models/tokens/infer", _QUESTION)  # noqa: S310
-    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
-        json.load(answer)
-
-
-def _until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"not within {_PATIENCE_S:g} s")
-        time.sleep(1.0)
-
-
 def show(report: Mapping[str, Any]) -> None:
     """Print a row for each scene, and the kinds of its requests."""
     table = Table("scene", "requests/min", "slurmctld busy", "its CPU", "daemon's CPU", "by kind")
@@ -269,8 +246,7 @@ def show(report: Mapping[str, Any]) -> None:
     Console(width=160).print(table)
 
 
-def main() -> None:
-    """Write build/reports/rpcs.json."""
+if __name__ == "__main__":
     run(
         "rpcs",
         __doc__,
@@ -278,7 +254,3 @@ def main() -> None:
         lambda quick: measure(QUICK if quick else FULL),
         show,
     )
-
-
-if __name__ == "__main__":
-    main()

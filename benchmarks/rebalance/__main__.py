@@ -43,8 +43,7 @@ def show(report: Mapping[str, Any]) -> None:
         Console().print(table)
 
 
-def main() -> None:
-    """Write build/reports/rebalance.json."""
+if __name__ == "__main__":
     run(
         "rebalance",
         __doc__,
@@ -52,7 +51,3 @@ def main() -> None:
         lambda quick: measure(QUICK if quick else FULL),
         show,
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -12,6 +12,7 @@ from benchmarks.rebalance import __main__ as command
 from benchmarks.rebalance import rounds, site
 from benchmarks.rebalance.replies import Replies
 from benchmarks.rebalance.site import Size
+from benchmarks.reporting import run
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.limits.changes import stages
@@ -107,14 +108,14 @@ def test_the_command_writes_every_key_of_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     step = {"seconds": 0.5, "cpu_s": 0.4, "changed": 3, "saw": {}}
-    run = {"seconds": 1.5, "cpu_s": 1.0, "look_s": 0.1, "steps": {"lend": step}}
+    measured = {"seconds": 1.5, "cpu_s": 1.0, "look_s": 0.1, "steps": {"lend": step}}
     one = {"ledger": 3, "slurm": 6, "of": {}, "seconds": 0.2, "decision_s": 0.1}
-    run["rounds"] = {"quiet": one, "busy": one | {"ledger": 8, "slurm": 19}}
-    run["calls"] = rounds.calls(run["rounds"])
-    monkeypatch.setattr(rounds, "measured", lambda *_: run)
+    measured["rounds"] = {"quiet": one, "busy": one | {"ledger": 8, "slurm": 19}}
+    measured["calls"] = rounds.calls(measured["rounds"])
+    monkeypatch.setattr(rounds, "measured", lambda *_: measured)
     report = tmp_path / "reports" / "rebalance.json"
     monkeypatch.setattr(sys, "argv", ["bench", "--report", str(report)])
-    command.main()
+    run("rebalance", None, "", lambda _: command.measure(command.FULL), command.show)
     found = json.loads(report.read_text())
     assert found["seconds"] == 1.5
     assert {to: found["calls"][to] for to in ("ledger", "slurm")} == {"ledger": 3, "slurm": 6}
