@@ -6,7 +6,7 @@ No second passes: a test makes a change, lets time pass, and judges what Slurm a
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of
 from model_slurm import PARTITION, ModelSite, ModelSlurm
 from slurm_database import CLUSTER, FreeLock, Row
 
+from cluster.language.gres import parse_gpu_requests
 from cluster.language.jobs import WAITING, JobState, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -139,8 +140,10 @@ def submission(request: ModelRequest, token: str, **more: Any) -> SubmitRequest:
 
 def as_answered(request: ModelRequest, answer: SubmitAnswer) -> ModelRequest:
     """The job as slicewise.lua lets it into Slurm, where the daemon admits it."""
+    gpus = {one.gres_type or "": one.count for one in parse_gpu_requests(answer.gres or "")}
     return replace(
         request,
+        gpus=gpus or request.gpus,
         qos=answer.qos or request.qos,
         site_factor=answer.site_factor or 0,
         admin_comment=answer.tag or "",
@@ -198,9 +201,10 @@ class DaemonOnModel:
 
     def until_is(self, look: Callable[[], T], wanted: T, patience_s: float = PATIENCE_S) -> None:
         """Let time pass until the look shows what is wanted."""
-        with suppress(AssertionError):
-            self.until(lambda: look() == wanted, patience_s)
-        assert look() == wanted
+        until_s = self.clock.passed_s + patience_s
+        while (shown := look()) != wanted:
+            assert self.clock.passed_s < until_s, f"{shown} is not {wanted}"
+            self.wait(_LOOK_S)
 
     def always(self, holds: Callable[[], Any], seconds: float) -> None:
         """Let time pass, in which this holds at each look."""
@@ -220,10 +224,11 @@ class DaemonOnModel:
 
     def stop(self) -> None:
         """Kill the daemon."""
-        life, self._life = self._life, None
-        if life is not None:
-            life.cancel()
-            self._loop.run_until_complete(asyncio.gather(life, return_exceptions=True))
+        self._life = None
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.daemon.is_ready = False
 
     def compile(self) -> Compiled:

@@ -1,9 +1,11 @@
-"""Admission, sync and actions on the sandbox's real slurmctld, slurmdbd and PostgreSQL."""
+"""Admission, sync and actions on the sandbox's real slurmctld, slurmdbd and PostgreSQL.
+
+Only what these have to show: most of slots, loans and budgets is tried on the model (tests/model).
+"""
 
 import json
 import re
 import signal
-import struct
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -92,17 +94,6 @@ class Daemon:
         self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
         until(self.is_up)
 
-    def start_with(self, zone: bytes) -> None:
-        """On settings of its own, with such a time zone."""
-        etc = self.sandbox.layout.etc
-        (etc / "Sandbox").write_bytes(zone)
-        settings = etc / "zoned.toml"
-        text = self.sandbox.layout.settings_file.read_text()
-        settings.write_text(f'{text}\n[ledger]\ntime_zone = "Sandbox"\n')
-        argv = ("env", f"PYTHONTZPATH={etc}", "slicewise", "daemon", "--config", str(settings))
-        self.sandbox.start("daemon", "slurm", argv)
-        until(self.is_up)
-
     def kill(self) -> None:
         self.sandbox.kill("daemon", signal.SIGKILL)
         # Who answers slicewise.lua is another process, which ends a moment after the daemon.
@@ -115,10 +106,6 @@ class Daemon:
 
     def job(self, job_id: int) -> str:
         return self.sandbox.run("root", ("scontrol", "show", "job", str(job_id))).stdout
-
-    def job_of(self, array: int, index: int) -> str:
-        """Slurm's words on one slot."""
-        return self.sandbox.run("root", ("scontrol", "show", "job", f"{array}_{index}")).stdout
 
     def scontrol(self, user: str, *words: str) -> int:
         return self.sandbox.run(user, ("scontrol", *words), check=False).returncode
@@ -166,18 +153,6 @@ class Daemon:
             for run in accounted_runs(self.sandbox)
             if run.start_s >= self._began_s
         }
-
-    def steps(self, task: str) -> list[tuple[str, int]]:
-        """What was booked of its runs: the kinds, and up to when."""
-        lines = self.slicewise("ledger", "export", "--format", "jsonl").splitlines()
-        steps = [json.loads(line) for line in lines]
-        return [(step["kind"], step["until_s"]) for step in steps if step["task"] == task]
-
-    def unspent(self, tenant: str) -> int:
-        """Millislice-seconds of its budget that are not used, reserved ones included."""
-        balances = json.loads(self.slicewise("ledger", "balance", tenant, "--json"))
-        # It has none before its first booking.
-        return sum(one["available_millislice_s"] + one["reserved_millislice_s"] for one in balances)
 
     def differences(self) -> set[tuple[tuple[str, int], int]]:
         """What only one of the two says."""
@@ -260,24 +235,6 @@ def test_a_wrong_service_is_refused(daemon: Daemon) -> None:
     assert "model_repository" in daemon.sbatch("alice", script=script)[1]
 
 
-def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
-    daemon: Daemon, array: int
-) -> None:
-    def arrays() -> list[int]:
-        return [one["array_job_id"] for one in daemon.ask("alice", op="view")["services"]]
-
-    def retire(generation: int) -> str | None:
-        return daemon.ask("slicewise", op="service-retire", array_job_id=generation).get("code")
-
-    assert retire(array) == "SW-SERVICE-CHANGED"
-    code, text = daemon.sbatch("alice", script=SCRIPT)
-    assert code == 0, text
-    until_is(arrays, [array, int(text)])
-    assert retire(int(text)) == "SW-SERVICE-CHANGED"
-    assert retire(array) is None
-    until_is(arrays, [int(text)])
-
-
 @pytest.mark.promise("slicewise check tells the decision that the submission would meet.")
 def test_check_is_the_same_decision(daemon: Daemon) -> None:
     lines = [line for line in SCRIPT.splitlines() if line.startswith("#SLICEWISE")]
@@ -314,44 +271,6 @@ def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
     assert [tenant["name"] for tenant in bobs["tenants"]] == ["nlp"]
     assert daemon.ask("alice", op="service-delete", array_job_id=array) == {"v": 1, "ok": True}
     until_is(lambda: daemon.slots(array), [])
-
-
-def test_wishes_within_the_quota(daemon: Daemon, array: int) -> None:
-    reply = daemon.set_desired_slots(array, 0, 1, 2, 3)
-    assert (reply["released"], reply["kept_back"]) == ([0, 1, 2], [3])
-    assert reply["note"] == "quota: vision holds 3 of 3 slices; a replica needs 1"
-    until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
-    for slot in daemon.slots(array)[:3]:
-        assert slot["address"] == daemon.sandbox.layout.node_addresses[slot["node"]]
-        assert len(slot["ports"]) == 3
-    assert daemon.set_desired_slots(array, 1, 2)["held"] == [0]
-    until_is(lambda: daemon.states(array)[0], "held")
-    assert daemon.set_desired_slots(array, 1, 2, 3)["released"] == [3]
-    until_is(lambda: daemon.states(array), ["held"] + ["running"] * 3)
-
-
-def test_a_slot_avoids_a_node_and_what_its_user_excludes_stays_excluded(
-    daemon: Daemon, array: int
-) -> None:
-    assert daemon.scontrol("alice", "update", f"JobId={array}_1", "ExcNodeList=gpu04") == 0
-
-    def excluded(index: int) -> str:
-        found = re.search("ExcNodeList=(.*)", daemon.job_of(array, index))
-        assert found is not None
-        return found[1]
-
-    # Of two nodes with this type one may be avoided, and Slurm takes the other one, though both
-    # are free and it would fill this one first.
-    daemon.set_desired_slots(array, 0, 1, avoid=("gpu01", "gpu02"))
-    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
-    assert [slot["node"] for slot in daemon.slots(array)[:2]] == ["gpu02"] * 2
-    assert [excluded(index) for index in range(3)] == ["gpu01", "gpu01,gpu04", "(null)"]
-    # The next time it may start where it likes.
-    daemon.set_desired_slots(array)
-    until_is(lambda: daemon.states(array)[:2], ["held"] * 2)
-    daemon.set_desired_slots(array, 0, 1)
-    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
-    assert [excluded(index) for index in range(2)] == ["(null)", "gpu04"]
 
 
 def test_a_slot_that_no_other_node_can_run_starts_on_one_that_it_avoids(
@@ -403,40 +322,6 @@ def test_at_rest_slurmctld_is_asked_little_and_what_happens_ends_the_rest(
     # Its ports are known, so that they are not asked for any more.
     until(lambda: (one := next_look()) and not one[2]["REQUEST_JOB_STEP_INFO"])
     assert len(daemon.slots(array)[0]["ports"]) == 3
-
-
-def test_a_quota_raised_lets_more_start(daemon: Daemon, array: int) -> None:
-    daemon.set_desired_slots(array, 0, 1, 2, 3)
-    until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
-    daemon.set_quota("vision", "4")
-    try:
-        until_is(lambda: daemon.set_desired_slots(array, 0, 1, 2, 3)["released"], [3])
-        until_is(lambda: daemon.states(array), ["running"] * 4)
-    finally:
-        daemon.set_quota("vision", "3")
-
-
-def test_a_replica_that_ends_gives_its_slot_back(daemon: Daemon, array: int) -> None:
-    daemon.set_desired_slots(array, 0, 1)
-    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
-    mark = daemon.sandbox.layout.home / daemon.sandbox.state.users["alice"].name / "end-1"
-    daemon.sandbox.run("alice", ("touch", str(mark)))
-    until_is(lambda: daemon.states(array)[:2], ["running", "held"])
-    mark.unlink()
-    until_is(lambda: daemon.slots(array)[1]["reason"], "JobHeldAdmin")
-    assert daemon.set_desired_slots(array, 0, 1)["released"] == [1]
-    until_is(lambda: daemon.states(array)[:2], ["running"] * 2)
-
-
-def test_a_slot_released_by_others_is_held_on_sight(daemon: Daemon, array: int) -> None:
-    daemon.set_desired_slots(array, 0, 1, 2)
-    until_is(lambda: daemon.states(array), ["running"] * 3 + ["held"])
-    # The quota is full, so what root releases here stays pending.
-    assert daemon.scontrol("root", "release", f"{array}_3") == 0
-    log = daemon.sandbox.layout.log / "daemon.log"
-    until(lambda: f"event=hold array={array} slots=3 " in log.read_text())
-    until_is(lambda: daemon.states(array)[3], "held")
-    assert [slot["reason"] for slot in daemon.slots(array)][3] == "JobHeldAdmin"
 
 
 @pytest.mark.promise("A daemon that is killed loses nothing.")
@@ -624,71 +509,6 @@ def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None
     grant = ("budget", "grant", "vision", "--amount", "0.05", "--reason", "for the deadline")
     daemon.slicewise(*grant)
     until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
-
-
-def zone_file(offset_s: int) -> bytes:
-    """A time zone that never changes, as RFC 8536 has it: one type, no transition."""
-    header = struct.pack(">4s16x6l", b"TZif", 0, 0, 0, 0, 1, 4)
-    return header + struct.pack(">lBB4s", offset_s, 0, 0, b"SBX")
-
-
-@pytest.mark.usefixtures("clean")
-def test_a_new_day_begins_with_its_amount_and_what_ran_before_is_posted(daemon: Daemon) -> None:
-    daemon.slicewise("budget", "set", "vision", "--period", "day", "--amount", "1")
-    # The budget's first day has begun, with nothing to post of the job, and the job is booked.
-    until_is(lambda: daemon.unspent("vision"), 3_600_000)
-    code, text = daemon.sbatch("alice", *PLAIN, "--wrap=sleep 300")
-    assert code == 0, text
-    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
-    until_is(lambda: [kind for kind, _ in daemon.steps(text.strip())], ["reserve"])
-    daemon.kill()
-    midnight_s = int(time.time()) + 10
-    try:
-        daemon.start_with(zone_file(-midnight_s % 86_400))
-        until_is(lambda: daemon.steps(text.strip())[1:], [("post", midnight_s)])
-        assert [kind for kind, _ in daemon.steps(text.strip())] == ["reserve", "post"]
-        until_is(lambda: daemon.unspent("vision"), 3_600_000)
-        cancel_all(daemon)
-        until_is(daemon.differences, set())
-    finally:
-        daemon.kill()
-        daemon.start()
-        daemon.slicewise("budget", "remove", "vision")
-
-
-@pytest.fixture
-def operator_bears(daemon: Daemon, clean: None) -> Iterator[None]:
-    """``[ledger] node_failure = "operator"``."""
-    file = daemon.sandbox.layout.settings_file
-    before = file.read_text()
-    file.write_text(f'{before}\n[ledger]\nnode_failure = "operator"\n')
-    daemon.kill()
-    daemon.start()
-    yield
-    file.write_text(before)
-    daemon.kill()
-    daemon.start()
-
-
-@pytest.mark.usefixtures("operator_bears")
-def test_what_a_failed_node_ends_is_waived_where_that_is_the_rule(daemon: Daemon) -> None:
-    code, text = daemon.sbatch("alice", *PLAIN, "--no-requeue", "--wrap=sleep 300")
-    assert code == 0, text
-    until_is(lambda: daemon.job_states("alice"), ["RUNNING None"])
-    time.sleep(2)
-    (node,) = re.findall(r" NodeList=(\w+)", daemon.job(int(text)))
-    assert daemon.scontrol("root", "update", f"NodeName={node}", "State=DOWN", "Reason=test") == 0
-    try:
-        until(lambda: text.strip() in {task for task, _ in daemon.statement()})
-        rows = json.loads(daemon.slicewise("ledger", "statement", "vision", "--journal", "--json"))[
-            "runs"
-        ]
-        (row,) = [row for row in rows if row["task"] == text.strip()]
-        assert row["used_millislice_s"] == 0
-        assert row["waived_millislice_s"] == daemon.accounting()[text.strip(), row["start_s"]]
-        assert row["waived_millislice_s"] >= 2000
-    finally:
-        daemon.scontrol("root", "update", f"NodeName={node}", "State=RESUME")
 
 
 @pytest.fixture(scope="class")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from model_daemon import NODES, SETTINGS, DaemonOnModel
 
-ACCOUNTS = {"lab": "root", "group": "lab", "lender": "root"}
+ACCOUNTS = {"lab": "root", "group": "lab", "lender": "root", "other": "root"}
 """The Slurm accounts, each with its parent and a user of its own; none is a tenant at first."""
 
 

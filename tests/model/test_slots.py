@@ -1,0 +1,206 @@
+"""Tests the slots of services on the model of Slurm: what runs, and who may let it run."""
+
+from math import inf
+
+import pytest
+from model_daemon import DaemonOnModel
+
+from cluster.language.errors import InvalidInputError
+from cluster.language.units import Millislices
+from cluster.slurm.interface import Tasks
+
+SCRIPT = """#!/bin/bash
+#SLICEWISE name=bert
+#SLICEWISE tenant=lab
+#SLICEWISE model_repository=/models
+#SLICEWISE model=bert
+#SLICEWISE profile=1g.10gb
+#SLICEWISE max_replicas=4
+srun --resv-ports=3 server
+exit 187
+"""
+SERVES_S = 300.0
+"""Seconds after which a replica ends by itself."""
+
+
+def apply(site: DaemonOnModel, run_s: float = inf) -> int:
+    """A service of four slots, all held as administrator."""
+    array = site.apply(
+        SCRIPT,
+        user="user_lab",
+        account="lab",
+        run_s=run_s,
+        time_limit_s=1800,
+        name="bert",
+        tasks=4,
+        exits_held=True,
+        finishes=True,
+    )
+    site.until_is(lambda: [slot.reason for slot in site.slots(array)], ["JobHeldAdmin"] * 4)
+    return array
+
+
+@pytest.fixture
+def own(site: DaemonOnModel) -> DaemonOnModel:
+    """lab has three slices."""
+    site.set_quota("lab", 3)
+    return site
+
+
+@pytest.fixture
+def array(own: DaemonOnModel) -> int:
+    return apply(own)
+
+
+def test_slots_run_within_the_quota(own: DaemonOnModel, array: int) -> None:
+    answer = own.wish(array, 0, 1, 2, 3)
+    assert (answer.released, answer.kept_back) == ((0, 1, 2), (3,))
+    assert answer.note == "quota: lab holds 3 of 3 slices; a replica needs 1"
+    own.until_is(lambda: own.slot_states(array), ["running"] * 3 + ["held"])
+    assert all(len(slot.ports) == 3 for slot in own.slots(array)[:3])
+    assert {slot.node for slot in own.slots(array)[:3]} <= {"gpu01", "gpu02"}
+    assert own.wish(array, 1, 2).held == (0,)
+    own.until_is(lambda: own.slot_states(array)[0], "held")
+    assert own.wish(array, 1, 2, 3).released == (3,)
+    own.until_is(lambda: own.slot_states(array), ["held"] + ["running"] * 3)
+    own.always(lambda: own.runs("lab").total() == 3, 60)
+
+
+def test_a_quota_raised_lets_more_start(own: DaemonOnModel, array: int) -> None:
+    own.wish(array, 0, 1, 2, 3)
+    own.until_is(lambda: own.slot_states(array), ["running"] * 3 + ["held"])
+    own.set_quota("lab", 4)
+    own.until_is(lambda: own.wish(array, 0, 1, 2, 3).released, (3,))
+    own.until_is(lambda: own.slot_states(array), ["running"] * 4)
+
+
+def test_a_slot_avoids_a_node_and_what_its_user_excludes_stays_excluded(
+    own: DaemonOnModel, array: int
+) -> None:
+    gone = frozenset({"gpu03"})
+    own.update(Tasks(array, frozenset({1})), excluded_nodes=gone)
+
+    def excluded() -> list[frozenset[str]]:
+        ids = {one.task_index: one.job_id for one in own.site.model.array(array)}
+        names = own.site.model.nodes
+        found = []
+        for index in range(3):
+            record = own.site.record(ids.get(index, array))
+            assert record is not None
+            found.append(frozenset(n.name for i, n in enumerate(names) if record.excluded >> i & 1))
+        return found
+
+    # Of two nodes with this type one may be avoided, and Slurm takes the other one, though both
+    # are free and it would fill this one first.
+    own.wish(array, 0, 1, avoid=("gpu01", "gpu02"))
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+    assert [slot.node for slot in own.slots(array)[:2]] == ["gpu02"] * 2
+    avoided = frozenset({"gpu01"})
+    assert excluded() == [avoided, avoided | gone, frozenset()]
+    # The next time it may start where it likes.
+    own.wish(array)
+    own.until_is(lambda: own.slot_states(array)[:2], ["held"] * 2)
+    own.wish(array, 0, 1)
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+    assert excluded()[:2] == [frozenset(), gone]
+
+
+def test_a_replica_that_ends_gives_its_slot_back(own: DaemonOnModel) -> None:
+    array = apply(own, SERVES_S)
+    own.wish(array, 0)
+    own.wait(SERVES_S / 2)
+    own.wish(array, 0, 1)
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+    own.until_is(lambda: own.slot_states(array)[:2], ["held", "running"], SERVES_S)
+    own.until_is(lambda: own.slots(array)[0].reason, "JobHeldAdmin")
+    assert own.wish(array, 0, 1).released == (0,)
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+
+
+def test_a_slot_released_by_others_is_held_on_sight(own: DaemonOnModel, array: int) -> None:
+    own.wish(array, 0, 1, 2)
+    own.until_is(lambda: own.slot_states(array), ["running"] * 3 + ["held"])
+    # The quota is full, so what an administrator releases here stays pending.
+    own.site.model.release(Tasks(array, frozenset({3})))
+    (released,) = (one for one in own.site.model.array(array) if one.task_index == 3)
+    assert not released.held
+    own.until_is(lambda: own.slots(array)[3].reason, "JobHeldAdmin")
+    assert own.slot_states(array) == ["running"] * 3 + ["held"]
+
+
+def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
+    own: DaemonOnModel, array: int
+) -> None:
+    def arrays() -> list[int]:
+        return [one.array_job_id for one in own.daemon.state.view.services]
+
+    def retire(generation: int) -> None:
+        own.do(own.daemon.state.retire(generation))
+
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
+        retire(array)
+    newer = apply(own)
+    assert arrays() == [array, newer]
+    with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
+        retire(newer)
+    retire(array)
+    own.until_is(arrays, [newer])
+
+
+def test_a_daemon_that_is_killed_knows_what_ran_and_what_it_held(
+    own: DaemonOnModel, array: int
+) -> None:
+    own.wish(array, 0, 1)
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+    before = [(slot.job_id, slot.node, slot.ports, slot.start_s) for slot in own.slots(array)[:2]]
+    own.stop()
+    own.start()
+    after = [(slot.job_id, slot.node, slot.ports, slot.start_s) for slot in own.slots(array)[:2]]
+    assert after == before
+    own.always(lambda: own.slot_states(array) == ["running"] * 2 + ["held"] * 2, 60)
+
+
+def test_idle_quota_is_lent_and_its_lender_has_it_back(site: DaemonOnModel) -> None:
+    """What is borrowed runs on as long as there are GPUs; nothing more starts."""
+    site.set_quota("lender", 3, lending_limit_millislices=Millislices(3000))
+    site.set_quota("lab", 1, borrowing_limit_millislices=Millislices(2000))
+    for _ in range(4):
+        site.sbatch("lab", qos="slicewise_lab_borrowed")
+    site.until_is(lambda: site.runs("lab").total(), 3)
+    site.until_is(lambda: site.reasons("lab"), {"QOSGrpBilling"})
+    borrowing = {one.job_id for one in site.jobs("lab") if one.start_s}
+    for _ in range(3):
+        site.sbatch("lender")
+    site.until_is(lambda: dict(site.runs("lender")), {"slicewise_lender": 3})
+    site.always(lambda: {one.job_id for one in site.jobs("lab") if one.start_s} == borrowing, 60)
+    assert site.reasons("lab") == {"QOSGrpBilling"}
+
+
+def test_of_two_that_wait_for_half_of_what_is_idle_each_starts_in_turn(
+    site: DaemonOnModel,
+) -> None:
+    """By fair shares alone each had 1.75 slices, and neither ever started."""
+    site.set_quota("lender", 3.5, lending_limit_millislices=Millislices(3500))
+    for name in ("lab", "other"):
+        site.set_quota(name, 0, borrowing_limit_millislices=Millislices(3500))
+    waiting = {name: site.sbatch(name, {"3g.40gb": 1}) for name in ("lab", "other")}
+
+    def running() -> list[str]:
+        return [name for name in waiting if site.runs(name).total()]
+
+    site.until(running)
+    site.always(lambda: len(running()) == 1, 60)
+    (first,) = running()
+    (second,) = waiting.keys() - {first}
+    site.site.model.cancel(waiting[first])
+    site.until_is(running, [second])
+
+
+def test_a_job_that_costs_more_than_its_tenants_own_part_has_that_and_a_loan(
+    site: DaemonOnModel,
+) -> None:
+    """Two slices of its own, which no job of its own QOS wants, and 1.5 of another's."""
+    site.set_quota("lender", 2, lending_limit_millislices=Millislices(2000))
+    site.set_quota("lab", 2, borrowing_limit_millislices=Millislices(2000))
+    site.sbatch("lab", {"3g.40gb": 1})
+    site.until_is(lambda: dict(site.runs("lab")), {"slicewise_lab_borrowed": 1})
