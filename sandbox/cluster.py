@@ -16,8 +16,7 @@ from sandbox.host.directory import checked
 from sandbox.host.host import Host, Progress
 from sandbox.host.layout import Layout
 from sandbox.host.state import State, load
-from sandbox.nvml.driver import EmulatedDriver
-from sandbox.servers import gpus, slicewise, slurm
+from sandbox.servers import slicewise, slurm
 
 
 class Sandbox:
@@ -137,10 +136,6 @@ class Sandbox:
             os.setuid(who.uid)
         if not os.access(Path.cwd(), os.R_OK | os.W_OK | os.X_OK):
             os.chdir(self.layout.home / who.name)
-
-    def driver(self, node: str) -> EmulatedDriver:
-        """The node's emulated NVIDIA driver, with which tests make it fail."""
-        return gpus.driver(self.layout, node)
 
     def node_states(self) -> Mapping[str, str]:
         """State of each node by name; empty while slurmctld does not answer."""

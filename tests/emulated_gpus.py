@@ -17,12 +17,57 @@ from sandbox.nvml.library import library
 BUILDS = Path(__file__).parents[1] / "build"
 
 
+class FaultyDriver(EmulatedDriver):
+    """An emulated driver whose boards are used, lost, and fail."""
+
+    def hold(self, gpu: int, gi_id: int, ci_id: int, pid: int, memory_mib: int) -> None:
+        """Let a process use a MIG device; ids of -1 mean a board that is not cut."""
+        with self.lines() as lines:
+            lines.append(f"process {gpu} {gi_id} {ci_id} {pid} {memory_mib}")
+
+    def release(self, pid: int) -> None:
+        """Let a process end."""
+        with self.lines() as lines:
+            lines[:] = [line for line in lines if not _is_of_process(line, pid)]
+
+    def fail(self, function: str, at_call: int, code: int) -> None:
+        """Let the ``at_call``-th call of that function from now on (1: the next) fail, once."""
+        with self.lines() as lines:
+            lines.append(f"fail {function} {at_call} {code}")
+
+    def ecc(self, gpu: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
+        """Set memory errors since the driver was loaded; uncorrected ones leave a row to remap."""
+        with self.lines() as lines:
+            lines[:] = [line for line in lines if not line.startswith(f"errors {gpu} ")]
+            lines.append(f"errors {gpu} {corrected} {uncorrected} {int(uncorrected > 0)} 0")
+
+    def lose(self, gpu: int) -> None:
+        """Let a board fall off the bus: from now on no process gets a handle of it."""
+        with self.lines() as lines:
+            lines.append(f"lost {gpu}")
+
+    def reset(self, gpu: int) -> None:
+        """Bring a lost board back, cut as it was."""
+        with self.lines() as lines:
+            lines[:] = [line for line in lines if line != f"lost {gpu}"]
+
+    def xid(self, bus_id: str, number: int, text: str) -> None:
+        """Log a board's error, as the kernel does: ``xid("0000:07:00", 79, "GPU has fallen")``."""
+        with (self.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
+            log.write(f"4,1201,8035412,-;NVRM: Xid (PCI:{bus_id}): {number}, {text}\n")
+
+
+def _is_of_process(line: str, pid: int) -> bool:
+    words = line.split()
+    return words[0] == "process" and words[4] == str(pid)
+
+
 @contextmanager
-def gpu_node(*gpus: EmulatedGpu) -> Iterator[EmulatedDriver]:
+def gpu_node(*gpus: EmulatedGpu) -> Iterator[FaultyDriver]:
     """Emulate a node with these boards in this process."""
     _loaded(library(BUILDS))
     with TemporaryDirectory() as directory:
-        driver = EmulatedDriver(Path(directory))
+        driver = FaultyDriver(Path(directory))
         driver.load(gpus)
         with patch.dict(os.environ, {DIRECTORY_VARIABLE: directory}):
             yield driver

@@ -67,7 +67,7 @@ class EmulatedDriver:
         """Start again with these boards, none of them cut."""
         self._directory.mkdir(parents=True, exist_ok=True)
         (self._directory / "lock").touch()
-        with self._lines() as lines:
+        with self.lines() as lines:
             lines[:] = [f"driver {VERSION}", *_gpu_lines(gpus)]
         minors = self.host_root / "proc" / "driver" / "nvidia-caps" / "mig-minors"
         minors.parent.mkdir(parents=True, exist_ok=True)
@@ -83,44 +83,8 @@ class EmulatedDriver:
             DIRECTORY_VARIABLE: str(self._directory),
         }
 
-    def hold(self, gpu: int, gi_id: int, ci_id: int, pid: int, memory_mib: int) -> None:
-        """Let a process use a MIG device; ids of -1 mean a board that is not cut."""
-        with self._lines() as lines:
-            lines.append(f"process {gpu} {gi_id} {ci_id} {pid} {memory_mib}")
-
-    def release(self, pid: int) -> None:
-        """Let a process end."""
-        with self._lines() as lines:
-            lines[:] = [line for line in lines if not _is_of_process(line, pid)]
-
-    def fail(self, function: str, at_call: int, code: int) -> None:
-        """Let the ``at_call``-th call of that function from now on (1: the next) fail, once."""
-        with self._lines() as lines:
-            lines.append(f"fail {function} {at_call} {code}")
-
-    def ecc(self, gpu: int, *, corrected: int = 0, uncorrected: int = 0) -> None:
-        """Set memory errors since the driver was loaded; uncorrected ones leave a row to remap."""
-        with self._lines() as lines:
-            lines[:] = [line for line in lines if not line.startswith(f"errors {gpu} ")]
-            lines.append(f"errors {gpu} {corrected} {uncorrected} {int(uncorrected > 0)} 0")
-
-    def lose(self, gpu: int) -> None:
-        """Let a board fall off the bus: from now on no process gets a handle of it."""
-        with self._lines() as lines:
-            lines.append(f"lost {gpu}")
-
-    def reset(self, gpu: int) -> None:
-        """Bring a lost board back, cut as it was."""
-        with self._lines() as lines:
-            lines[:] = [line for line in lines if line != f"lost {gpu}"]
-
-    def xid(self, bus_id: str, number: int, text: str) -> None:
-        """Log a board's error, as the kernel does: ``xid("0000:07:00", 79, "GPU has fallen")``."""
-        with (self.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
-            log.write(f"4,1201,8035412,-;NVRM: Xid (PCI:{bus_id}): {number}, {text}\n")
-
     @contextmanager
-    def _lines(self) -> Iterator[list[str]]:
+    def lines(self) -> Iterator[list[str]]:
         """Yield the state's lines, to be changed in place; locked as the library locks them."""
         state, fresh = self._directory / "state", self._directory / "state.new"
         with (self._directory / "lock").open() as lock:
@@ -129,11 +93,6 @@ class EmulatedDriver:
             yield lines
             fresh.write_text("\n".join(lines) + "\n", encoding="ascii")
             fresh.replace(state)
-
-
-def _is_of_process(line: str, pid: int) -> bool:
-    words = line.split()
-    return words[0] == "process" and words[4] == str(pid)
 
 
 def _gpu_lines(gpus: Sequence[EmulatedGpu]) -> Iterator[str]:

@@ -80,7 +80,7 @@ def node_looks(
 
 
 def _inventory(survey: "NodeSurvey | None") -> Inventory | None:
-    """The survey's inventory; None without a survey, or if an older Slicewise wrote it."""
+    """The survey's inventory; None without a survey, or if this version can't read it."""
     try:
         return inventory_of(survey.inventory) if survey is not None else None
     except OutsideError:

@@ -55,11 +55,6 @@ class Pacing:
         self._failed = False
 
     @property
-    def is_stirred(self) -> bool:
-        """Whether something was heard of since the last look began."""
-        return self._stirred_s is not None
-
-    @property
     def has_spent_all(self) -> bool:
         """Whether questions that can wait must wait now."""
         self._count()

@@ -63,7 +63,6 @@ def loan_map(loans: Sequence[LoanFlow]) -> Markup:
     )
 
 
-_Point = tuple[float, float]
 _Places = Mapping[str, tuple[float, float]]
 """Top and height of each tenant's bar, by its name."""
 

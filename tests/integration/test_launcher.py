@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from emulated_gpus import FaultyDriver
 from processes import children_of
 from quotas import until_in_force
 from service_status import services, status, until_routed
@@ -387,7 +388,7 @@ def test_a_node_whose_gpu_fell_off_the_bus_is_avoided_after_two_failed_starts(
     nvml = gpus.library_directory(sandbox.layout) / "libnvidia-ml.so.1"
     array = world.apply(world.models_with("on-gpu", ON_GPU.format(nvml=nvml)), "tokens")
     until_routed(sandbox, SERVICE)
-    sandbox.driver("gpu03").lose(0)
+    FaultyDriver(sandbox.layout.drivers / "gpu03").lose(0)
     try:
         assert errors(asyncio.run(world.send(1))) == []
         (ready,) = world.slots("ready")
@@ -395,7 +396,7 @@ def test_a_node_whose_gpu_fell_off_the_bus_is_avoided_after_two_failed_starts(
         assert sandbox.run("root", words).stdout.split() == ["gpu04", "gpu03"]
         assert "NVML says 15" in world.log(array, ready)
     finally:
-        sandbox.driver("gpu03").reset(0)
+        FaultyDriver(sandbox.layout.drivers / "gpu03").reset(0)
 
 
 def test_a_model_on_a_file_system_that_hangs_gives_its_slice_back(world: Service) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from emulated_gpus import FaultyDriver
 from pynvml import NVML_ERROR_INSUFFICIENT_RESOURCES
 from run_folder import path_for
 from service_status import status
@@ -191,7 +192,8 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     job = cluster.waiting("3g.71gb")
     before, files = cluster.gres(), conf_files(cluster)
     (planned,) = cluster.repartition("plan")["plan"]
-    cluster.sandbox.driver(planned["node"]).fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
+    driver = FaultyDriver(cluster.sandbox.layout.drivers / planned["node"])
+    driver.fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
     run = cluster.root("slicewise", "repartition", "run", "--json", check=False)
     (ended,) = json.loads(run.stdout)["recuts"]
     assert run.returncode == 1

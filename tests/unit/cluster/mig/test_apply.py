@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pynvml as nv
 import pytest
-from emulated_gpus import gpu_node
+from emulated_gpus import FaultyDriver, gpu_node
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board
@@ -12,32 +12,32 @@ from cluster.mig.apply import cut
 from cluster.mig.inventory import Gpu
 from cluster.mig.nvml import destroy_instance, read_inventory
 from cluster.mig.placement_text import placements_text, read_placements
-from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from sandbox.nvml.driver import EmulatedGpu
 
 ONES = ",".join(f"1g.10gb@{start}" for start in range(7))
 MIXED = "1g.10gb@0,1g.10gb@1,1g.10gb@2,1g.10gb@3,3g.40gb@4"
 
 
 @pytest.fixture
-def node() -> Iterator[EmulatedDriver]:
+def node() -> Iterator[FaultyDriver]:
     with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("A100-80GB", mig=False)) as driver:
         cut(gpu(driver).uuid, "", ONES, driver.host_root)
         yield driver
 
 
-def gpu(node: EmulatedDriver) -> Gpu:
+def gpu(node: FaultyDriver) -> Gpu:
     return read_inventory(node.host_root).gpus[0]
 
 
-def layout(node: EmulatedDriver) -> str:
+def layout(node: FaultyDriver) -> str:
     return placements_text(one.placement for one in gpu(node).instances)
 
 
-def to_mixed(node: EmulatedDriver) -> Gpu:
+def to_mixed(node: FaultyDriver) -> Gpu:
     return cut(gpu(node).uuid, ONES, MIXED, node.host_root)
 
 
-def test_it_is_cut_and_what_is_in_both_layouts_stays(node: EmulatedDriver) -> None:
+def test_it_is_cut_and_what_is_in_both_layouts_stays(node: FaultyDriver) -> None:
     before = {one.placement: one.computes for one in gpu(node).instances}
     after = {one.placement: one.computes for one in to_mixed(node).instances}
     assert layout(node) == MIXED
@@ -46,12 +46,12 @@ def test_it_is_cut_and_what_is_in_both_layouts_stays(node: EmulatedDriver) -> No
     }
 
 
-def test_only_root_can_keep_others_waiting(node: EmulatedDriver) -> None:
+def test_only_root_can_keep_others_waiting(node: FaultyDriver) -> None:
     to_mixed(node)
     assert (node.host_root / "run/slicewise-cut.lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_again_is_nothing_and_swapped_is_back(node: EmulatedDriver) -> None:
+def test_again_is_nothing_and_swapped_is_back(node: FaultyDriver) -> None:
     first = to_mixed(node)
     assert to_mixed(node) == first
     cut(first.uuid, MIXED, ONES, node.host_root)
@@ -59,7 +59,7 @@ def test_again_is_nothing_and_swapped_is_back(node: EmulatedDriver) -> None:
 
 
 @pytest.mark.parametrize("gone", [(4,), (4, 5), (0, 4)])
-def test_one_that_was_killed_is_taken_on(node: EmulatedDriver, gone: tuple[int, ...]) -> None:
+def test_one_that_was_killed_is_taken_on(node: FaultyDriver, gone: tuple[int, ...]) -> None:
     for one in gpu(node).instances:
         if one.placement.start in gone:
             destroy_instance(gpu(node).uuid, one.gi_id)
@@ -71,7 +71,7 @@ def test_one_that_was_killed_is_taken_on(node: EmulatedDriver, gone: tuple[int, 
     assert layout(node) == MIXED
 
 
-def test_an_instance_that_was_left_half_made_is_made_anew(node: EmulatedDriver) -> None:
+def test_an_instance_that_was_left_half_made_is_made_anew(node: FaultyDriver) -> None:
     uuid = gpu(node).uuid
     three = next(one for one in to_mixed(node).instances if one.placement.start == 4)
     nv.nvmlInit()
@@ -91,7 +91,7 @@ def test_an_instance_that_was_left_half_made_is_made_anew(node: EmulatedDriver) 
     ],
 )
 def test_a_call_that_fails_leaves_it_as_it_was(
-    node: EmulatedDriver, function: str, call: int
+    node: FaultyDriver, function: str, call: int
 ) -> None:
     node.fail(function, call, nv.NVML_ERROR_UNKNOWN)
     with pytest.raises(OutsideError, match=r"it is cut as before.*\[SW-DRIVER\]"):
@@ -100,7 +100,7 @@ def test_a_call_that_fails_leaves_it_as_it_was(
     assert {len(one.computes) for one in gpu(node).instances} == {1}
 
 
-def test_going_back_may_fail_too_and_says_so(node: EmulatedDriver) -> None:
+def test_going_back_may_fail_too_and_says_so(node: FaultyDriver) -> None:
     name = "nvmlDeviceCreateGpuInstanceWithPlacement"
     node.fail(name, 1, nv.NVML_ERROR_UNKNOWN)
     node.fail(name, 2, nv.NVML_ERROR_UNKNOWN)
@@ -110,7 +110,7 @@ def test_going_back_may_fail_too_and_says_so(node: EmulatedDriver) -> None:
     assert layout(node) == ONES
 
 
-def test_what_a_process_holds_stops_it_before_anything_is_done(node: EmulatedDriver) -> None:
+def test_what_a_process_holds_stops_it_before_anything_is_done(node: FaultyDriver) -> None:
     held = gpu(node).instances[5]
     node.hold(0, held.gi_id, 0, 4711, 512)
     with pytest.raises(OutsideError, match=r"4711 holds 1g.10gb@5.*\[SW-MIG-IN-USE\]"):
@@ -121,7 +121,7 @@ def test_what_a_process_holds_stops_it_before_anything_is_done(node: EmulatedDri
     to_mixed(node)
 
 
-def test_a_gpu_that_is_not_there_or_not_in_mig_mode_is_left_alone(node: EmulatedDriver) -> None:
+def test_a_gpu_that_is_not_there_or_not_in_mig_mode_is_left_alone(node: FaultyDriver) -> None:
     whole = read_inventory(node.host_root).gpus[1]
     with pytest.raises(OutsideError, match=r"not in MIG mode.*\[SW-NODE-GPU\]"):
         cut(whole.uuid, "", "7g.80gb@0", node.host_root)

@@ -5,40 +5,40 @@ from dataclasses import replace
 
 import pynvml
 import pytest
-from emulated_gpus import gpu_node
+from emulated_gpus import FaultyDriver, gpu_node
 
 from cluster.language.mig_profiles import Board, MigProfile, board, boards
 from cluster.mig.checks import faults, table_differences
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, opened, read_inventory
-from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from sandbox.nvml.driver import EmulatedGpu
 
 A100 = "A100-80GB"
 
 
 @pytest.fixture
-def node() -> Iterator[EmulatedDriver]:
+def node() -> Iterator[FaultyDriver]:
     with gpu_node(EmulatedGpu(A100)) as driver:
         yield driver
 
 
-def cut(node: EmulatedDriver) -> None:
+def cut(node: FaultyDriver) -> None:
     uuid = read_inventory(node.host_root).gpus[0].uuid
     create_instance(uuid, Placement("3g.40gb", 0, 4), node.host_root)
 
 
-def said(node: EmulatedDriver) -> tuple[str, ...]:
+def said(node: FaultyDriver) -> tuple[str, ...]:
     return faults(read_inventory(node.host_root))
 
 
-def test_a_node_that_is_well_has_none(node: EmulatedDriver) -> None:
+def test_a_node_that_is_well_has_none(node: FaultyDriver) -> None:
     cut(node)
     node.ecc(0, corrected=12)
     node.xid("0000:07:00", 31, "MMU fault of a program")
     assert said(node) == ()
 
 
-def test_errors_of_the_board_are_faults(node: EmulatedDriver) -> None:
+def test_errors_of_the_board_are_faults(node: FaultyDriver) -> None:
     cut(node)
     node.ecc(0, uncorrected=2)
     node.xid("0000:07:00", 79, "GPU has fallen off the bus")
@@ -49,13 +49,13 @@ def test_errors_of_the_board_are_faults(node: EmulatedDriver) -> None:
     )
 
 
-def test_a_lost_board_is_one(node: EmulatedDriver) -> None:
+def test_a_lost_board_is_one(node: FaultyDriver) -> None:
     node.fail("nvmlDeviceGetHandleByIndex_v2", 1, pynvml.NVML_ERROR_GPU_IS_LOST)
     assert said(node) == ("GPU 0 can't be reached: GPU is lost.",)
 
 
 def test_mig_mode_without_instances_and_an_instance_without_a_device(
-    node: EmulatedDriver,
+    node: FaultyDriver,
 ) -> None:
     assert said(node) == ("GPU 0: MIG mode is on, but no instance is cut: no job can use it.",)
     with opened():
@@ -64,14 +64,14 @@ def test_mig_mode_without_instances_and_an_instance_without_a_device(
     assert "instance 1 (3g.40gb) has 0 compute instances" in fault
 
 
-def test_an_instance_without_capability_devices_is_one(node: EmulatedDriver) -> None:
+def test_an_instance_without_capability_devices_is_one(node: FaultyDriver) -> None:
     (node.host_root / "proc/driver/nvidia-caps/mig-minors").unlink()
     cut(node)
     (fault,) = said(node)
     assert "has no capability device" in fault
 
 
-def test_a_pending_mode_is_said(node: EmulatedDriver) -> None:
+def test_a_pending_mode_is_said(node: FaultyDriver) -> None:
     cut(node)
     inventory = read_inventory(node.host_root)
     pending = replace(inventory, gpus=(replace(inventory.gpus[0], mig_pending=False),))

@@ -9,33 +9,33 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from emulated_gpus import BUILDS, gpu_node
+from emulated_gpus import BUILDS, FaultyDriver, gpu_node
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.mig_profiles import boards
 from cluster.mig.inventory import Gpu, GpuProcess, Instance
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, destroy_instance, opened, read_inventory
-from sandbox.nvml.driver import VERSION, EmulatedDriver, EmulatedGpu
+from sandbox.nvml.driver import VERSION, EmulatedGpu
 
 ONE_G, TWO_G, THREE_G = Placement("1g.10gb", 6, 1), Placement("2g.20gb", 4, 2), "3g.40gb"
 
 
 @pytest.fixture
-def node() -> Iterator[EmulatedDriver]:
+def node() -> Iterator[FaultyDriver]:
     with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
         yield driver
 
 
-def gpus(node: EmulatedDriver) -> tuple[Gpu, ...]:
+def gpus(node: FaultyDriver) -> tuple[Gpu, ...]:
     return read_inventory(node.host_root).gpus
 
 
-def create(node: EmulatedDriver, placement: Placement) -> Instance:
+def create(node: FaultyDriver, placement: Placement) -> Instance:
     return create_instance(gpus(node)[0].uuid, placement, node.host_root)
 
 
-def test_a_node_tells_what_its_boards_are(node: EmulatedDriver) -> None:
+def test_a_node_tells_what_its_boards_are(node: FaultyDriver) -> None:
     inventory = read_inventory(node.host_root)
     a100, h200 = inventory.gpus
     assert inventory.driver == VERSION
@@ -68,7 +68,7 @@ def test_every_board_of_the_table_comes_back_from_the_driver(model: str) -> None
     }
 
 
-def test_an_instance_is_made_where_it_is_wanted_with_one_device(node: EmulatedDriver) -> None:
+def test_an_instance_is_made_where_it_is_wanted_with_one_device(node: FaultyDriver) -> None:
     made = create(node, TWO_G)
     (device,) = made.computes
     assert made.placement == TWO_G
@@ -78,28 +78,28 @@ def test_an_instance_is_made_where_it_is_wanted_with_one_device(node: EmulatedDr
     assert gpus(node)[0].instances == (made,)
 
 
-def test_instances_stand_in_the_order_of_their_slices(node: EmulatedDriver) -> None:
+def test_instances_stand_in_the_order_of_their_slices(node: FaultyDriver) -> None:
     for placement in (ONE_G, TWO_G, Placement(THREE_G, 0, 4)):
         create(node, placement)
     starts = [one.placement.start for one in gpus(node)[0].instances]
     assert starts == [0, 4, 6]
 
 
-def test_an_instance_that_came_back_has_the_uuid_it_had(node: EmulatedDriver) -> None:
+def test_an_instance_that_came_back_has_the_uuid_it_had(node: FaultyDriver) -> None:
     first = create(node, TWO_G)
     destroy_instance(gpus(node)[0].uuid, first.gi_id)
     assert create(node, TWO_G) == first
 
 
 def test_a_seven_slice_instance_and_the_double_memory_one_have_all_processors(
-    node: EmulatedDriver,
+    node: FaultyDriver,
 ) -> None:
     with gpu_node(EmulatedGpu("H100-80GB")) as driver:
         create(driver, Placement("1g.20gb", 0, 2))
         assert "compute 0 3 0 7" in (Path(driver.host_root).parent / "state").read_text()
 
 
-def test_where_an_instance_lies_there_is_no_room(node: EmulatedDriver) -> None:
+def test_where_an_instance_lies_there_is_no_room(node: FaultyDriver) -> None:
     create(node, TWO_G)
     with pytest.raises(OutsideError, match="SW-MIG-IN-USE"):
         create(node, Placement(THREE_G, 4, 4))
@@ -110,14 +110,14 @@ def test_where_an_instance_lies_there_is_no_room(node: EmulatedDriver) -> None:
     [Placement("9g.90gb", 0, 1), Placement(THREE_G, 2, 4), Placement(THREE_G, 0, 3)],
 )
 def test_what_the_driver_does_not_offer_is_refused(
-    node: EmulatedDriver, placement: Placement
+    node: FaultyDriver, placement: Placement
 ) -> None:
     with pytest.raises(OutsideError, match="SW-VALUE"):
         create(node, placement)
     assert gpus(node)[0].instances == ()
 
 
-def test_holders_are_seen_and_their_instance_stays(node: EmulatedDriver) -> None:
+def test_holders_are_seen_and_their_instance_stays(node: FaultyDriver) -> None:
     made = create(node, TWO_G)
     cgroup = node.host_root / "proc" / "4711" / "cgroup"
     cgroup.parent.mkdir()
@@ -133,18 +133,18 @@ def test_holders_are_seen_and_their_instance_stays(node: EmulatedDriver) -> None
     assert gpus(node)[0].instances == ()
 
 
-def test_destroying_what_is_gone_is_nothing(node: EmulatedDriver) -> None:
+def test_destroying_what_is_gone_is_nothing(node: FaultyDriver) -> None:
     destroy_instance(gpus(node)[0].uuid, 3)
 
 
-def test_a_board_that_is_not_cut_has_holders_of_its_own(node: EmulatedDriver) -> None:
+def test_a_board_that_is_not_cut_has_holders_of_its_own(node: FaultyDriver) -> None:
     node.hold(1, -1, -1, pid=12, memory_mib=1000)
     _, h200 = gpus(node)
     assert h200.holders == (GpuProcess(12, 1000, None),)
     assert h200.memory_used_mib == 1000
 
 
-def test_an_instance_whose_device_fails_is_taken_back(node: EmulatedDriver) -> None:
+def test_an_instance_whose_device_fails_is_taken_back(node: FaultyDriver) -> None:
     node.fail("nvmlGpuInstanceCreateComputeInstance", 1, pynvml.NVML_ERROR_UNKNOWN)
     with pytest.raises(OutsideError, match="SW-DRIVER"):
         create(node, TWO_G)
@@ -152,7 +152,7 @@ def test_an_instance_whose_device_fails_is_taken_back(node: EmulatedDriver) -> N
     create(node, TWO_G)
 
 
-def test_a_failure_comes_at_the_call_it_was_ordered_for(node: EmulatedDriver) -> None:
+def test_a_failure_comes_at_the_call_it_was_ordered_for(node: FaultyDriver) -> None:
     node.fail("nvmlDeviceGetCount_v2", 2, pynvml.NVML_ERROR_UNKNOWN)
     read_inventory(node.host_root)
     with pytest.raises(OutsideError, match="Unknown Error"):
@@ -161,7 +161,7 @@ def test_a_failure_comes_at_the_call_it_was_ordered_for(node: EmulatedDriver) ->
 
 
 def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
-    node: EmulatedDriver,
+    node: FaultyDriver,
 ) -> None:
     node.fail("nvmlDeviceGetPowerUsage", 1, pynvml.NVML_ERROR_NOT_SUPPORTED)
     assert gpus(node)[0].power_mw is None
@@ -171,7 +171,7 @@ def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
     assert [(lost.index, lost.error) for lost in inventory.lost] == [(1, "GPU is lost")]
 
 
-def test_a_board_that_fell_off_the_bus_stays_lost_until_it_is_reset(node: EmulatedDriver) -> None:
+def test_a_board_that_fell_off_the_bus_stays_lost_until_it_is_reset(node: FaultyDriver) -> None:
     before = read_inventory(node.host_root)
     node.lose(1)
     create(node, TWO_G)
@@ -183,30 +183,30 @@ def test_a_board_that_fell_off_the_bus_stays_lost_until_it_is_reset(node: Emulat
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_RESET_REQUIRED])
-def test_a_board_that_hangs_does_not_hide_the_others(node: EmulatedDriver, code: int) -> None:
+def test_a_board_that_hangs_does_not_hide_the_others(node: FaultyDriver, code: int) -> None:
     node.fail("nvmlDeviceGetHandleByIndex_v2", 1, code)
     inventory = read_inventory(node.host_root)
     assert ([gpu.index for gpu in inventory.gpus], len(inventory.lost)) == ([1], 1)
 
 
-def test_where_mig_mode_is_off_the_table_says_how_a_board_can_be_cut(node: EmulatedDriver) -> None:
+def test_where_mig_mode_is_off_the_table_says_how_a_board_can_be_cut(node: FaultyDriver) -> None:
     assert gpus(node)[1].board == boards()["H200-141GB"]
 
 
-def test_a_driver_that_is_newer_than_its_kernel_module_is_named(node: EmulatedDriver) -> None:
+def test_a_driver_that_is_newer_than_its_kernel_module_is_named(node: FaultyDriver) -> None:
     node.fail("nvmlInitWithFlags", 1, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     with pytest.raises(OutsideError, match="mismatch"):
         read_inventory(node.host_root)
 
 
-def test_who_may_not_read_it_is_told_who_may(node: EmulatedDriver) -> None:
+def test_who_may_not_read_it_is_told_who_may(node: FaultyDriver) -> None:
     function = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
     node.fail(function, 1, pynvml.NVML_ERROR_NO_PERMISSION)
     with pytest.raises(OutsideError, match="Run it as root"):
         read_inventory(node.host_root)
 
 
-def test_errors_of_memory_and_the_kernel_s_are_read(node: EmulatedDriver) -> None:
+def test_errors_of_memory_and_the_kernel_s_are_read(node: FaultyDriver) -> None:
     node.ecc(0, corrected=4, uncorrected=1)
     for number in (79, 31, 79):
         node.xid("0000:07:00", number, "pid=1, GPU has fallen off the bus.")
@@ -225,7 +225,7 @@ def test_errors_of_memory_and_the_kernel_s_are_read(node: EmulatedDriver) -> Non
     ],
 )
 def test_what_users_make_the_kernel_say_is_no_error_of_a_board(
-    node: EmulatedDriver, record: str
+    node: FaultyDriver, record: str
 ) -> None:
     """Whoever mounts with an unknown option has its name in the log."""
     with (node.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
@@ -234,21 +234,21 @@ def test_what_users_make_the_kernel_say_is_no_error_of_a_board(
     assert gpus(node)[0].health.xids == (31,)
 
 
-def test_an_error_of_an_instance_is_its_board_s(node: EmulatedDriver) -> None:
+def test_an_error_of_an_instance_is_its_board_s(node: FaultyDriver) -> None:
     node.xid("0000:07:00 GPU-I:05", 94, "pid=7194, Contained: CE User Channel (0x9).")
     node.xid("0000:07:00 GPU-I:05 GPU-CI:00", 95, "pid=7194, Uncontained.")
     assert gpus(node)[0].health.xids == (94, 95)
 
 
 def test_a_kernel_log_that_may_not_be_read_leaves_its_errors_unknown(
-    node: EmulatedDriver,
+    node: FaultyDriver,
 ) -> None:
     (node.host_root / "dev" / "kmsg").unlink()
     assert gpus(node)[0].health.xids is None
 
 
 def test_a_host_without_a_driver_says_so(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLICEWISE_NVML_DIR")
     with pytest.raises(UnreachableError, match=r"Driver Not Loaded.*SW-DRIVER-MISSING"):
@@ -263,7 +263,7 @@ def test_a_host_without_a_driver_says_so(
     ],
 )
 def test_without_a_start_the_order_of_making_matters(
-    node: EmulatedDriver, order: tuple[str, ...], fits: bool
+    node: FaultyDriver, order: tuple[str, ...], fits: bool
 ) -> None:
     with opened():
         device = pynvml.nvmlDeviceGetHandleByIndex(0)
@@ -274,7 +274,7 @@ def test_without_a_start_the_order_of_making_matters(
             pynvml.nvmlDeviceCreateGpuInstance(device, last)
 
 
-def test_another_process_sees_the_same_boards(node: EmulatedDriver) -> None:
+def test_another_process_sees_the_same_boards(node: FaultyDriver) -> None:
     made = create(node, TWO_G)
     program = (
         "from pathlib import Path; from cluster.mig.nvml import read_inventory;"
@@ -291,7 +291,7 @@ def test_another_process_sees_the_same_boards(node: EmulatedDriver) -> None:
 
 
 def test_a_board_that_offers_no_compute_instance_is_left_as_it_was(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def offers_none(*_: object) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

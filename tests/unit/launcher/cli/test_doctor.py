@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from emulated_gpus import gpu_node
+from emulated_gpus import FaultyDriver, gpu_node
 from free_ports import free_port
 from typer.testing import CliRunner, Result
 
@@ -27,7 +27,7 @@ from launcher.cli.show_findings import fix_text
 from launcher.gateway import haproxy
 from launcher.gateway.checks import GatewayFacts, gateway_checks
 from launcher.process import leadership
-from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
 
 SETTINGS = """
@@ -56,7 +56,7 @@ app.command()(doctor)
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyDriver]:
     """An A100 with 3g and 1g; an H200 that is not cut."""
     settings(tmp_path, monkeypatch)
     monkeypatch.setattr(site_report, "missing_programs", lambda _: ())
@@ -122,7 +122,7 @@ OF_NODE = ("--section", "nodes", "--node", "gpu07")
 
 
 def test_it_is_content_with_a_node_that_slurm_has_as_it_is(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
     result = run(*OF_NODE)
@@ -132,7 +132,7 @@ def test_it_is_content_with_a_node_that_slurm_has_as_it_is(
 
 
 def test_it_finds_what_would_drain_the_node(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
     result = run(*OF_NODE, "--json")
@@ -142,7 +142,7 @@ def test_it_finds_what_would_drain_the_node(
 
 
 def test_it_warns_where_slurm_leaves_devices_open_to_all_jobs(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
     assert "SW-CGROUPS" not in found("--node", "gpu07")
@@ -151,7 +151,7 @@ def test_it_warns_where_slurm_leaves_devices_open_to_all_jobs(
 
 
 def test_it_says_how_late_slurm_starts_replicas(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words, is_late in (("(null)", True), ("batch_sched_delay=0,bf_continue", False)):
         slurm_has(monkeypatch, ALL, {**CONSTRAINED, "SchedulerParameters": words})
@@ -159,7 +159,7 @@ def test_it_says_how_late_slurm_starts_replicas(
 
 
 def test_it_finds_a_partition_that_does_not_take_the_tenants_jobs(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL, allow_qos=frozenset({"normal", "slicewise_vision"}))
     said = found("--section", "partitions")["SW-PARTITION-GATE"]
@@ -177,7 +177,7 @@ def test_it_finds_a_partition_that_does_not_take_the_tenants_jobs(
 
 
 def test_without_slurm_it_says_so_and_looks_at_the_rest(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
@@ -198,7 +198,7 @@ def test_without_slurm_it_says_so_and_looks_at_the_rest(
 
 
 def test_the_pages_secrets_are_looked_at_where_it_is_served(
-    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
     secret, key = tmp_path / "secret", tmp_path / "jwt_hs256.key"
@@ -232,7 +232,7 @@ slurm_jwt_key = "{key}"
 
 
 def test_another_clusters_slurm_is_named_once(
-    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "slicewise.toml"
     file.write_text(file.read_text().replace("/nowhere/run", str(tmp_path)))
@@ -248,7 +248,7 @@ def test_another_clusters_slurm_is_named_once(
 
 
 def test_the_example_of_the_package_is_no_sites_settings(
-    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The doctor compared Slurm with a cluster that is none, and asked for its GPU types."""
     monkeypatch.setattr(site_report, "_EXAMPLE", tmp_path / "slicewise.toml")
@@ -263,7 +263,7 @@ def test_the_example_of_the_package_is_no_sites_settings(
 
 
 def test_a_node_without_settings_has_its_gpus_looked_at(
-    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, {**ALL, "nvidia_a100_1g.10gb": 1})
     (tmp_path / "slicewise.toml").unlink()
@@ -275,7 +275,7 @@ def test_a_node_without_settings_has_its_gpus_looked_at(
 
 @pytest.mark.parametrize("small", ["1g.10gb", "nvidia_a100_1g.10gb"])
 def test_without_settings_types_are_called_as_slurm_calls_them(
-    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: str
+    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: str
 ) -> None:
     """A site that writes gres.conf by hand has short names: all of them seemed to be missing."""
     slurm_has(monkeypatch, {small: 1, "3g.40gb": 1, "nvidia_h200": 1})
@@ -295,7 +295,7 @@ def test_settings_that_can_not_be_read_are_a_finding(
 
 
 def test_what_the_site_accepts_is_counted_and_not_shown(
-    node: EmulatedDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
     settings(tmp_path, monkeypatch, '[doctor]\naccept = ["SW-NODE-PRICE", "SW-CONF-PRIVATE"]\n')
@@ -308,7 +308,7 @@ def test_what_the_site_accepts_is_counted_and_not_shown(
     assert json.loads(run(*OF_NODE, "--json").stdout)["accepted"] == ["SW-NODE-PRICE"]
 
 
-def test_a_section_that_does_not_exist_is_refused(node: EmulatedDriver) -> None:
+def test_a_section_that_does_not_exist_is_refused(node: FaultyDriver) -> None:
     result = run("--section", "gpus")
     assert result.exit_code == 2
     assert "choose of settings, slurm" in " ".join(result.output.split())
@@ -324,7 +324,7 @@ def test_a_section_that_does_not_exist_is_refused(node: EmulatedDriver) -> None:
     ],
 )
 def test_the_exit_code_follows_the_worst(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch, findings: Any, code: ExitCode
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch, findings: Any, code: ExitCode
 ) -> None:
     slurm_has(monkeypatch, ALL)
     monkeypatch.setattr(site_report, "node_findings", lambda *_: findings)
@@ -383,7 +383,7 @@ def test_fix_restarts_slurm_where_that_is_needed(line: str, said: str) -> None:
     assert "reconfigure" not in text
 
 
-def test_fix_runs_nothing(node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_runs_nothing(node: FaultyDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm_has(monkeypatch, {**ALL, "1g.10gb": 7})
     result = run(*OF_NODE, "--fix")
     assert result.exit_code == 1
@@ -437,7 +437,7 @@ def test_the_port_that_systemd_holds_is_asked_of_it(
     assert asyncio.run(haproxy.held_address()) == ""
 
 
-def test_a_gateway_of_another_host_is_not_looked_at(node: EmulatedDriver) -> None:
+def test_a_gateway_of_another_host_is_not_looked_at(node: FaultyDriver) -> None:
     (report,) = gateway_report.reports(["gateway"], None, Path("/"))
     assert "run slicewise doctor on the gateway's host" in report.skipped
     assert report.findings == ()
@@ -504,7 +504,7 @@ def test_a_database_that_refuses_the_launcher_is_found(
 
 
 def test_a_failure_of_an_adapter_keeps_its_code(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
 
@@ -516,7 +516,7 @@ def test_a_failure_of_an_adapter_keeps_its_code(
 
 
 def test_a_file_that_may_not_be_read_is_a_warning(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
 

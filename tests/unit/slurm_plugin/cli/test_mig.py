@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import typer
-from emulated_gpus import amd_node, gpu_node
+from emulated_gpus import FaultyDriver, amd_node, gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError, OutsideError
@@ -18,7 +18,7 @@ from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
 from cluster.settings.file import load_settings
 from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
-from sandbox.nvml.driver import EmulatedDriver, EmulatedGpu
+from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli.mig import mig_app
 from slurm_plugin.cli.node import node_app, node_findings
 
@@ -42,7 +42,7 @@ mig-configs:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedDriver]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyDriver]:
     """An A100 with 3g and 1g, the 1g held by job 88; an H200 that is not cut."""
     (tmp_path / "slicewise.toml").write_text(SETTINGS)
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
@@ -68,7 +68,7 @@ def answer(app: typer.Typer, *args: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_probe_draws_each_board_and_lists_its_instances(node: EmulatedDriver) -> None:
+def test_probe_draws_each_board_and_lists_its_instances(node: FaultyDriver) -> None:
     shown = run(node_app, "probe").stdout
     assert " ·  [1g] ·   ·  [   3g.40gb    ]" in shown
     assert "MIG is off, whole" in shown
@@ -76,7 +76,7 @@ def test_probe_draws_each_board_and_lists_its_instances(node: EmulatedDriver) ->
     assert "job 88" in one_g
 
 
-def test_probe_as_json_has_everything(node: EmulatedDriver) -> None:
+def test_probe_as_json_has_everything(node: FaultyDriver) -> None:
     shown = answer(node_app, "probe")
     a100, h200 = shown["gpus"]
     assert [one["placement"]["start"] for one in a100["instances"]] == [1, 4]
@@ -85,13 +85,13 @@ def test_probe_as_json_has_everything(node: EmulatedDriver) -> None:
     assert (shown["faults"], shown["notes"]) == ([], [])
 
 
-def test_probe_says_what_is_wrong(node: EmulatedDriver) -> None:
+def test_probe_says_what_is_wrong(node: FaultyDriver) -> None:
     node.xid("0000:07:00", 79, "GPU has fallen off the bus")
     shown = run(node_app, "probe").stdout
     assert "GPU 0: the kernel logged Xid 79." in shown
 
 
-def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> None:
+def test_gres_prints_both_files_with_the_site_s_types(node: FaultyDriver) -> None:
     lines = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
     assert lines[0] == "# gres.conf"
     assert lines[1].startswith("NodeName=gpu07 AutoDetect=off Name=gpu Type=1g.10gb MultipleFiles=")
@@ -101,7 +101,7 @@ def test_gres_prints_both_files_with_the_site_s_types(node: EmulatedDriver) -> N
 
 
 def test_gres_lays_pads_between_types_where_no_job_goes_without_a_type(
-    node: EmulatedDriver, tmp_path: Path
+    node: FaultyDriver, tmp_path: Path
 ) -> None:
     with (tmp_path / "slicewise.toml").open("a") as settings:
         settings.write('[daemon]\nmode = "enforce"\n')
@@ -113,14 +113,14 @@ def test_gres_lays_pads_between_types_where_no_job_goes_without_a_type(
 
 
 def test_gres_has_the_files_of_nodes_that_share_a_machine(
-    node: EmulatedDriver, monkeypatch: pytest.MonkeyPatch
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLICEWISE_DEVICES", "/fake/%n")
     lines = answer(node_app, "gres", "--node", "gpu07")["gres.conf"]
     assert {line.rpartition("=")[2].split("/nvidia")[0] for line in lines} == {"/fake/gpu07"}
 
 
-def test_cut_prints_the_gpu_as_it_is_then(node: EmulatedDriver) -> None:
+def test_cut_prints_the_gpu_as_it_is_then(node: FaultyDriver) -> None:
     gpu = read_inventory(node.host_root).gpus[0]
     lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "1g.10gb@1,2g.20gb@4")
     result = run(node_app, "cut", gpu.uuid, *lists)
@@ -131,7 +131,7 @@ def test_cut_prints_the_gpu_as_it_is_then(node: EmulatedDriver) -> None:
     ]
 
 
-def test_cut_refuses_what_a_job_holds(node: EmulatedDriver) -> None:
+def test_cut_refuses_what_a_job_holds(node: FaultyDriver) -> None:
     gpu = read_inventory(node.host_root).gpus[0]
     lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "3g.40gb@0,3g.40gb@4")
     result = run(node_app, "cut", gpu.uuid, *lists)
@@ -140,7 +140,7 @@ def test_cut_refuses_what_a_job_holds(node: EmulatedDriver) -> None:
     assert read_inventory(node.host_root).gpus[0] == gpu
 
 
-def test_what_probe_prints_is_read_as_the_same_inventory(node: EmulatedDriver) -> None:
+def test_what_probe_prints_is_read_as_the_same_inventory(node: FaultyDriver) -> None:
     there = read_inventory(node.host_root)
     assert inventory_of(run(node_app, "probe", "--json").stdout) == there
     assert inventory_of(answer(node_app, "probe")) == there
@@ -152,7 +152,7 @@ def test_what_is_no_inventory_is_said(text: str) -> None:
         inventory_of(text)
 
 
-def test_gres_says_what_it_leaves_out(node: EmulatedDriver) -> None:
+def test_gres_says_what_it_leaves_out(node: FaultyDriver) -> None:
     (node.host_root / "proc/driver/nvidia-caps/mig-minors").unlink()
     first, second, *_, last = run(node_app, "gres", "--node", "gpu07").stdout.splitlines()
     assert first.startswith("# GPU 0: instance 7 (1g.10gb) has no capability device")
@@ -188,7 +188,7 @@ def test_a_profile_that_the_board_lacks_is_refused() -> None:
     assert result.exception.refusal.code == "SW-SETTINGS"
 
 
-def test_export_and_import_tell_the_same(node: EmulatedDriver, tmp_path: Path) -> None:
+def test_export_and_import_tell_the_same(node: FaultyDriver, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(run(mig_app, "export", "--config", "now").stdout)
     on, off = answer(mig_app, "import", str(file), "--model", "A100-80GB")

@@ -608,7 +608,7 @@ async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_l
     assert world.ledger.recalled == (BACK,)
     world.cluster_state.pacing.begin()
     await world.turn(WAITS)
-    assert world.cluster_state.pacing.is_stirred, "the lender waits for looks that show it"
+    assert world.cluster_state.pacing._stirred.is_set(), "the lender waits for looks that show it"
     compiled = len(world.ledger.marked)
     for _ in range(2):
         await world.turn(WAITS)
