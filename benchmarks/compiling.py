@@ -7,7 +7,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association
 from slurm_plugin.limits.changes import stages
 from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
-from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
 
 _GROUPS = 20
@@ -26,7 +26,7 @@ def compile_s(tenants: int) -> float:
     found = found_of("bench", associations, (), {"AccountingStorageTRES": "billing"})
     allowed = Allowed(
         policy=policy,
-        ceilings=ceilings(policy, loans, 3500 * tenants),
+        standings=standings(policy, loans, 3500 * tenants),
         run_minutes={name: 10**9 for name, tenant in policy.items() if tenant.budget},
         costs=_COSTS,
         models=dict.fromkeys(_COSTS, "H200-141GB"),

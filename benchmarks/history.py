@@ -26,7 +26,7 @@ from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.overview.facts import OverviewFacts
 from slurm_plugin.overview.samples import history_sample
-from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.standings import standings
 
 SEED = 4_201
 FULL, QUICK = Size(), Size(tenants=200, jobs=1000, gpus=800, services=20)
@@ -55,7 +55,7 @@ def _facts(size: Size) -> OverviewFacts:
         reports={},
         kept_back={},
         policy=found.policy,
-        ceilings=ceilings(found.policy, (), None),
+        standings=standings(found.policy, (), None),
         left_millislice_s={},
         resets_s={},
         partitions=frozenset({PARTITION}),

@@ -12,7 +12,7 @@ from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView
 from slurm_plugin.api.access import Principal
 from slurm_plugin.overview.facts import OverviewFacts, seats_of
-from slurm_plugin.quota.ceilings import ceilings
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Loan
 
 ROOT = Principal(0, "root", None)
@@ -99,7 +99,7 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "reports": {},
         "kept_back": {},
         "policy": policy,
-        "ceilings": ceilings(policy, loans, None),
+        "standings": standings(policy, loans, None),
         "left_millislice_s": {},
         "resets_s": {},
         "partitions": GPU,

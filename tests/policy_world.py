@@ -20,8 +20,8 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.tenants import changed
 from slurm_plugin.quota.types import (
     MAX_NOMINAL_MILLISLICES,
@@ -269,10 +269,10 @@ class PolicyWorld(RuleBasedStateMachine):
         assert broken_rules(self.policy, self.ledger.loans.outstanding()) == []
 
     @invariant()
-    def ceilings_never_exceed_capacity(self) -> None:
-        found = ceilings(self.policy, self.ledger.loans.outstanding(), CAPACITY)
+    def limits_never_exceed_capacity(self) -> None:
+        found = standings(self.policy, self.ledger.loans.outstanding(), CAPACITY)
         top = [name for name, tenant in self.policy.items() if not tenant.parent]
-        assert sum(found[name].ceiling_millislices for name in top) <= CAPACITY
+        assert sum(found[name].limit_millislices for name in top) <= CAPACITY
 
     def history_is_complete(self, name: str) -> None:
         mine = tuple(update for update in reversed(self.written) if update.tenant == name)

@@ -15,8 +15,8 @@ from cluster.rpc.messages import ServiceView, SlotView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.quota.calendar import Moment, Window
-from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import holdings, qos_use
+from slurm_plugin.quota.standings import QosUse, by_use, standings
 from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.round import plan
@@ -140,11 +140,11 @@ class Cluster:
     def limits(self) -> Mapping[str, int]:
         """Millislices that Slurm lets run in each QOS."""
         capacity = self.world().capacity_millislices
-        found = ceilings(self.policy, self.loans, capacity, self.recalls)
+        found = standings(self.policy, self.loans, capacity, self.recalls)
         both: dict[str, int] = {}
         for name, one in by_use(found, self._use()).items():
-            both[qos_name(name)] = one.own_limit_millislices
-            both[borrowed_qos(name)] = one.borrowed_limit_millislices
+            both[qos_name(name)] = one.own_qos_limit_millislices
+            both[borrowed_qos(name)] = one.borrowed_qos_limit_millislices
         return both
 
     def _use(self) -> QosUse:

@@ -11,7 +11,7 @@ def snapshot(**quotas: int) -> Snapshot:
         partitions=frozenset({"gpu"}),
         quotas=quotas,
         borrowing_limits={},
-        ceilings=quotas,
+        standings=quotas,
         type_limits={},
         budgets={},
         used={},

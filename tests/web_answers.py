@@ -176,10 +176,10 @@ class Answers:
         return TenantInTree(
             name=self.name(number),
             depth=int(has_parent),
-            guaranteed_millislices=4000,
+            nominal_millislices=4000,
             borrowed_millislices=2000 if number % 2 else 0,
             lent_millislices=0 if number % 2 else 2000,
-            ceiling_millislices=6000 if number % 2 else 2000,
+            limit_millislices=6000 if number % 2 else 2000,
             in_use_millislices=5000 if number % 2 else 1500,
             waiting_jobs=number % 4,
             waiting_millislices=1000 * (number % 4),
@@ -188,7 +188,7 @@ class Answers:
             resets_s=MONTH_S + 30 * DAY_S,
             parent=self.name(number // 3 * 3) if has_parent else "",
             children=(),
-            nominal_millislices=4000,
+            own_nominal_millislices=4000,
             own_in_use_millislices=1500,
             types=(
                 TypeOfQuota(
@@ -220,7 +220,7 @@ class Answers:
             tenants=tuple(page),
             others=OtherTenants(
                 tenants=3,
-                guaranteed_millislices=9000,
+                nominal_millislices=9000,
                 in_use_millislices=4000,
                 waiting_jobs=2,
                 waiting_millislices=2000,
@@ -477,7 +477,7 @@ class Answers:
                 guaranteed_millislices=nominal,
                 lent_millislices=0,
                 borrowed_millislices=1000,
-                ceiling_millislices=nominal + 1000,
+                limit_millislices=nominal + 1000,
             )
 
         return QuotaPlanAnswer(

@@ -14,8 +14,8 @@ from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Situation
 from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.quota.ceilings import ceilings, less_elsewhere
 from slurm_plugin.quota.demand import held
+from slurm_plugin.quota.standings import less_elsewhere, standings
 from slurm_plugin.quota.types import Loan, Tenant
 
 NOW_S = 10_000
@@ -78,8 +78,8 @@ def sight(
         partitions=GPU,
         situation=Situation(
             policy=policy,
-            ceilings=less_elsewhere(
-                ceilings(policy, found, None, more.get("recalls", ())),
+            standings=less_elsewhere(
+                standings(policy, found, None, more.get("recalls", ())),
                 {name: run_cost(one.elsewhere, COSTS) for name, one in holds.items()},
             ),
             held=holds,

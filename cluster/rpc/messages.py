@@ -329,11 +329,12 @@ class TenantView(Message):
     """A tenant's quota and what it holds now, in millislices.
 
     Attributes:
-        nominal_millislices: what is guaranteed to the tenant and the tenants below it together.
+        nominal_millislices: what operators have set for the tenant and the tenants below it
+            together.
         in_use_millislices: what running jobs of the tenant and of the tenants below it hold.
         own_in_use_millislices: what its own running jobs hold.
-        ceiling_millislices: what the tenant and the tenants below it may hold now: their nominal,
-            less what is lent, plus what is borrowed; None if limits were not compiled yet.
+        limit_millislices: the most the tenant and those below it may have in use now: their
+            nominal, less what is lent, plus what is borrowed; None if limits were not compiled yet.
         budget: the budget that leaves its jobs the least, its own or one above; None without one,
             or if limits were not compiled yet.
     """
@@ -342,19 +343,19 @@ class TenantView(Message):
     nominal_millislices: int
     in_use_millislices: int
     own_in_use_millislices: int
-    ceiling_millislices: int | None = None
+    limit_millislices: int | None = None
     budget: BudgetView | None = None
 
     @property
-    def limit_millislices(self) -> int:
-        """The ceiling; the nominal while the ceiling is not known."""
-        known = self.ceiling_millislices
+    def effective_limit_millislices(self) -> int:
+        """The limit; the nominal while the limit is not known."""
+        known = self.limit_millislices
         return self.nominal_millislices if known is None else known
 
     @property
     def room_millislices(self) -> int:
         """What may still start below the limit; negative if more is in use."""
-        return self.limit_millislices - self.in_use_millislices
+        return self.effective_limit_millislices - self.in_use_millislices
 
 
 class ViewAnswer(Answer):

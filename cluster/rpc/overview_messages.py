@@ -44,9 +44,9 @@ class TenantNow(Message):
 
     Attributes:
         depth: number of tenants above it that the reader sees.
-        guaranteed_millislices: what is guaranteed to them.
+        nominal_millislices: what operators have set for them together.
         borrowed_millislices, lent_millislices: loans that enter and that leave.
-        ceiling_millislices: what they may hold now; None before limits were compiled.
+        limit_millislices: the most they may have in use now; None before limits were compiled.
         waiting_jobs: jobs and array tasks that could start if there were room.
         payer: the tenant with the budget that pays for its runs; "" without a budget.
         left_millislice_s: what this budget has left; None without one that has begun.
@@ -55,10 +55,10 @@ class TenantNow(Message):
 
     name: str
     depth: int
-    guaranteed_millislices: int
+    nominal_millislices: int
     borrowed_millislices: int
     lent_millislices: int
-    ceiling_millislices: int | None = None
+    limit_millislices: int | None = None
     in_use_millislices: int
     waiting_jobs: int
     waiting_millislices: int
@@ -71,7 +71,7 @@ class OtherTenants(Message):
     """The sums of all tenants of which the reader may see nothing else, in millislices."""
 
     tenants: int
-    guaranteed_millislices: int
+    nominal_millislices: int
     in_use_millislices: int
     waiting_jobs: int
     waiting_millislices: int

@@ -14,14 +14,14 @@ class PlannedSide(Message):
     Attributes:
         nominal_millislices: of them together; ``guaranteed_millislices``: of the tenant's own jobs.
         lent_millislices, borrowed_millislices: loans that leave and that enter.
-        ceiling_millislices: what they may hold.
+        limit_millislices: the most they may have in use.
     """
 
     nominal_millislices: int
     guaranteed_millislices: int
     lent_millislices: int
     borrowed_millislices: int
-    ceiling_millislices: int
+    limit_millislices: int
 
 
 class PlannedTenant(Message):

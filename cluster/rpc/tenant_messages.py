@@ -29,7 +29,7 @@ class TenantInTree(TenantNow):
     Attributes:
         parent: the nearest tenant above it that the reader sees; "" without one.
         children: tenants whose ``parent`` it is.
-        nominal_millislices: what was set for the tenant itself.
+        own_nominal_millislices: what was set for the tenant itself.
         borrowing_limit_millislices, lending_limit_millislices: None is unlimited.
         own_in_use_millislices: what its own running jobs hold.
         types: what its quota limits or guarantees by type.
@@ -37,7 +37,7 @@ class TenantInTree(TenantNow):
 
     parent: str
     children: tuple[str, ...]
-    nominal_millislices: int
+    own_nominal_millislices: int
     borrowing_limit_millislices: int | None = None
     lending_limit_millislices: int | None = None
     own_in_use_millislices: int
@@ -112,7 +112,7 @@ class TenantsAnswer(Answer):
 
 
 class TenantsRequest(Request, Asks[TenantsAnswer], get="tenants"):
-    """Asks for the tree of tenants with quotas, ceilings as in force, use, loans and budgets.
+    """Asks for the tree of tenants with quotas, limits as in force, use, loans and budgets.
 
     A user gets the own tenants in full, of the others only sums. ``after`` is ``more`` of an
     earlier answer.

@@ -38,7 +38,7 @@ def _many(*parts: str) -> tuple[Document, ...]:
     return (Document(parts, depth=1),)
 
 
-_TENANT = (f"{_SITE}:TenantJson", f"{_QUOTA}:Quota", "slurm_plugin.quota.ceilings:Ceiling")
+_TENANT = (f"{_SITE}:TenantJson", f"{_QUOTA}:Quota", "slurm_plugin.quota.standings:Standing")
 _DETAILS = (*_TENANT, f"{_SITE}:TenantDetailsJson")
 _CHANGE = f"{_SITE}:ChangeOfTenantJson"
 _ENTRY = ("slurm_plugin.accounting.types:BudgetEntry", f"{_SITE}:LeftJson")

@@ -102,7 +102,7 @@ class ServiceJson(TypedDict):
     generations: list[GenerationJson]
     replicas: list[ReplicaJson]
     nominal_millislices: int | None
-    ceiling_millislices: int | None
+    limit_millislices: int | None
     in_use_millislices: int | None
     note: str
     loss: str

@@ -79,7 +79,7 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         ],
         "replicas": [_replica_as_json(one) for one in service.replicas if _is_shown(one)],
         "nominal_millislices": quota.nominal_millislices if quota is not None else None,
-        "ceiling_millislices": quota.ceiling_millislices if quota is not None else None,
+        "limit_millislices": quota.limit_millislices if quota is not None else None,
         "in_use_millislices": quota.in_use_millislices if quota is not None else None,
         "note": service.note,
         "loss": service.loss,
@@ -406,10 +406,10 @@ def _quota(service: ServiceObservation) -> str:
     if quota is None:
         return "none"
     in_use, nominal = quota.in_use_millislices, quota.nominal_millislices
-    if quota.ceiling_millislices is None:
+    if quota.limit_millislices is None:
         return (
             f"{service.tenant} holds {slices_text(in_use)} of its nominal {slices_words(nominal)}"
         )
-    ceiling = slices_words(quota.ceiling_millislices)
-    holds = f"{service.tenant} holds {slices_text(in_use)} of its ceiling of {ceiling}"
+    limit = slices_words(quota.limit_millislices)
+    holds = f"{service.tenant} holds {slices_text(in_use)} of its limit of {limit}"
     return f"{holds}; nominal {slices_text(nominal)}"

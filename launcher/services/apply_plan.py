@@ -142,10 +142,10 @@ def _surge_note(tenant: TenantView | None, cost: int, replicas: int) -> tuple[st
     """Say how new replicas fit into the quota; without room, old ones make room one at a time."""
     if tenant is None or not replicas or not cost:
         return ()
-    ceiling = tenant.limit_millislices
+    limit = tenant.effective_limit_millislices
     room = max(0, tenant.room_millislices) // cost
     held = (
-        f"{tenant.name} holds {slices_text(tenant.in_use_millislices)} of {slices_words(ceiling)}, "
+        f"{tenant.name} holds {slices_text(tenant.in_use_millislices)} of {slices_words(limit)}, "
         f"a new replica needs {slices_text(cost)}"
     )
     if room >= replicas:
@@ -160,16 +160,17 @@ def _quota_note(tenant: TenantView | None, cost: int, spec: ServiceSpec) -> tupl
     """Say if quota allows fewer replicas than the file asks for, even without other jobs."""
     if tenant is None or not cost:
         return ()
-    most = tenant.limit_millislices // cost
+    most = tenant.effective_limit_millislices // cost
     if most >= spec.max_replicas:
         return ()
     key, asked = "max_replicas", spec.max_replicas
     if most < spec.min_replicas:
         key, asked = "min_replicas", spec.min_replicas
-    holds = f"{tenant.name} may hold {slices_words(tenant.limit_millislices)} now, loans included"
+    limit = slices_words(tenant.effective_limit_millislices)
+    holds = f"{tenant.name}'s limit is {limit} now, loans included"
     need = f"{most or 'none'} of {key} {asked} can run, {slices_words(cost)} each"
     back = ""
-    if tenant.limit_millislices < tenant.nominal_millislices:
+    if tenant.effective_limit_millislices < tenant.nominal_millislices:
         nominal = slices_text(tenant.nominal_millislices)
         back = f"; what it lends of its nominal {nominal} comes back when its own requests wait"
     return (f"quota: {holds}: {need}{back}",)

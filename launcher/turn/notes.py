@@ -54,7 +54,7 @@ def _ended(words: str) -> str:
 
 _IN_WORDS = {
     "QOSGrpBillingRunMinutes": "the budget does not allow a run this long now",
-    "QOSGrpBilling": "its tenant may hold no more now",
+    "QOSGrpBilling": "its tenant is at its limit",
     "QOSGrpGRES": "its tenant's guaranteed part has no more instances of this type",
 }
 """Slurm's reasons that come from a tenant's own quota and budget, as ``why`` says them."""

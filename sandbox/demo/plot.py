@@ -163,7 +163,7 @@ def _draw_backlog(axis: Axes, services: Iterable[_Service]) -> None:
 def _draw_replicas(
     axis: Axes, service: _Service, services: Sequence[_Service], loans: Sequence[LoanChange]
 ) -> None:
-    """Draw what holds GPUs, own quota below and borrowed above, and what the tenant may hold."""
+    """Draw what holds GPUs, own quota below and borrowed above, and the tenant's limit."""
     replicas = [sample.state.replicas for sample in service.samples]
     others = ", ".join(other.tenant for other in services if other.tenant != service.tenant)
     nominal = [sample.state.nominal_millislices / _MILLISLICES for sample in service.samples]
@@ -189,7 +189,7 @@ def _draw_replicas(
     )  # fmt: skip
     line: Any = {"color": _QUOTA_COLOUR, "linewidth": 1.2}
     axis.plot(service.times, nominal, linestyle="--", label="its quota", **line)
-    axis.step(service.times, allowed, where="post", label="what it may hold now", **line)
+    axis.step(service.times, allowed, where="post", label="its limit", **line)
     axis.set_ylabel(f"replicas of\n{service.name}")
     axis.set_ylim(0, max(*top, *allowed, 1) * 1.4)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -26,9 +26,9 @@ from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
-from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import capacity, holdings, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
@@ -81,7 +81,7 @@ class SlicewiseOnModel:
         self._held_of: Sequence[JobView] | None = None
         self._settled: tuple[Sequence[JobView], Policy] | None = None
         self._trees: Mapping[str, TreeMoves] = {}
-        self._ceilings: Mapping[str, Ceiling] = {}
+        self._standings: Mapping[str, Standing] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._still_since_s: Mapping[Queued, float] = {}
         self._first_until_s: Mapping[int, float] = {}
@@ -221,7 +221,7 @@ class SlicewiseOnModel:
             lately=self._priorities.lately,
         )
         self._ended_runs.clear()
-        self._ceilings, self._spare = done.ceilings, done.spare
+        self._standings, self._spare = done.standings, done.spare
         for name, qos in done.qos.items():
             model.set_qos(name, qos)
         for name, account in done.accounts.items():
@@ -270,7 +270,7 @@ class SlicewiseOnModel:
             SlotQuotas(
                 guaranteed_quota(policy),
                 attainable(policy, self._rounds.ledger.highest, whole),
-                done.ceilings,
+                done.standings,
                 self._partitions,
                 self._costs,
                 own_type_limits(policy, self._costs, settings.models),
@@ -288,8 +288,8 @@ class SlicewiseOnModel:
     ) -> None:
         """Follow which jobs Slurm does not start: minutes count there, and no seconds."""
         limits = {
-            borrowed_qos(name): one.borrowed_limit_millislices
-            for name, one in self._ceilings.items()
+            borrowed_qos(name): one.borrowed_qos_limit_millislices
+            for name, one in self._standings.items()
         }
         self._still_since_s = standing_still(
             self._still_since_s,

@@ -21,9 +21,9 @@ from slurm_plugin.accounting.charging import Tariff
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.free_nodes import FreeNodes
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.gather import inputs_of
@@ -43,7 +43,7 @@ class SiteRound:
 
     plan: RoundPlan
     policy: Policy
-    ceilings: Mapping[str, Ceiling]
+    standings: Mapping[str, Standing]
     spare: SpareBudgets
     qos: Mapping[str, QosLimits] = field(default_factory=dict, hash=False)
     accounts: Mapping[str, AccountLimits] = field(default_factory=dict, hash=False)
@@ -136,7 +136,7 @@ class QuotaRounds:
         changed = SiteRound(
             plan=found,
             policy=inputs.policy,
-            ceilings=wanted.allowed.ceilings,
+            standings=wanted.allowed.standings,
             spare=SpareBudgets(
                 inputs.policy,
                 wanted.allowed.run_minutes,

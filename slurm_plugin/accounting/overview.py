@@ -11,7 +11,7 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.statement import open_row
 from slurm_plugin.accounting.types import Balance, Reservation, StatementRow
 from slurm_plugin.quota import tenants
-from slurm_plugin.quota.ceilings import Ceiling, ceilings
+from slurm_plugin.quota.standings import Standing, standings
 from slurm_plugin.quota.types import Budget, Loan, Policy, QuotaChange, Recall, Tenant
 
 
@@ -33,7 +33,7 @@ class TenantStatus:
     tenant: Tenant
     depth: int
     nominal_millislices: int
-    ceiling: Ceiling
+    standing: Standing
     in_use_millislices: int
     own_in_use_millislices: int
     running: int
@@ -88,7 +88,7 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
     policy = gathered.policy
     nominal = tenants.effective_nominal(policy)
     payers = tenants.payers(policy)
-    ceiling = ceilings(policy, gathered.loans, gathered.capacity_millislices, gathered.recalls)
+    standing = standings(policy, gathered.loans, gathered.capacity_millislices, gathered.recalls)
     own, runs = Counter[str](), Counter[str]()
     for run in gathered.reservations:
         own[run.tenant] += run.cost_millislices
@@ -99,7 +99,7 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
             tenant=policy[name],
             depth=depth,
             nominal_millislices=nominal[name],
-            ceiling=ceiling[name],
+            standing=standing[name],
             in_use_millislices=total[name],
             own_in_use_millislices=own[name],
             running=runs[name],

@@ -108,7 +108,7 @@ def _is_borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> bool:
     if not is_beyond and _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
         return False
     used = _used(wants, snapshot, recent)
-    fits = used + wants.cost_millislices <= snapshot.ceilings.get(wants.tenant, own)
+    fits = used + wants.cost_millislices <= snapshot.highest_limits.get(wants.tenant, own)
     return fits or wants.cost_millislices > own or _never_guaranteed(wants, snapshot) is not None
 
 
@@ -163,7 +163,7 @@ def _guaranteed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str:
 
 
 def _borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str:
-    used, most = _used(wants, snapshot, recent), snapshot.ceilings.get(wants.tenant, 0)
+    used, most = _used(wants, snapshot, recent), snapshot.highest_limits.get(wants.tenant, 0)
     numbers = f"{slices_words(used)} in use, {slices_text(most)} at most with what is lent"
     return f"borrowed in QOS {borrowed_qos(wants.tenant)} ({numbers})"
 
@@ -187,7 +187,7 @@ def _from_others(tenant: str, most: int, snapshot: Snapshot) -> str:
 
 def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None:
     own = _highest_own(wants.tenant, snapshot)
-    most = max(own, snapshot.ceilings.get(wants.tenant, own)) if borrows else own
+    most = max(own, snapshot.highest_limits.get(wants.tenant, own)) if borrows else own
     may_borrow = borrows or (wants.is_slot and snapshot.borrowing_limits.get(wants.tenant, 0) > 0)
     kind = None if may_borrow else _never_guaranteed(wants, snapshot)
     if kind is not None:

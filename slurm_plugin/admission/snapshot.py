@@ -70,7 +70,8 @@ class Snapshot:
             allows.
         borrowing_limits: most millislices that a tenant may borrow beyond its guaranteed quota at
             any hour of the calendar.
-        ceilings: most millislices that a tenant's jobs could ever hold, including borrowed quota.
+        highest_limits: most millislices that a tenant's jobs could ever hold, including borrowed
+            quota.
         type_limits: most instances of a type that a tenant may have, where there is a limit.
         budgets: most millislice-seconds that a tenant's payer gets in a period.
         used: millislices that a tenant's jobs hold now.
@@ -93,7 +94,7 @@ class Snapshot:
     partitions: frozenset[str]
     quotas: Mapping[str, int] = field(hash=False)
     borrowing_limits: Mapping[str, int] = field(hash=False)
-    ceilings: Mapping[str, int] = field(hash=False)
+    highest_limits: Mapping[str, int] = field(hash=False)
     type_limits: Mapping[str, Mapping[str, int]] = field(hash=False)
     budgets: Mapping[str, int] = field(hash=False)
     used: Mapping[str, int] = field(hash=False)

@@ -38,7 +38,7 @@ def facts_now(
         },
         kept_back=state.kept_back,
         policy=state.quotas.policy,
-        ceilings=state.quotas.ceilings,
+        standings=state.quotas.standings,
         left_millislice_s=state.quotas.left_millislice_s,
         resets_s=resets_s,
         partitions=frozenset(settings.cluster.partitions),

@@ -77,10 +77,10 @@ def _side(side: TenantSide | None) -> PlannedSide | None:
         return None
     return PlannedSide(
         nominal_millislices=side.nominal_millislices,
-        guaranteed_millislices=side.ceiling.guarantee_millislices,
-        lent_millislices=side.ceiling.lent_millislices,
-        borrowed_millislices=side.ceiling.borrowed_millislices,
-        ceiling_millislices=side.ceiling.ceiling_millislices,
+        guaranteed_millislices=side.standing.guaranteed_millislices,
+        lent_millislices=side.standing.lent_millislices,
+        borrowed_millislices=side.standing.borrowed_millislices,
+        limit_millislices=side.standing.limit_millislices,
     )
 
 

@@ -57,7 +57,7 @@ def plan_quotas(
 ) -> None:
     """Show what a change of quotas would do now, and which tenants it would hurt.
 
-    Nothing is changed without --apply. Ceilings and loans are computed for the jobs that run and
+    Nothing is changed without --apply. Limits and loans are computed for the jobs that run and
     wait now; Slurm's limits are in millislices, as in compile --dry-run. A change of quotas never
     ends a job that runs on its tenant's guaranteed quota.
     """

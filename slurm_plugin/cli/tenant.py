@@ -112,7 +112,7 @@ def _warn_of_another_place(
 
 @tenant_app.command("list", epilog="Examples: slicewise tenant list | slicewise tenant list --json")
 def list_tenants(as_json: Json = False) -> None:
-    """Show the tree: each tenant's nominal, loans and ceiling, and what it holds now.
+    """Show the tree: each tenant's nominal, loans and limit, and what it holds now.
 
     Amounts are in slices and include what the tenants below hold. What is left of a budget is in
     slice-hours.

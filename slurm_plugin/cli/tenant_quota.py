@@ -206,7 +206,7 @@ def check_capacity(
 ) -> None:
     """Refuse a policy that exceeds the cluster by more than the one before, in slices or of a type.
 
-    One wrong number would squeeze every tenant's ceiling. ``instances`` are by GRES type. Raises
+    One wrong number would squeeze every tenant's limit. ``instances`` are by GRES type. Raises
     InvalidInputError (SW-QUOTA-CAPACITY).
     """
     above = overcommitted_millislices(after, capacity_millislices)
@@ -214,7 +214,7 @@ def check_capacity(
         raise InvalidInputError(
             "SW-QUOTA-CAPACITY",
             f"The quotas at the top would be {slices_words(above)} above the cluster's"
-            f" {slices_text(capacity_millislices)}, and every tenant's ceiling squeezed.",
+            f" {slices_text(capacity_millislices)}, and every tenant's limit squeezed.",
             "Give less, or say --overcommit.",
         )
     if types := newly_overcommitted_types(before, after, instances):
@@ -230,7 +230,7 @@ def _warn_of_overcommitment(policy: Policy, look: SlurmLook) -> None:
     if above := overcommitted_millislices(policy, look.capacity_millislices):
         typer.echo(
             f"Overcommitted: the quotas at the top are {slices_words(above)} above the cluster's"
-            f" {slices_text(look.capacity_millislices)}; every ceiling is squeezed.",
+            f" {slices_text(look.capacity_millislices)}; every limit is squeezed.",
             err=True,
         )
     if types := overcommitted_types(policy, look.instances):

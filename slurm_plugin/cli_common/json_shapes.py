@@ -54,7 +54,7 @@ class QuotaOutcomeJson(TypedDict):
 
 
 class TenantJson(TypedDict):
-    """A tenant as it stands, beside its quota and its ceiling."""
+    """A tenant as it stands, beside its quota and its limit."""
 
     tenant: str
     parent: str

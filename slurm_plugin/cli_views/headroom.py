@@ -20,16 +20,16 @@ def explanation(found: Explanation) -> RenderableType:
 
 
 def _lines(found: Explanation) -> Iterable[str]:
-    ceiling = found.ceiling
+    standing = found.standing
     yield (
-        f"{found.tenant} holds {slices_words(found.in_use_millislices)} of its ceiling of"
-        f" {slices_text(ceiling.ceiling_millislices)}: nominal"
-        f" {slices_text(found.nominal_millislices)}, lent {slices_text(ceiling.lent_millislices)},"
-        f" borrowed {slices_text(ceiling.borrowed_millislices)}."
+        f"{found.tenant} holds {slices_words(found.in_use_millislices)} of its limit of"
+        f" {slices_text(standing.limit_millislices)}: nominal"
+        f" {slices_text(found.nominal_millislices)}, lent {slices_text(standing.lent_millislices)},"
+        f" borrowed {slices_text(standing.borrowed_millislices)}."
     )
     yield (
         f"Of these its own QOS holds {slices_text(found.guaranteed_in_use_millislices)} of"
-        f" {slices_text(ceiling.guarantee_millislices)} guaranteed."
+        f" {slices_text(standing.guaranteed_millislices)} guaranteed."
     )
     if found.startable_millislice_s is not None:
         hours = slice_hours_text(found.startable_millislice_s)

@@ -127,8 +127,8 @@ def _or_nothing(value: object) -> object:
 
 
 def _in_use(one: TenantNow) -> Text:
-    is_above = one.ceiling_millislices is not None and (
-        one.in_use_millislices > one.ceiling_millislices
+    is_above = one.limit_millislices is not None and (
+        one.in_use_millislices > one.limit_millislices
     )
     return Text(slices_text(one.in_use_millislices), style="red" if is_above else "")
 
@@ -146,8 +146,8 @@ def _left(one: TenantNow) -> object:
     return Text(f"{hours:,.1f}", style="red" if hours <= 0 else "")
 
 
-def _ceiling(one: TenantNow) -> object:
-    known = one.ceiling_millislices
+def _limit(one: TenantNow) -> object:
+    known = one.limit_millislices
     return NOTHING if known is None else slices_text(known)
 
 
@@ -158,9 +158,9 @@ def _left_order(one: TenantNow) -> float:
 TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
     Field("tenant", lambda one: "  " * one.depth + words(one.name), lambda one: one.name),
     Field(
-        "guaranteed",
-        lambda one: slices_text(one.guaranteed_millislices),
-        lambda one: -one.guaranteed_millislices,
+        "nominal",
+        lambda one: slices_text(one.nominal_millislices),
+        lambda one: -one.nominal_millislices,
         right=True,
     ),
     Field(
@@ -175,7 +175,7 @@ TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
         lambda one: -one.lent_millislices,
         right=True,
     ),
-    Field("may hold", _ceiling, lambda one: -(one.ceiling_millislices or 0), right=True, rank=2),
+    Field("limit", _limit, lambda one: -(one.limit_millislices or 0), right=True, rank=2),
     Field("in use", _in_use, lambda one: -one.in_use_millislices, right=True),
     Field("jobs wait", _waiting, lambda one: -one.waiting_jobs, right=True),
     Field(
@@ -190,10 +190,10 @@ TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
 
 
 def others_text(others: OtherTenants) -> str:
-    """``3 other tenants: 12 slices guaranteed, 8 in use; 4 jobs wait for 6 slices``."""
+    """``3 other tenants: nominal 12 slices, 8 in use; 4 jobs wait for 6 slices``."""
     count = "1 other tenant" if others.tenants == 1 else f"{others.tenants:,} other tenants"
     text = (
-        f"{count}: {slices_words(others.guaranteed_millislices)} guaranteed,"
+        f"{count}: nominal {slices_words(others.nominal_millislices)},"
         f" {slices_text(others.in_use_millislices)} in use"
     )
     if not others.waiting_jobs:

@@ -66,10 +66,10 @@ def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
         (
             column("tenant", map(_indented, plans)),
             column("nominal", arrows(lambda side: side.nominal_millislices)),
-            column("guaranteed", arrows(lambda side: side.ceiling.guarantee_millislices), rank=1),
-            column("lent", arrows(lambda side: side.ceiling.lent_millislices), rank=3),
-            column("borrowed", arrows(lambda side: side.ceiling.borrowed_millislices), rank=2),
-            column("ceiling", arrows(lambda side: side.ceiling.ceiling_millislices)),
+            column("guaranteed", arrows(lambda side: side.standing.guaranteed_millislices), rank=1),
+            column("lent", arrows(lambda side: side.standing.lent_millislices), rank=3),
+            column("borrowed", arrows(lambda side: side.standing.borrowed_millislices), rank=2),
+            column("limit", arrows(lambda side: side.standing.limit_millislices)),
         )
     )
 

@@ -44,16 +44,18 @@ T = TypeVar("T")
 
 def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     """One line per tenant, those below another indented."""
-    ceilings = [one.ceiling for one in tenant_statuses]
+    standings = [one.standing for one in tenant_statuses]
     return FittingTable(
         (
             column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
             column(
                 "nominal", slices_cells(s.nominal_millislices for s in tenant_statuses), right=True
             ),
-            column("lent", _some(c.lent_millislices for c in ceilings), right=True, rank=2),
-            column("borrowed", _some(c.borrowed_millislices for c in ceilings), right=True, rank=1),
-            column("ceiling", slices_cells(c.ceiling_millislices for c in ceilings), right=True),
+            column("lent", _some(c.lent_millislices for c in standings), right=True, rank=2),
+            column(
+                "borrowed", _some(c.borrowed_millislices for c in standings), right=True, rank=1
+            ),
+            column("limit", slices_cells(c.limit_millislices for c in standings), right=True),
             column("in use", _in_use(tenant_statuses), right=True),
             column("hours left", map(_left, tenant_statuses), right=True),
             column("account", map(_in_slurm, tenant_statuses), rank=3),
@@ -66,9 +68,9 @@ def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
 
 
 def _in_use(tenant_statuses: Iterable[TenantStatus]) -> Iterable[Text]:
-    """Slices in use; red above the ceiling, where nothing more starts until some runs end."""
+    """Slices in use; red above the limit, where nothing more starts until some runs end."""
     for one in tenant_statuses:
-        above = one.in_use_millislices > one.ceiling.ceiling_millislices
+        above = one.in_use_millislices > one.standing.limit_millislices
         yield Text(slices_text(one.in_use_millislices), style="red" if above else "")
 
 
@@ -96,7 +98,7 @@ def status_json(one: TenantStatus) -> Mapping[str, object]:
         "own_nominal_millislices": quota.pop("nominal_millislices"),
         "nominal_millislices": one.nominal_millislices,
         **quota,
-        **asdict(one.ceiling),
+        **asdict(one.standing),
         "in_use_millislices": one.in_use_millislices,
         "own_in_use_millislices": one.own_in_use_millislices,
         "running": one.running,
@@ -256,7 +258,7 @@ def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
     if one.nominal_millislices != one.tenant.quota.nominal_millislices:
         yield "", f"of its parts together: {slices_words(one.nominal_millislices)}"
     yield "loans", loans_text(one.tenant.name, details.loans)
-    yield "ceiling", _ceiling_text(one)
+    yield "limit", _limit_text(one)
     yield "in use", _use_text(one)
     if details.types:
         yield "by type", "; ".join(map(type_text, details.types))
@@ -289,13 +291,13 @@ def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
     return "; ".join(words) or "none"
 
 
-def _ceiling_text(one: TenantStatus) -> str:
-    ceiling = one.ceiling
+def _limit_text(one: TenantStatus) -> str:
+    standing = one.standing
     return (
-        f"{slices_words(ceiling.ceiling_millislices)}, of them"
-        f" {slices_text(ceiling.guarantee_millislices)} guaranteed;"
-        f" {slices_text(ceiling.lent_millislices)} lent,"
-        f" {slices_text(ceiling.borrowed_millislices)} borrowed"
+        f"{slices_words(standing.limit_millislices)}, of them"
+        f" {slices_text(standing.guaranteed_millislices)} guaranteed;"
+        f" {slices_text(standing.lent_millislices)} lent,"
+        f" {slices_text(standing.borrowed_millislices)} borrowed"
     )
 
 

@@ -159,13 +159,13 @@ class _State(Collector):
         yield _by_tenant("nominal_millislices", nominal)
         yield _by_tenant("in_use_millislices", in_use)
         yield _by_tenant("own_in_use_millislices", own)
-        ceilings = {name: one.ceiling_millislices for name, one in quotas.ceilings.items()}
-        lent = {name: one.lent_millislices for name, one in quotas.ceilings.items()}
-        borrowed = {name: one.borrowed_millislices for name, one in quotas.ceilings.items()}
-        yield _by_tenant("limit_millislices", ceilings)
+        limits = {name: one.limit_millislices for name, one in quotas.standings.items()}
+        lent = {name: one.lent_millislices for name, one in quotas.standings.items()}
+        borrowed = {name: one.borrowed_millislices for name, one in quotas.standings.items()}
+        yield _by_tenant("limit_millislices", limits)
         yield _by_tenant("lent_millislices", lent)
         yield _by_tenant("borrowed_millislices", borrowed)
-        yield _by_tenant("highest_limit_millislices", quotas.highest_ceilings)
+        yield _by_tenant("highest_limit_millislices", quotas.highest_limits)
 
     def _of_budgets(self) -> Iterator[Metric]:
         quotas = self._cluster_state.quotas

@@ -156,7 +156,7 @@ class QuotaLoop:
             self._follow_uninstall(ledger_view.is_uninstalled)
         if compiled is not None:
             self._report(compiled)
-            self._cluster_state.quotas.set_ceilings(compiled.ceilings, compiled.run_minutes)
+            self._cluster_state.quotas.set_standings(compiled.standings, compiled.run_minutes)
             if not compiled.changes:
                 took_s = time.monotonic() - began_s
                 rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)

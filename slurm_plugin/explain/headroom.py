@@ -7,8 +7,8 @@ from enum import StrEnum
 from cluster.language.units import Millislices, slices_text
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
-from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import Held, held
+from slurm_plugin.quota.standings import Standing, less_elsewhere
 from slurm_plugin.quota.tenants import (
     ancestors,
     effective_nominal,
@@ -30,9 +30,9 @@ class Cause(StrEnum):
     Slurm checks the QOS before the account, so this is what squeue shows.
     """
 
-    GUARANTEE = "guarantee"
+    OWN_QOS = "own-qos"
     """The limit of the tenant's own QOS."""
-    CEILING = "ceiling"
+    BORROWED_QOS = "borrowed-qos"
     """The limit of the tenant's borrowed QOS."""
     GUARANTEED_TYPE = "guaranteed-type"
     """The instances of a type that the tenant's guaranteed quota covers."""
@@ -46,8 +46,8 @@ class Cause(StrEnum):
 
 
 SLURM_REASONS: Mapping[Cause, str] = {
-    Cause.CEILING: "QOSGrpBilling",
-    Cause.GUARANTEE: "QOSGrpBilling",
+    Cause.BORROWED_QOS: "QOSGrpBilling",
+    Cause.OWN_QOS: "QOSGrpBilling",
     Cause.GUARANTEED_TYPE: "QOSGrpGRES",
     Cause.BUDGET: "QOSGrpBillingRunMinutes",
     Cause.TYPE_LIMIT: "AssocGrpGRES",
@@ -109,7 +109,7 @@ class Explanation:
 
     tenant: str
     nominal_millislices: Millislices
-    ceiling: Ceiling
+    standing: Standing
     in_use_millislices: Millislices
     guaranteed_in_use_millislices: Millislices
     payer: str
@@ -122,7 +122,7 @@ class Situation:
     """The facts about all tenants on which an explanation is based.
 
     Attributes:
-        ceilings: the ceiling of every tenant as Slurm has it: the QOS limits are reduced by what
+        standings: every tenant's amounts as Slurm has them: the QOS limits are reduced by what
             the tenant's jobs hold in neither of its QOS.
         held: what each tenant's own jobs hold.
         free: free instances, by GRES type that nodes have.
@@ -133,7 +133,7 @@ class Situation:
     """
 
     policy: Policy = field(hash=False)
-    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    standings: Mapping[str, Standing] = field(hash=False)
     held: Mapping[str, Held] = field(hash=False)
     free: Mapping[str, int] = field(hash=False)
     costs: Mapping[str, Millislices] = field(hash=False)
@@ -148,7 +148,7 @@ def situation(inputs: QuotaInputs) -> Situation:
     elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
     return Situation(
         policy=inputs.policy,
-        ceilings=less_elsewhere(inputs.allowed().ceilings, elsewhere),
+        standings=less_elsewhere(inputs.allowed().standings, elsewhere),
         held=holds,
         free=free_instances([node for node in inputs.seen.nodes if node.is_in(rules.partitions)]),
         costs=rules.costs,
@@ -170,7 +170,7 @@ def explain(tenant: str, now: Situation) -> Explanation:
     return Explanation(
         tenant=tenant,
         nominal_millislices=Millislices(effective_nominal(now.policy)[tenant]),
-        ceiling=now.ceilings[tenant],
+        standing=now.standings[tenant],
         in_use_millislices=_held(tenant, now),
         guaranteed_in_use_millislices=_guaranteed(tenant, now),
         payer=payer,
@@ -186,7 +186,9 @@ def _room(tenant: str, gres_type: str, now: Situation) -> TypeRoom:
     own_qos = _fewest((*all_qos, _guarantee(tenant, cost, now), *of_type))
     taken = own_qos.instances
     left = (replace(one, instances=max(0, one.instances - taken)) for one in all_qos)
-    unused = now.ceilings[tenant].own_limit_millislices - _guaranteed(tenant, now) - taken * cost
+    unused = (
+        now.standings[tenant].own_qos_limit_millislices - _guaranteed(tenant, now) - taken * cost
+    )
     # What its guarantee of the type leaves unused, the borrowed QOS gets for waiting jobs.
     borrowed = _fewest((*left, _borrowed(tenant, cost, now, unused if of_type else 0)))
     if not now.policy[tenant].quota.borrowing_limit_millislices:
@@ -223,9 +225,9 @@ def _bounds(tenant: str, gres_type: str, now: Situation) -> Iterator[Bound]:
 
 
 def _guarantee(tenant: str, cost: int, now: Situation) -> Bound:
-    held, limit = _guaranteed(tenant, now), now.ceilings[tenant].own_limit_millislices
+    held, limit = _guaranteed(tenant, now), now.standings[tenant].own_qos_limit_millislices
     return Bound(
-        Cause.GUARANTEE,
+        Cause.OWN_QOS,
         _fitting(limit - held, cost),
         f"{tenant} holds {slices_text(held)} of {slices_text(limit)} guaranteed slices",
     )
@@ -249,10 +251,10 @@ def _borrowed(tenant: str, cost: int, now: Situation, unused: int) -> Bound:
     held = run_cost(here.instances, now.costs) - run_cost(here.elsewhere, now.costs)
     held, limit = (
         Millislices(held - _guaranteed(tenant, now)),
-        Millislices(now.ceilings[tenant].borrowed_limit_millislices + max(0, unused)),
+        Millislices(now.standings[tenant].borrowed_qos_limit_millislices + max(0, unused)),
     )
     return Bound(
-        Cause.CEILING,
+        Cause.BORROWED_QOS,
         _fitting(limit - held, cost),
         f"{tenant} holds {slices_text(held)} of {slices_text(limit)} borrowed slices",
     )

@@ -17,7 +17,7 @@ from slurm_plugin.common.qos_names import holder_of, is_borrowed, is_own
 from slurm_plugin.explain.budget_impact import hours, in_debt, used_up
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slurm_plugin.explain.type_impact import beyond_type_limits
-from slurm_plugin.quota.attainable import highest_ceilings, period_budgets
+from slurm_plugin.quota.attainable import highest_limits, period_budgets
 from slurm_plugin.quota.demand import Held, held, instances_of, is_managed
 from slurm_plugin.quota.tenants import (
     guaranteed_quota,
@@ -49,7 +49,7 @@ def impacts(
         *_removed(inputs, plan),
         *_overcommitted(inputs, plan),
         *above_guaranteed,
-        *_above_ceilings(inputs, plan, told),
+        *_above_limits(inputs, plan, told),
         *_above_types(inputs, plan),
         *_above_guaranteed_types(inputs, plan),
         *beyond_type_limits(inputs, plan),
@@ -83,7 +83,7 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     if above > was:
         words = (
             f"the quotas at the top would be {slices_words(above)} above the cluster's"
-            f" {slices_text(whole)}: every ceiling is squeezed, and nothing new is lent"
+            f" {slices_text(whole)}: every limit is squeezed, and nothing new is lent"
         )
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", above, words)
     there = instances_of(inputs.seen.nodes, inputs.rules.partitions)
@@ -97,31 +97,29 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
 
 def _above_guaranteed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     for name, one in _holds(inputs).items():
-        has, after = run_cost(one.guaranteed, inputs.rules.costs), plan.after.ceilings.get(name)
-        if after is not None and has > (part := after.guarantee_millislices):
-            before = plan.before.ceilings.get(name, after)
-            if part < before.guarantee_millislices:
+        has, after = run_cost(one.guaranteed, inputs.rules.costs), plan.after.standings.get(name)
+        if after is not None and has > (part := after.guaranteed_millislices):
+            before = plan.before.standings.get(name, after)
+            if part < before.guaranteed_millislices:
                 share = _of(has, part)
                 words = f"its guaranteed jobs hold {share} of its guaranteed quota{_WAITS_WORDS}"
-                yield Impact(ImpactKind.OWN_PART, name, "", has - part, words)
+                yield Impact(ImpactKind.OVER_GUARANTEED, name, "", has - part, words)
 
 
-def _above_ceilings(
-    inputs: QuotaInputs, plan: QuotaPlan, told: Collection[str]
-) -> Iterator[Impact]:
-    """Tenants beyond their new ceilings.
+def _above_limits(inputs: QuotaInputs, plan: QuotaPlan, told: Collection[str]) -> Iterator[Impact]:
+    """Tenants beyond their new limits.
 
     Tenants with an impact already (``told``) are left out, and so are the tenants above them.
     """
     after = plan.after
     used = with_those_below(after.policy, inputs.held)
     known = with_those_below(after.policy, dict.fromkeys(told, 1))
-    for name, ceiling in after.ceilings.items():
-        most, before = ceiling.ceiling_millislices, plan.before.ceilings.get(name, ceiling)
-        if used[name] > most < before.ceiling_millislices and not known[name]:
-            words = f"it and those below it hold {_of(used[name], most)} of its ceiling"
+    for name, standing in after.standings.items():
+        most, before = standing.limit_millislices, plan.before.standings.get(name, standing)
+        if used[name] > most < before.limit_millislices and not known[name]:
+            words = f"it and those below it hold {_of(used[name], most)} of its limit"
             amount = used[name] - most
-            yield Impact(ImpactKind.CEILING, name, "", amount, words + _WAITS_WORDS)
+            yield Impact(ImpactKind.OVER_LIMIT, name, "", amount, words + _WAITS_WORDS)
 
 
 def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
@@ -248,7 +246,7 @@ class _Rules:
 
 
 def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _Rules:
-    most = highest_ceilings(policy, inputs.capacity_millislices)
+    most = highest_limits(policy, inputs.capacity_millislices)
     own = guaranteed_quota(policy)
     return _Rules(
         {name: min(own[name], most[name]) for name in policy},
@@ -349,7 +347,7 @@ def _min_replicas_of_type(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impa
 
 
 def _room(side: Side) -> Mapping[str, int]:
-    return {name: int(one.guarantee_millislices) for name, one in side.ceilings.items()}
+    return {name: int(one.guaranteed_millislices) for name, one in side.standings.items()}
 
 
 def _newest(inputs: QuotaInputs) -> list[ServiceView]:

@@ -1,4 +1,5 @@
-"""Computes what a change of quotas would do now to ceilings, loans, budgets and Slurm's limits.
+"""Computes what a change of quotas would do now to tenants' limits, loans, budgets and Slurm's
+limits.
 
 ``quota_impact`` and ``budget_impact`` find the impact that it would have.
 """
@@ -14,7 +15,7 @@ from slurm_plugin.accounting.overview import in_tree_order
 from slurm_plugin.accounting.statement import unposted_millislice_s
 from slurm_plugin.accounting.types import Balance, BudgetEntry
 from slurm_plugin.limits.desired import Allowed
-from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import Budget, Loan, Policy, TenantUpdate
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -33,7 +34,7 @@ class Side:
 
     policy: Policy = field(hash=False)
     loans: tuple[Loan, ...]
-    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    standings: Mapping[str, Standing] = field(hash=False)
     left: Mapping[str, BudgetLeft] = field(hash=False)
 
 
@@ -46,7 +47,7 @@ class TenantSide:
     """
 
     nominal_millislices: int
-    ceiling: Ceiling
+    standing: Standing
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,18 @@ class ImpactKind(StrEnum):
     REMOVED = "removed"
     """The tenant is removed while its jobs hold something."""
     OVERCOMMITTED = "overcommitted"
-    """The quotas at the top are more than the cluster has, in slices (every ceiling is squeezed) or
+    """The quotas at the top are more than the cluster has, in slices (every limit is squeezed) or
     of a type.
     """
-    OWN_PART = "own-part"
+    OVER_GUARANTEED = "over-guaranteed"
     """A tenant holds more in its own QOS than its guaranteed quota: no new starts there for a
     while.
     """
-    CEILING = "ceiling"
-    """A tenant holds more in total than its ceiling: nothing new starts for a while."""
+    OVER_LIMIT = "over-limit"
+    """A tenant holds more in total than its limit: nothing new starts for a while."""
     TYPE = "type"
     """A tenant holds more instances of a type than it may: no new ones start for a while."""
-    BEYOND_LIMIT = "beyond-limit"
+    BEYOND_TYPE_LIMIT = "beyond-type-limit"
     """A tenant may come to hold more of a type than its limit, by what is guaranteed of it."""
     CALLED_BACK = "called-back"
     """A tenant holds more on loan than it would be lent."""
@@ -204,7 +205,7 @@ def quota_plan(
 
 
 def _side(inputs: QuotaInputs) -> Side:
-    return Side(inputs.policy, inputs.ledger_view.loans, inputs.ceilings, inputs.ledger_view.left)
+    return Side(inputs.policy, inputs.ledger_view.loans, inputs.standings, inputs.ledger_view.left)
 
 
 def _edited(
@@ -283,7 +284,7 @@ def _tenants(before: Side, after: Side) -> Iterator[TenantPlan]:
     was, now = effective_nominal(before.policy), effective_nominal(after.policy)
 
     def side(of: Side, nominal: Mapping[str, int], name: str) -> TenantSide | None:
-        return TenantSide(nominal[name], of.ceilings[name]) if name in nominal else None
+        return TenantSide(nominal[name], of.standings[name]) if name in nominal else None
 
     gone = [(name, depth) for name, depth in in_tree_order(before.policy) if name not in now]
     for name, depth in (*in_tree_order(after.policy), *gone):

@@ -52,11 +52,11 @@ _ANEW = "It will never start: cancel it (scancel JOB) and submit it again."
 _NOT_CUT = Reason("no GPU is now cut into what it asks for", cause=Cause.NONE_FREE)
 _REQUEUED_HELD = Reason("it ran before, and was requeued and held", _RELEASE)
 _BUDGET = Reason("the budget does not allow a run this long now", cause=Cause.BUDGET)
-_OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.GUARANTEE)
+_OWN_LIMIT = Reason("its tenant's guaranteed part is used up", cause=Cause.OWN_QOS)
 _OWN_TYPE = Reason(
     "its tenant's guaranteed part has no more instances of this type", cause=Cause.GUARANTEED_TYPE
 )
-_BORROWED_LIMIT = Reason("its tenant may hold no more now", cause=Cause.CEILING)
+_BORROWED_LIMIT = Reason("its tenant is at its limit", cause=Cause.BORROWED_QOS)
 _AT_THE_GATE = Reason(
     "its partition gives GPUs only to jobs in Slicewise's QOS",
     "Give it its tenant's QOS: scontrol update JobId=JOB QOS=slicewise_ACCOUNT",

@@ -16,7 +16,7 @@ from slurm_plugin.quota.tenants import ancestors, subtree
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy, Recall
 
-QUOTA = frozenset({Cause.GUARANTEE, Cause.CEILING})
+QUOTA = frozenset({Cause.OWN_QOS, Cause.BORROWED_QOS})
 """Causes that a loan can bring about for its lender."""
 _NODES = 5
 """Most nodes that are named one by one."""
@@ -30,7 +30,7 @@ class WhyInput:
         now_s: Unix seconds.
         jobs, nodes: all that Slurm shows, including other partitions.
         partitions: the managed partitions.
-        situation: quotas, ceilings and use at that moment.
+        situation: quotas, limits and use at that moment.
         resets_s: when each tenant's budget starts again, in Unix seconds; None means never.
         notes: notes on services, by their array's job id.
         reports: what the launcher last reported of services, by tenant and name.
@@ -104,9 +104,9 @@ def shortage(job: JobView, cause: Cause, sight: WhyInput) -> Shortage | None:
     if holder_of(job) not in sight.situation.policy:
         return None
     match cause:
-        case Cause.GUARANTEE:
+        case Cause.OWN_QOS:
             return _own_limit(job, sight)
-        case Cause.CEILING:
+        case Cause.BORROWED_QOS:
             return _borrowed_limit(job, sight)
         case Cause.TYPE_LIMIT | Cause.GUARANTEED_TYPE:
             of_types = _type_limits if cause is Cause.TYPE_LIMIT else _own_types
@@ -148,7 +148,7 @@ def _worst(found: Iterable[Shortage]) -> Shortage | None:
 
 def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
     tenant, own = holder_of(job), job.qos
-    limit = sight.situation.ceilings[tenant].own_limit_millislices
+    limit = sight.situation.standings[tenant].own_qos_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
     return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
 
@@ -171,7 +171,7 @@ def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:
 def _borrowed_limit(job: JobView, sight: WhyInput) -> Shortage:
     """The borrowed limit; what jobs hold in QOS in which they ran before counts there, too."""
     tenant = holder_of(job)
-    limit = sight.situation.ceilings[tenant].borrowed_limit_millislices
+    limit = sight.situation.standings[tenant].borrowed_qos_limit_millislices
     holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos != qos_name(tenant)]
     return _slices(f"The borrowed jobs of {tenant}", limit, holders, sight.cost(job))
 

@@ -120,7 +120,7 @@ def _by_time_limits(short: Shortage, cause: Cause | None, sight: WhyInput) -> St
         )
         return StartEstimate(at_s, f"{words} time limits")
     if sum(amount for _, amount in short.holders) < short.missing:
-        if cause is Cause.CEILING:  # which follows what its tenant wants and others leave idle
+        if cause is Cause.BORROWED_QOS:  # which follows what its tenant wants and others leave idle
             return StartEstimate(None, "no estimate: its tenant must be lent more than it is now")
         return StartEstimate(None, "no estimate: it would not fit even if all of these jobs ended")
     return StartEstimate(None, "no estimate: jobs that must end first have no time limit")

@@ -27,7 +27,7 @@ def beyond_type_limits(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]
                 f"it and those below it may come to hold {most} × {kind}, {limit} at most by its"
                 " limit: what is guaranteed of the type starts whatever runs on loan"
             )
-            yield Impact(ImpactKind.BEYOND_LIMIT, name, "", 0, words)
+            yield Impact(ImpactKind.BEYOND_TYPE_LIMIT, name, "", 0, words)
 
 
 def _reach(

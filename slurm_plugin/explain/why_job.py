@@ -56,7 +56,7 @@ _ENDS = {
 
 _BY_PROGRAM = frozenset({"NonZeroExitCode", "RaisedSignal"})
 """Reasons that a job has only if its program was started."""
-_LIMITS = frozenset({Cause.GUARANTEE, Cause.GUARANTEED_TYPE, Cause.CEILING, Cause.TYPE_LIMIT})
+_LIMITS = frozenset({Cause.OWN_QOS, Cause.GUARANTEED_TYPE, Cause.BORROWED_QOS, Cause.TYPE_LIMIT})
 """Causes whose numbers alone decide whether the job fits; GPUs may be free, but apart."""
 _FITS_NOW = (
     "By these numbers it fits now: Slurm's reason is older, and changes when Slurm looks at the job"
@@ -155,7 +155,7 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
             _asks(job, sight),
             *_numbers(short, budget),
             *((_FITS_NOW,) if fits else ()),
-            *_ceiling_parts(job, reason, sight),
+            *_limit_parts(job, reason, sight),
             *recall_words(job, reason, sight),
             *_ahead(job, reason, sight),
         ),
@@ -214,17 +214,17 @@ def _numbers(short: Shortage | None, budget: BudgetShortage | None) -> Iterable[
             yield f"{words}; this one could use {need} by its time limit."
 
 
-def _ceiling_parts(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
-    """What the ceiling of the job's tenant is made of, if the job waits for the ceiling."""
+def _limit_parts(job: JobView, reason: Reason, sight: WhyInput) -> Iterable[str]:
+    """What the limit of the job's tenant is made of, if the job waits for the limit."""
     name = holder_of(job)
     tenant = sight.situation.policy.get(name)
-    if reason.cause is Cause.CEILING and tenant is not None:
-        ceiling = sight.situation.ceilings[name]
+    if reason.cause is Cause.BORROWED_QOS and tenant is not None:
+        standing = sight.situation.standings[name]
         limit = tenant.quota.borrowing_limit_millislices
         most = "" if limit >= MAX_NOMINAL_MILLISLICES else f" of at most {slices_text(limit)}"
         yield (
-            f"Of its quota {name} lends {slices_text(ceiling.lent_millislices)} now;"
-            f" it borrows {slices_text(ceiling.borrowed_millislices)}{most}."
+            f"Of its quota {name} lends {slices_text(standing.lent_millislices)} now;"
+            f" it borrows {slices_text(standing.borrowed_millislices)}{most}."
         )
 
 
@@ -269,7 +269,7 @@ def _hints(
         yield _filled(reason.hint, job, sight)
     if whole_millislices(job):
         yield "Nothing is lent for whole nodes; without --exclusive only the GPUs it names count."
-    elif reason.cause is Cause.GUARANTEE and not recalls_of(holder_of(job), sight):
+    elif reason.cause is Cause.OWN_QOS and not recalls_of(holder_of(job), sight):
         yield from _borrowing(job, sight)
     if budget is not None and (limit := budget.longest_s // 60):
         yield (

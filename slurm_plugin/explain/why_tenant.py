@@ -19,10 +19,10 @@ def why_tenant(tenant: str, sight: WhyInput) -> WhyAnswer:
     waiting = [job for job in _waiting(sight) if holder_of(job) == tenant]
     count = _count(waiting)
     held = slices_text(found.in_use_millislices)
-    ceiling = slices_words(found.ceiling.ceiling_millislices)
+    limit = slices_words(found.standing.limit_millislices)
     return WhyAnswer(
         about=tenant,
-        headline=f"{tenant} holds {held} of {ceiling}; {_wait(count)}.",
+        headline=f"{tenant} holds {held} of {limit}; {_wait(count)}.",
         sentences=tuple(_sentences(found, _by_calendar(tenant, sight))),
         tables=tuple(
             table
@@ -110,19 +110,19 @@ def _limit_text(amount_millislices: int) -> str:
 
 
 def _sentences(found: Explanation, by_calendar: str) -> Iterable[str]:
-    ceiling = found.ceiling
+    standing = found.standing
     yield (
         f"Its nominal quota is {slices_words(found.nominal_millislices)};"
-        f" {slices_text(ceiling.lent_millislices)} of it are lent,"
-        f" {slices_text(ceiling.borrowed_millislices)} borrowed from others."
+        f" {slices_text(standing.lent_millislices)} of it are lent,"
+        f" {slices_text(standing.borrowed_millislices)} borrowed from others."
     )
     if by_calendar:
         yield by_calendar
     yield (
         f"Guaranteed in its own QOS: {slices_text(found.guaranteed_in_use_millislices)} of"
-        f" {slices_words(ceiling.guarantee_millislices)} in use."
+        f" {slices_words(standing.guaranteed_millislices)} in use."
     )
-    above = found.in_use_millislices - ceiling.ceiling_millislices
+    above = found.in_use_millislices - standing.limit_millislices
     if above > 0:
         yield (
             f"It holds {slices_words(above)} more than it may now, as after a lower quota or a"

@@ -24,8 +24,8 @@ from slurm_plugin.limits.budget_parts import (
     parts,
     runs_of,
 )
-from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import Standing, less_elsewhere
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy
 
@@ -98,7 +98,7 @@ class Allowed:
     """
 
     policy: Policy = field(hash=False)
-    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    standings: Mapping[str, Standing] = field(hash=False)
     run_minutes: Mapping[str, int] = field(hash=False)
     costs: Mapping[str, int] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
@@ -214,14 +214,14 @@ def desired_limits(
     The gate, which is the managed partitions' QOS, lets no billed job start. What a tenant may hold
     is limited by its two QOS, which pass the gate by their flag (docs/decisions/0021):
     ``slicewise_<tenant>`` is limited to the guaranteed quota less what the tenant lends,
-    ``slicewise_<tenant>_borrowed`` to what is lent to it (``ceilings.by_use`` has moved some of the
-    guaranteed quota there). So all tenants' limits add up to no more than the cluster has, however
-    the tree is shaped, and no account and no other partition is limited. What a tenant's jobs hold
-    in other QOS, in which they started earlier, is subtracted from both limits. The own QOS may
-    preempt the borrowed QOS of every tenant that borrows, once a job there is older than its term;
-    preempted jobs are requeued. Where a quota names types, the own QOS also limits their instances
-    to what is guaranteed. An account may use its tenant's two QOS beside its other QOS, but
-    not those of tenants above. The QOS of a removed tenant allows nothing.
+    ``slicewise_<tenant>_borrowed`` to what is lent to it (``standings.by_use`` has moved some of
+    the guaranteed quota there). So all tenants' limits add up to no more than the cluster has,
+    however the tree is shaped, and no account and no other partition is limited. What a tenant's
+    jobs hold in other QOS, in which they started earlier, is subtracted from both limits. The own
+    QOS may preempt the borrowed QOS of every tenant that borrows, once a job there is older than
+    its term; preempted jobs are requeued. Where a quota names types, the own QOS also limits their
+    instances to what is guaranteed. An account may use its tenant's two QOS beside its other QOS,
+    but not those of tenants above. The QOS of a removed tenant allows nothing.
 
     Budgets are limits of the QOS that draw on them, in parts (``budget_parts``). Limits on GPU
     types are limits of the tenant's account. A setting that is no longer managed (a type limit that
@@ -299,7 +299,7 @@ def _qos_settings(
     known: Mapping[LimitKey, KnownLimit],
 ) -> Settings:
     elsewhere = _elsewhere(tenants, found, found.in_use.held)
-    limits = less_elsewhere({name: allowed.ceilings[name] for name in tenants}, elsewhere)
+    limits = less_elsewhere({name: allowed.standings[name] for name in tenants}, elsewhere)
     of_budgets = _parts(limits, allowed, found)
     borrowers = _borrowers(tenants, allowed, found)
     preempted = Setting(_text(map(borrowed_qos, borrowers)), "guaranteed goes first")
@@ -308,8 +308,8 @@ def _qos_settings(
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
-        own = found.billing.limit(limit.own_limit_millislices)
-        borrowed = found.billing.limit(limit.borrowed_limit_millislices)
+        own = found.billing.limit(limit.own_qos_limit_millislices)
+        borrowed = found.billing.limit(limit.borrowed_qos_limit_millislices)
         settings |= _own_settings(tenant, own, preempted)
         settings |= _minutes(name, of_budgets.get(name), found.billing)
         settings |= _guaranteed_types(name, types.get(tenant, {}), found)
@@ -357,7 +357,7 @@ def _borrowers(tenants: Collection[str], allowed: Allowed, found: SlurmLimits) -
         tenant
         for tenant in tenants
         if allowed.policy[tenant].quota.borrowing_limit_millislices
-        or allowed.ceilings[tenant].borrowed_limit_millislices
+        or allowed.standings[tenant].borrowed_qos_limit_millislices
         or borrowed_qos(tenant) in held
     )
 
@@ -400,13 +400,13 @@ def _paid_elsewhere(
 
 
 def _parts(
-    limits: Mapping[str, Ceiling], allowed: Allowed, found: SlurmLimits
+    limits: Mapping[str, Standing], allowed: Allowed, found: SlurmLimits
 ) -> Mapping[str, BudgetPart]:
     """Divide the budgets into parts by QOS; ``limits`` has the limits of each tenant's two QOS."""
     of_qos: dict[str, int] = {}
     for tenant, limit in limits.items():
-        of_qos[qos_name(tenant)] = limit.own_limit_millislices
-        of_qos[borrowed_qos(tenant)] = limit.borrowed_limit_millislices
+        of_qos[qos_name(tenant)] = limit.own_qos_limit_millislices
+        of_qos[borrowed_qos(tenant)] = limit.borrowed_qos_limit_millislices
     runs = found.in_use.runs
     claims = Claims(
         _by_qos(runs.may_take),

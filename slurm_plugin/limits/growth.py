@@ -17,7 +17,7 @@ from slurm_plugin.limits.desired import (
     SlurmLimits,
     value_now,
 )
-from slurm_plugin.quota.ceilings import QosUse
+from slurm_plugin.quota.standings import QosUse
 from slurm_plugin.quota.tenants import children, parent
 from slurm_plugin.quota.types import LimitKey, Loan, Policy
 

@@ -14,7 +14,7 @@ from slurm_plugin.mig.checks import unfit
 from slurm_plugin.mig.guaranteed_shapes import Needs
 from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
 from slurm_plugin.mig.steps import RepartitionStep
-from slurm_plugin.quota.attainable import highest_ceilings
+from slurm_plugin.quota.attainable import highest_limits
 from slurm_plugin.quota.demand import (
     is_managed,
     take_types,
@@ -194,7 +194,7 @@ def preempting(policy: Policy, there: Holdings) -> Mapping[int, int]:
 
 def room_of(policy: Policy, used: Mapping[str, int]) -> Mapping[str, int]:
     """Millislices that each tenant's jobs may still take, including all that it may ever borrow."""
-    highest = highest_ceilings(policy, None)
+    highest = highest_limits(policy, None)
     return {name: most - used.get(name, 0) for name, most in highest.items()}
 
 

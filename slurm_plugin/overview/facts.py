@@ -12,9 +12,9 @@ from cluster.language.units import Millislices
 from cluster.mig.layouts import Placement
 from cluster.rpc.messages import ServiceReport, ServiceView
 from slurm_plugin.common.costs import job_cost
-from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import gpus_on_nodes, is_managed, is_waiting
 from slurm_plugin.quota.holdings import by_priority
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.types import Policy
 
 
@@ -78,7 +78,7 @@ class OverviewFacts:
         seats: which jobs hold GPUs where.
         reports: what the launcher reported lately, by tenant and service.
         kept_back: slots that the launcher wants and quota keeps from starting, by array job id.
-        policy, ceilings, left_millislice_s: as in force in Slurm.
+        policy, standings, left_millislice_s: as in force in Slurm.
         resets_s: when the budget of a tenant starts again, in Unix seconds; None means never.
         partitions: the managed partitions.
         costs, models, boards, whole_boards: by GRES type.
@@ -103,7 +103,7 @@ class OverviewFacts:
     reports: Mapping[tuple[str, str], ServiceReport] = field(hash=False)
     kept_back: Mapping[int, frozenset[int]] = field(hash=False)
     policy: Policy = field(hash=False)
-    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    standings: Mapping[str, Standing] = field(hash=False)
     left_millislice_s: Mapping[str, int] = field(hash=False)
     resets_s: Mapping[str, int | None] = field(hash=False)
     partitions: frozenset[str]

@@ -65,7 +65,7 @@ def _in_order(facts: OverviewFacts, reader: Reader) -> list[tuple[ServiceView, .
 def _tenant(now: TenantNow, late: int) -> TenantFigures:
     return TenantFigures(
         tenant=now.name,
-        guaranteed=now.guaranteed_millislices,
+        guaranteed=now.nominal_millislices,
         used=now.in_use_millislices,
         borrowed=now.borrowed_millislices,
         lent=now.lent_millislices,

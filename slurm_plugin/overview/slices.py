@@ -87,16 +87,16 @@ def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
     for name, _ in in_tree_order(policy):
         if not reader.may_read(name):
             continue
-        ceiling, payer = facts.ceilings.get(name), paid_by[name]
+        standing, payer = facts.standings.get(name), paid_by[name]
         has_budget = policy[payer].budget is not None
         found.append(
             TenantNow(
                 name=name,
                 depth=sum(map(reader.may_read, ancestors(policy, name))),
-                guaranteed_millislices=nominal[name],
-                borrowed_millislices=ceiling.borrowed_millislices if ceiling else 0,
-                lent_millislices=ceiling.lent_millislices if ceiling else 0,
-                ceiling_millislices=ceiling.ceiling_millislices if ceiling else None,
+                nominal_millislices=nominal[name],
+                borrowed_millislices=standing.borrowed_millislices if standing else 0,
+                lent_millislices=standing.lent_millislices if standing else 0,
+                limit_millislices=standing.limit_millislices if standing else None,
                 in_use_millislices=held[name],
                 waiting_jobs=jobs[name],
                 waiting_millislices=amounts[name],
@@ -120,7 +120,7 @@ def other_tenants(facts: OverviewFacts, reader: Reader) -> OtherTenants | None:
     )
     return OtherTenants(
         tenants=len(hidden),
-        guaranteed_millislices=sum(own.get(name, 0) for name in hidden),
+        nominal_millislices=sum(own.get(name, 0) for name in hidden),
         in_use_millislices=sum(held[name] for name in hidden),
         waiting_jobs=sum(jobs[name] for name in hidden),
         waiting_millislices=sum(amounts[name] for name in hidden),

@@ -32,7 +32,7 @@ def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...
             **dict(one),
             parent=parents[one.name],
             children=tuple(children[one.name]),
-            nominal_millislices=(quota := policy[one.name].quota).nominal_millislices,
+            own_nominal_millislices=(quota := policy[one.name].quota).nominal_millislices,
             borrowing_limit_millislices=_limit(quota.borrowing_limit_millislices),
             lending_limit_millislices=_limit(quota.lending_limit_millislices),
             own_in_use_millislices=held[one.name],

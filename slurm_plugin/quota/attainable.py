@@ -22,12 +22,12 @@ class Attainable:
     Attributes:
         quotas: the largest guaranteed quota (its nominal less what its children are due).
         borrowing_limits: what it may borrow beyond that.
-        ceilings: what its jobs could ever hold, with all that may be borrowed.
+        highest_limits: what its jobs could ever hold, with all that may be borrowed.
     """
 
     quotas: Mapping[str, int]
     borrowing_limits: Mapping[str, int]
-    ceilings: Mapping[str, int]
+    highest_limits: Mapping[str, int]
 
 
 def attainable(policy: Policy, highest: Policy | None, capacity: int | None) -> Attainable:
@@ -40,21 +40,23 @@ def attainable(policy: Policy, highest: Policy | None, capacity: int | None) -> 
     most = policy if highest is None else highest
     own = guaranteed_quota(policy) if highest is None else effective_nominal(highest)
     limits = {name: one.quota.borrowing_limit_millislices for name, one in most.items()}
-    return Attainable(own, limits, _ceilings(most, own, capacity))
+    return Attainable(own, limits, _highest_limits(most, own, capacity))
 
 
-def highest_ceilings(policy: Policy, capacity: int | None) -> Mapping[str, int]:
+def highest_limits(policy: Policy, capacity: int | None) -> Mapping[str, int]:
     """Compute the most millislices that each tenant's jobs could hold, with all that is borrowed.
 
     That is what the tenant is guaranteed, and what others could lend it if all they have were idle:
     as the borrowing limits of the tenant and of each tenant above it allow, and the lending limits
     of the others. ``capacity`` (None if not known) limits it too.
     """
-    return _ceilings(policy, guaranteed_quota(policy), capacity)
+    return _highest_limits(policy, guaranteed_quota(policy), capacity)
 
 
-def _ceilings(policy: Policy, own: Mapping[str, int], capacity: int | None) -> Mapping[str, int]:
-    """The highest ceilings, where tenants have ``own`` for their own jobs at most."""
+def _highest_limits(
+    policy: Policy, own: Mapping[str, int], capacity: int | None
+) -> Mapping[str, int]:
+    """The highest limits, where tenants have ``own`` for their own jobs at most."""
     nominal, below = effective_nominal(policy), by_parent(policy)
     lends: dict[str, int] = {}
     for name in reversed(downward(policy)):

@@ -20,8 +20,8 @@ from slurm_plugin.common.qos_names import (
     is_own,
     qos_name,
 )
-from slurm_plugin.quota.ceilings import QosUse
 from slurm_plugin.quota.holdings import Holdings, QosQueue, by_priority
+from slurm_plugin.quota.standings import QosUse
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
@@ -276,7 +276,7 @@ def guaranteed_use(
     """Sum up the millislices that jobs in each tenant's own QOS hold or wait for.
 
     Completing jobs count: a job that is submitted in the place of one may go to the borrowed QOS,
-    which gets the slices for it that the own QOS leaves unused (``ceilings.by_use``). Jobs that
+    which gets the slices for it that the own QOS leaves unused (``standings.by_use``). Jobs that
     wait for a budget count, as what is left of a budget changes with every run. Jobs that wait for
     anything else than slices, GPUs or a budget do not.
     """

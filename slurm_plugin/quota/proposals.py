@@ -1,6 +1,6 @@
 """Proposes quotas for accounts that another tool, or Slurm itself, limits already.
 
-Slurm's ``GrpTRES`` is a ceiling: the limits of all accounts below one may exceed its own, because
+Slurm's ``GrpTRES`` is a limit: the limits of all accounts below one may exceed its own, because
 they are not used up at the same time. A nominal is a guarantee, and the nominals below a tenant
 must fit into its own. So where limits exceed the one above them, each account is guaranteed its
 share of that, and may borrow up to its limit.
@@ -41,7 +41,7 @@ class QuotaProposal:
 class _Part:
     """What an account's limits mean in slices; None where it has no such limit."""
 
-    ceiling_millislices: int | None
+    limit_millislices: int | None
     budget_millislice_min: int | None
     types: Mapping[str, int] = field(hash=False)
     notes: tuple[str, ...]
@@ -63,12 +63,12 @@ def proposals(
     parents = {name: one.parent for name, one in known.items()}
     depths = {name: _depth(name, parents) for name in parents}
     downwards = sorted(parents, key=lambda name: (depths[name], name))
-    ceilings = {
-        name: part.ceiling_millislices
+    limits = {
+        name: part.limit_millislices
         for name, part in parts.items()
-        if part.ceiling_millislices is not None
+        if part.limit_millislices is not None
     }
-    nominals = _nominals(downwards, parents, ceilings)
+    nominals = _nominals(downwards, parents, limits)
     return tuple(
         QuotaProposal(
             name,
@@ -118,15 +118,15 @@ def _slices(tres: Mapping[str, int], costs: Mapping[str, int], gpu_millislices: 
 
 
 def _nominals(
-    downwards: Sequence[str], parents: Accounts, ceilings: Mapping[str, int]
+    downwards: Sequence[str], parents: Accounts, limits: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return what each account with a ceiling is guaranteed, in millislices."""
+    """Return what each account with a limit is guaranteed, in millislices."""
     below: dict[str, list[str]] = {}
     for name, parent in parents.items():
         below.setdefault(parent if parent in parents else "", []).append(name)
     wanted: dict[str, int] = {}
     for name in reversed(downwards):
-        wanted[name] = ceilings.get(name, sum(wanted[child] for child in below.get(name, ())))
+        wanted[name] = limits.get(name, sum(wanted[child] for child in below.get(name, ())))
     given = {name: wanted[name] for name in below.get("", ())}
     for name in downwards:
         children = below.get(name, ())
@@ -134,14 +134,14 @@ def _nominals(
         for child in children:
             fits = asked <= given[name]
             given[child] = wanted[child] if fits else wanted[child] * given[name] // asked
-    return {name: given[name] for name in ceilings}
+    return {name: given[name] for name in limits}
 
 
 def _quota(part: _Part, nominal: int | None, *, is_new: bool) -> Words:
-    if nominal is None or part.ceiling_millislices is None:
+    if nominal is None or part.limit_millislices is None:
         return {"nominal": "0"} if is_new else {}
     words: dict[str, object] = {"nominal": slices_text(nominal)}
-    if rest := part.ceiling_millislices - nominal:
+    if rest := part.limit_millislices - nominal:
         words["borrowing_limit"] = slices_text(rest)
     if part.types:
         words["limits"] = dict(sorted(part.types.items()))

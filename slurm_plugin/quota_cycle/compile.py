@@ -52,7 +52,7 @@ from slurm_plugin.limits.warnings import (
     unknown_qos,
     unnamed_findings,
 )
-from slurm_plugin.quota.ceilings import Ceiling, QosUse
+from slurm_plugin.quota.standings import QosUse, Standing
 from slurm_plugin.quota.tenants import effective_nominal
 from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 from slurm_plugin.quota_cycle.gather import inputs_of
@@ -132,7 +132,7 @@ class Compiled:
 
     ledger_view: LedgerView
     policy: Policy
-    ceilings: dict[str, Ceiling]
+    standings: dict[str, Standing]
     run_minutes: dict[str, int]
     associations: tuple[Association, ...]
     changes: tuple[LimitChange, ...]
@@ -524,7 +524,7 @@ def _compiled(
     return Compiled(
         ledger_view=seen.ledger_view,
         policy=seen.allowed.policy,
-        ceilings=dict(seen.allowed.ceilings),
+        standings=dict(seen.allowed.standings),
         run_minutes=dict(seen.allowed.run_minutes),
         associations=seen.associations,
         changes=applied,

@@ -11,10 +11,10 @@ from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
-from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
 from slurm_plugin.quota.demand import capacity, holdings, qos_use
 from slurm_plugin.quota.free_nodes import FreeNodes
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import QosUse, Standing, by_use, standings
 from slurm_plugin.quota.types import Loan, Policy, Recall
 
 
@@ -137,10 +137,10 @@ class QuotaInputs:
         return qos_use(self.policy, self.seen_holdings)
 
     @cached_property
-    def ceilings(self) -> Mapping[str, Ceiling]:
+    def standings(self) -> Mapping[str, Standing]:
         """What each tenant may hold, given the ledger's loans and recalls."""
         ledger_view = self.ledger_view
-        return ceilings(
+        return standings(
             self.policy, ledger_view.loans, self.capacity_millislices, ledger_view.recalls
         )
 
@@ -152,7 +152,7 @@ class QuotaInputs:
         rules = self.rules
         return Allowed(
             policy=self.policy,
-            ceilings=by_use(self.ceilings, use or self.use),
+            standings=by_use(self.standings, use or self.use),
             run_minutes=self.ledger_view.run_minutes,
             costs=rules.costs,
             models=rules.models,

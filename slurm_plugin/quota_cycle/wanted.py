@@ -15,8 +15,8 @@ from slurm_plugin.limits.desired import (
     found_of,
     in_use,
 )
-from slurm_plugin.quota.ceilings import QosUse
 from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.standings import QosUse
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
 

@@ -1,8 +1,8 @@
 """Tracks recalls: quota that a lender takes back while a borrower still holds it.
 
 What a loan loses belongs to the lender again, but the borrower's jobs may still run on it. If the
-lender's ceiling rose immediately, Slurm would preempt these jobs immediately. So that part is
-recalled first: it counts in no tenant's ceiling until the borrower gives it up, or free instances
+lender's limit rose immediately, Slurm would preempt these jobs immediately. So that part is
+recalled first: it counts in no tenant's limit until the borrower gives it up, or free instances
 suffice for what the lender wants, or the grace is over.
 """
 
@@ -82,7 +82,7 @@ def have_room(
     now_s: int,
     grace_s: int,
 ) -> Mapping[str, int]:
-    """Millislices for which each lender's waiting jobs have room in its ceiling already.
+    """Millislices for which each lender's waiting jobs have room in its limit already.
 
     Slurm may be about to start these jobs. So this room stays when the lender's loans shrink now:
     what borrowers redistribute among themselves is not taken from it.
@@ -184,7 +184,7 @@ def _for_who_waits(
 def _matched(parts: Iterable[Recall], jobs: Sequence[PendingDemand], room: int) -> Iterator[Recall]:
     """Assign parts to jobs, the oldest part to the job that has waited longest.
 
-    Jobs that the ``room`` in their lender's ceiling covers get no parts. If the parts are more than
+    Jobs that the ``room`` in their lender's limit covers get no parts. If the parts are more than
     the jobs want, the oldest ones keep their times, up to the excess.
     """
     left = deque(parts)

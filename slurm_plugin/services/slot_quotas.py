@@ -8,13 +8,13 @@ from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.attainable import Attainable
-from slurm_plugin.quota.ceilings import Ceiling, less_elsewhere
 from slurm_plugin.quota.demand import Held, held
+from slurm_plugin.quota.standings import Standing, less_elsewhere
 from slurm_plugin.services.slot_actions import TenantCapacity, released_millislices
 from slurm_plugin.services.state import used_by_tenant
 
-_NOTHING = Ceiling(*[Millislices(0)] * 4)
-"""Ceilings before limits were compiled."""
+_NOTHING = Standing(*[Millislices(0)] * 4)
+"""What a tenant has before limits were compiled."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class SlotQuotas:
     Attributes:
         guaranteed: the guaranteed quota of each tenant that has one, in millislices.
         bounds: the most that tenants could ever have.
-        ceilings: what each tenant may hold now, as compiled last; empty before that.
+        standings: what each tenant may hold now, as compiled last; empty before that.
         partitions: the partitions whose jobs count.
         types: most instances by type that the guaranteed quota covers, by tenant.
     """
 
     guaranteed: Mapping[str, int] = field(hash=False)
     bounds: Attainable
-    ceilings: Mapping[str, Ceiling] = field(hash=False)
+    standings: Mapping[str, Standing] = field(hash=False)
     partitions: frozenset[str]
     costs: Mapping[str, Millislices] = field(hash=False)
     types: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
@@ -61,7 +61,7 @@ class SlotQuotas:
         on_loan = released_millislices(tenant, services, borrowed=True)
         in_all = self._used(tenant, jobs) + released + on_loan
         may = borrows and self.bounds.borrowing_limits.get(tenant, 0) > 0
-        most = self.bounds.ceilings[tenant] if may else own
+        most = self.bounds.highest_limits[tenant] if may else own
         own_held = in_own + self._taken_elsewhere(tenant, jobs) + released
         left = self._left_of_type(service, jobs, services)
         own_held = own_held if left is None else max(own_held, own - left)
@@ -92,9 +92,9 @@ class SlotQuotas:
         its_own = {qos_name(tenant), borrowed_qos(tenant)}
         elsewhere = self._used(tenant, (job for job in jobs if job.qos not in its_own))
         own = Millislices(self.guaranteed[tenant])
-        found = replace(self.ceilings.get(tenant, _NOTHING), own_limit_millislices=own)
+        found = replace(self.standings.get(tenant, _NOTHING), own_qos_limit_millislices=own)
         less = less_elsewhere({tenant: found}, {tenant: elsewhere})[tenant]
-        return own - less.own_limit_millislices
+        return own - less.own_qos_limit_millislices
 
     def _used(self, tenant: str, jobs: Iterable[JobView]) -> int:
         """Millislices that the tenant's jobs hold."""

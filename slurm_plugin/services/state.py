@@ -314,13 +314,13 @@ def tenant_views(
     nominal: Mapping[str, int],
     own: Mapping[str, int],
     together: Mapping[str, int],
-    ceilings: Mapping[str, int],
+    limits: Mapping[str, int],
     budgets: Mapping[str, BudgetView],
 ) -> tuple[TenantView, ...]:
     """Views of all tenants with a nominal, sorted by name.
 
     ``own`` is what each tenant's own jobs hold, ``together`` includes the tenants below it.
-    ``ceilings`` are those in force; an unknown one is None in the view. ``budgets`` are those that
+    ``limits`` are those in force; an unknown one is None in the view. ``budgets`` are those that
     bind, by tenant.
     """
     return tuple(
@@ -329,7 +329,7 @@ def tenant_views(
             nominal_millislices=amount,
             in_use_millislices=together.get(tenant, 0),
             own_in_use_millislices=own.get(tenant, 0),
-            ceiling_millislices=ceilings.get(tenant),
+            limit_millislices=limits.get(tenant),
             budget=budgets.get(tenant),
         )
         for tenant, amount in sorted(nominal.items())

@@ -118,7 +118,7 @@ class Evictions:
     def waits(self, tenant: str) -> bool:
         """Whether the tenant's slots must not start on borrowed quota now.
 
-        Where its ceiling has room, a slot would otherwise start on the slices that a replica of the
+        Where its limit has room, a slot would otherwise start on the slices that a replica of the
         same tenant has just left to a lender.
         """
         return self._waits.get(tenant, 0.0) > self._clock()

@@ -10,7 +10,6 @@ from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
 from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
-from slurm_plugin.quota.ceilings import Ceiling
 from slurm_plugin.quota.demand import (
     capacity,
     guaranteed_instances,
@@ -19,6 +18,7 @@ from slurm_plugin.quota.demand import (
     shared_costs,
     waiting_instances,
 )
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import (
     downward,
     effective_nominal,
@@ -50,7 +50,7 @@ class QuotaInForce:
 
     Attributes:
         policy: the policy as compiled last.
-        ceilings: what each tenant may hold now, as compiled last; empty before that.
+        standings: what each tenant may hold now, as compiled last; empty before that.
         accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         left_millislice_s: what was left of each budget that has begun, at the last look.
@@ -71,7 +71,7 @@ class QuotaInForce:
         self._bounds = Attainable({}, {}, {})
         self._capacity: int | None = None
         self.policy: Policy = {}
-        self.ceilings: Mapping[str, Ceiling] = {}
+        self.standings: Mapping[str, Standing] = {}
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
         self.left_millislice_s: Mapping[str, int] = {}
@@ -93,18 +93,20 @@ class QuotaInForce:
         self._bounds = attainable(policy, highest, self._capacity)
         self._type_limits = binding_type_limits(policy, costs, models)
 
-    def set_ceilings(self, ceilings: Mapping[str, Ceiling], run_minutes: Mapping[str, int]) -> None:
-        """Take each tenant's ceilings in Slurm, and the millislice-minutes that jobs of tenants
+    def set_standings(
+        self, standings: Mapping[str, Standing], run_minutes: Mapping[str, int]
+    ) -> None:
+        """Take each tenant's limits in Slurm, and the millislice-minutes that jobs of tenants
         with a budget may still run.
         """
-        self.ceilings, self.run_minutes = ceilings, run_minutes
+        self.standings, self.run_minutes = standings, run_minutes
 
     @property
     def borrowed_limits(self) -> Mapping[str, int]:
         """Millislices that jobs may hold now in Slurm in each borrowed QOS."""
         return {
-            borrowed_qos(name): one.borrowed_limit_millislices
-            for name, one in self.ceilings.items()
+            borrowed_qos(name): one.borrowed_qos_limit_millislices
+            for name, one in self.standings.items()
         }
 
     def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
@@ -113,7 +115,7 @@ class QuotaInForce:
 
     def views(self, used: Mapping[str, int], at_s: float) -> tuple[TenantView, ...]:
         """Each tenant as the launcher sees it at ``at_s``; ``used`` is what its own jobs hold."""
-        most = {name: one.ceiling_millislices for name, one in self.ceilings.items()}
+        most = {name: one.limit_millislices for name, one in self.standings.items()}
         together, budgets = with_those_below(self.policy, used), self._binding_budgets(int(at_s))
         return tenant_views(self._nominal, used, together, most, budgets)
 
@@ -132,11 +134,11 @@ class QuotaInForce:
         return found
 
     @property
-    def highest_ceilings(self) -> Mapping[str, int]:
+    def highest_limits(self) -> Mapping[str, int]:
         """The most millislices that each tenant's jobs could ever hold, with all that may be
         borrowed.
         """
-        return self._bounds.ceilings
+        return self._bounds.highest_limits
 
     def room(
         self,
@@ -154,7 +156,7 @@ class QuotaInForce:
         quotas = SlotQuotas(
             self._guaranteed,
             self._bounds,
-            self.ceilings,
+            self.standings,
             self._partitions,
             self._settings.costs,
             self._types,
@@ -179,7 +181,7 @@ class QuotaInForce:
             partitions=partitions,
             quotas=self._guaranteed,
             borrowing_limits=self._bounds.borrowing_limits,
-            ceilings=self._bounds.ceilings,
+            highest_limits=self._bounds.highest_limits,
             type_limits=self._type_limits,
             budgets={
                 # More after a grant to the payer.

@@ -11,8 +11,8 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import PendingDemand
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Loan, Recall
 from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs, own_needs
 from slurm_plugin.reclaim.capacity import JobNeed
@@ -57,7 +57,7 @@ class Shared:
         self._loans: tuple[Loan, ...] = ()
         self._recalls: tuple[Recall, ...] = ()
         self._turn: Turn | None = None
-        self._ceilings: Sequence[int] = self._own
+        self._limits: Sequence[int] = self._own
         self._kept_until_s = [0] * len(wishes)
         self._lenders: Lenders = {}
         self._lend_due_s = 0
@@ -248,8 +248,8 @@ class Shared:
             return False
         self._count(after, recalls)
         self._loans, self._recalls = after, recalls
-        found = ceilings(self._policy, after, self._capacity, recalls)
-        self._ceilings = [found[name].ceiling_millislices for name in names]
+        found = standings(self._policy, after, self._capacity, recalls)
+        self._limits = [found[name].limit_millislices for name in names]
         return True
 
     def _waits(self) -> Waits:
@@ -346,7 +346,7 @@ class Shared:
 
     def _may_start(self, want: Want, *, is_borrowed: bool) -> bool:
         number = want.tenant
-        if self._held[number] + self._cost(number) > self._ceilings[number]:
+        if self._held[number] + self._cost(number) > self._limits[number]:
             return False
         kind = self._kind(number)
         if any(there[kind] for there in self._free.values()):

@@ -17,8 +17,8 @@ from benchmarks.rebalance.worlds import COSTS
 from cluster.language.units import Millislices
 from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.quota.ceilings import QosUse, by_use, ceilings
 from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.standings import QosUse, by_use, standings
 from slurm_plugin.quota.tenants import guaranteed_quota, parent
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
 from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs
@@ -148,8 +148,8 @@ def _starting(one: World, loans: Sequence[Loan]) -> int:
         borrowed_qos(name): [job.cost_millislices for job in queue]
         for name, queue in queues.items()
     }
-    limits = by_use(ceilings(one.policy, loans, one.capacity), QosUse(tasks=costs))
-    room = Counter({name: limits[name].borrowed_limit_millislices for name in queues})
+    limits = by_use(standings(one.policy, loans, one.capacity), QosUse(tasks=costs))
+    room = Counter({name: limits[name].borrowed_qos_limit_millislices for name in queues})
     free = {node: Counter(there) for node, there in one.waits.free.items()}
     total = 0
     for name, job in sorted(_jobs(one), key=lambda each: each[1].need.key):

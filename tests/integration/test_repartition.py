@@ -69,10 +69,10 @@ class Cluster:
         shown = self.root(*BOUNDED, "slicewise", "repartition", *argv, "--json", check=False)
         return json.loads(shown.stdout)
 
-    def ceilings(self) -> dict[str, int]:
+    def limits(self) -> dict[str, int]:
         """Millislices by tenant."""
         shown = self.root("slicewise", "tenant", "list", "--json").stdout
-        return {one["tenant"]: one["ceiling_millislices"] for one in json.loads(shown)}
+        return {one["tenant"]: one["limit_millislices"] for one in json.loads(shown)}
 
     def submit(self, gres: str, *options: str, user: str = "alice") -> str:
         """A job that ends when it is cancelled."""
@@ -146,7 +146,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     cluster.apply()
     *first, _ = cluster.running("gpu01", *["1g.10gb"] * 3)
     cluster.end(*first, *second)
-    job, before = cluster.waiting("3g.40gb"), cluster.ceilings()
+    job, before = cluster.waiting("3g.40gb"), cluster.limits()
     url = f"{cluster.sandbox.layout.gateway_url}/{SERVICE}"
 
     async def repartition() -> tuple[SteadyLoad, Any]:
@@ -163,7 +163,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     assert len(clients.answers) > 50
     until_is(lambda: cluster.state(job), "RUNNING")
     until_is(lambda: len(cluster.ready()), 2)
-    assert cluster.ceilings() == before, "what tenants may hold is not what GPUs are cut into"
+    assert cluster.limits() == before, "what tenants may hold is not what GPUs are cut into"
     assert cluster.reservations() == "No reservations in the system"
     shown = cluster.repartition("show", str(done["id"]))
     assert [one["step"] for one in shown["steps"]] == STEPS

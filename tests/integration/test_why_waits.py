@@ -205,7 +205,7 @@ def test_the_overview_shows_users_own_tenants_and_top_why_a_job_waits(
     assert (seat["tenant"], seat["gres_type"]) == (lab.name, "1g.10gb")
     for answer in (own, whole):
         (tenant,) = [one for one in answer["tenants"] if one["name"] == lab.name]
-        assert tenant["guaranteed_millislices"] == tenant["in_use_millislices"] == 1000
+        assert tenant["nominal_millislices"] == tenant["in_use_millislices"] == 1000
         assert (tenant["waiting_jobs"], tenant["waiting_millislices"]) == (1, 1000)
     assert lab.name not in json.dumps(others)
     assert others["others"]["in_use_millislices"] >= 1000

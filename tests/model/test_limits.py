@@ -100,7 +100,7 @@ def test_limits_hold_and_every_run_is_charged_as_accounting_has_it(site: DaemonO
     assert site.ledger.verify().imbalance_millislice_s == 0
 
 
-def test_ceiling_and_guarantee_bind_and_the_lender_goes_first(site: DaemonOnModel) -> None:
+def test_limit_and_guarantee_bind_and_the_lender_goes_first(site: DaemonOnModel) -> None:
     """The ten small instances are the two tenants'; the lender needs none at first."""
     site.set_quota("lender", 8, **lends(8))
     site.set_quota("lab", 2, **borrows(8))

@@ -13,9 +13,9 @@ from cluster.language.mig_profiles import board, boards, cost_millislices, whole
 from cluster.language.units import Millislices
 from cluster.mig.layouts import Layout, geometry
 from cluster.settings.file import Settings
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import capacity
 from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Quota, Tenant
 
 MODELS = ("A100-80GB", "A30-24GB")
@@ -122,8 +122,8 @@ def assert_lent(whole: int) -> None:
     assert [(one.lender, one.borrower, one.amount_millislices) for one in loans] == [
         ("d", "a", 7_000)
     ]
-    found = ceilings(policy, loans, whole)
-    assert {name: one.ceiling_millislices for name, one in found.items()} == {
+    found = standings(policy, loans, whole)
+    assert {name: one.limit_millislices for name, one in found.items()} == {
         "a": 14_000,
         "b": 7_000,
         "c": 7_000,

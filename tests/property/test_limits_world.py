@@ -132,8 +132,8 @@ def test_whatever_is_changed_and_killed_slurm_follows_and_forgets(
         again = persistently(compile_limits, slurm, ledger, (), term_s, billing=unit)
         assert again.changes == ()
         check(slurm, ledger, found, unit)
-        for name, ceiling in compiled.ceilings.items():
-            allowed = (ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices)
+        for name, standing in compiled.standings.items():
+            allowed = (standing.own_qos_limit_millislices, standing.borrowed_qos_limit_millislices)
             assert slurm.limits(name) == [unit.limit(amount) for amount in allowed]
         for name in ledger.shown:
             borrowed = slurm.known[f"slicewise_{name}_borrowed"]

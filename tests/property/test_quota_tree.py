@@ -1,4 +1,4 @@
-"""Whatever the tree: loans are fair and within limits, ceilings within capacity.
+"""Whatever the tree: loans are fair and within limits, limits within capacity.
 
 What is promised is checked by code of its own: limits by walking up from both ends of each loan,
 fairness and the most that can be lent by trying every way there is on tiny trees.
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
-from slurm_plugin.quota.attainable import highest_ceilings
-from slurm_plugin.quota.ceilings import Ceiling, ceilings
+from slurm_plugin.quota.attainable import highest_limits
 from slurm_plugin.quota.lending import borrowed_lately, fair_shares, lend, within_limits
+from slurm_plugin.quota.standings import Standing, standings
 from slurm_plugin.quota.tenants import (
     changed,
     changed_together,
@@ -381,9 +381,9 @@ def test_loans_are_cut_to_the_limits_and_no_further(case: Case, data: st.DataObj
 
 @given(SOME, st.one_of(st.none(), st.integers(0, 40_000)))
 @settings(max_examples=examples(60, nightly=4000))
-def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | None) -> None:
+def test_limits_never_exceed_what_is_above_them(case: Case, capacity: int | None) -> None:
     policy, loans = case.policy, case.lend()
-    found = ceilings(policy, loans, capacity)
+    found = standings(policy, loans, capacity)
     nominal, own = effective_nominal(policy), guaranteed_quota(policy)
     raw = {
         name: nominal[name] - leaving(policy, loans, name) + entering(policy, loans, name)
@@ -391,23 +391,23 @@ def test_ceilings_never_exceed_what_is_above_them(case: Case, capacity: int | No
     }
     for above in ("", *policy):
         below = [name for name in policy if policy[name].parent == above]
-        room = found[above].ceiling_millislices if above else capacity
+        room = found[above].limit_millislices if above else capacity
         for_itself = (
             (own[above] - given_away(loans, above), taken(loans, above)) if above else (0, 0)
         )
         asked = sum(for_itself) + sum(raw[name] for name in below)
         limits = limits_of(found, above) if above else (0, 0)
-        have = sum(limits) + sum(found[name].ceiling_millislices for name in below)
+        have = sum(limits) + sum(found[name].limit_millislices for name in below)
         if room is None or asked <= room:
-            assert all(found[name].ceiling_millislices == raw[name] for name in below)
+            assert all(found[name].limit_millislices == raw[name] for name in below)
             assert limits == for_itself
         else:
             assert room - len(below) - 2 < have <= room
     for name in policy:
         assert found[name].lent_millislices == leaving(policy, loans, name)
         assert found[name].borrowed_millislices == entering(policy, loans, name)
-        guarantee = min(own[name], found[name].ceiling_millislices)
-        assert found[name].guarantee_millislices == guarantee
+        guarantee = min(own[name], found[name].limit_millislices)
+        assert found[name].guaranteed_millislices == guarantee
 
 
 def given_away(loans: Sequence[Loan], name: str) -> int:
@@ -418,16 +418,16 @@ def taken(loans: Sequence[Loan], name: str) -> int:
     return sum(loan.amount_millislices for loan in loans if loan.borrower == name)
 
 
-def limits_of(found: Mapping[str, Ceiling], name: str) -> tuple[int, int]:
-    return found[name].own_limit_millislices, found[name].borrowed_limit_millislices
+def limits_of(found: Mapping[str, Standing], name: str) -> tuple[int, int]:
+    return found[name].own_qos_limit_millislices, found[name].borrowed_qos_limit_millislices
 
 
 @given(SOME)
 @settings(max_examples=examples(50))
-def test_loans_move_ceilings_but_never_their_sum(case: Case) -> None:
-    found = ceilings(case.policy, case.lend(), PLENTY)
+def test_loans_move_limits_but_never_their_sum(case: Case) -> None:
+    found = standings(case.policy, case.lend(), PLENTY)
     top = top_level(case.policy)
-    raised = sum(found[name].ceiling_millislices for name in top)
+    raised = sum(found[name].limit_millislices for name in top)
     assert raised == sum(nominal_of(case.policy, name) for name in top)
 
 
@@ -525,7 +525,7 @@ def test_a_tenant_could_hold_what_it_gets_while_nobody_else_wants_anything(
     data: st.DataObject,
 ) -> None:
     policy = drawn_policy(data.draw, data.draw(st.integers(1, 6)), 10_000)
-    highest, own = highest_ceilings(policy, None), guaranteed_quota(policy)
+    highest, own = highest_limits(policy, None), guaranteed_quota(policy)
     for name in policy:
         alone = {one: PLENTY if one == name else 0 for one in policy}
         lent = sum(loan.amount_millislices for loan in lend(policy, alone, (), PLENTY))

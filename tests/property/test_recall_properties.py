@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.language.units import Millislices
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import PendingDemand
 from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
 from slurm_plugin.reclaim.recalls import over_entitlement, recalled
@@ -145,12 +145,12 @@ def test_without_change_a_round_changes_nothing_and_time_alone_ends_it(case: Cas
 
 @given(cases())
 @settings(max_examples=examples(80, nightly=6000))
-def test_recalls_lower_their_lenders_ceilings_and_raise_none(case: Case) -> None:
+def test_recalls_lower_their_lenders_limits_and_raise_none(case: Case) -> None:
     found = case.recalled()
-    without = ceilings(case.policy, case.after, None)
-    for name, one in ceilings(case.policy, case.after, None, found).items():
-        lost = without[name].ceiling_millislices - one.ceiling_millislices
-        assert one.ceiling_millislices >= 0
+    without = standings(case.policy, case.after, None)
+    for name, one in standings(case.policy, case.after, None, found).items():
+        lost = without[name].limit_millislices - one.limit_millislices
+        assert one.limit_millislices >= 0
         assert one.borrowed_millislices == without[name].borrowed_millislices
         assert lost == total(found, lender=name) if name in NAMES else 0 <= lost <= total(found)
 
@@ -158,8 +158,8 @@ def test_recalls_lower_their_lenders_ceilings_and_raise_none(case: Case) -> None
 @given(cases(), st.integers(0, 30_000))
 @settings(max_examples=examples(80, nightly=6000))
 def test_together_nobody_may_hold_more_than_there_is(case: Case, capacity: int) -> None:
-    found = ceilings(case.policy, case.after, capacity, case.recalled())
+    found = standings(case.policy, case.after, capacity, case.recalled())
     top = [name for name, tenant in case.policy.items() if not tenant.parent]
     nominal = effective_nominal(case.policy)
-    have = sum(found[name].ceiling_millislices for name in top)
+    have = sum(found[name].limit_millislices for name in top)
     assert have <= min(capacity, sum(nominal[name] for name in top))

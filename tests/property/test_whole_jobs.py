@@ -130,7 +130,7 @@ def borrowed(loans: Sequence[Loan]) -> Counter[str]:
 
 
 def starting(world: World, loans: Sequence[Loan]) -> int:
-    """How many of one kind Slurm starts: each tenant's as far as its ceiling goes."""
+    """How many of one kind Slurm starts: each tenant's as far as its limit goes."""
     has = borrowed(loans) + Counter(guaranteed_quota(world.policy))
     free = sum(sum(there.values()) for there in world.waits.free.values())
     total = 0
@@ -197,7 +197,7 @@ def test_something_starts_if_anything_could(world: World) -> None:
     there: whoever's turn it is.
     """
     own, loans = guaranteed_quota(world.policy), world.lend()
-    ceiling = borrowed(loans) + Counter(own)
+    limit = borrowed(loans) + Counter(own)
     kinds = {kind for there in world.waits.free.values() for kind, n in there.items() if n}
     able = {
         name: [job for job in queue if job.need.shape[0][0] in kinds]
@@ -209,9 +209,7 @@ def test_something_starts_if_anything_could(world: World) -> None:
         for name, queue in able.items()
         for job in queue
     )
-    does = any(
-        job.cost_millislices <= ceiling[name] for name, queue in able.items() for job in queue
-    )
+    does = any(job.cost_millislices <= limit[name] for name, queue in able.items() for job in queue)
     assert does or not could
 
 

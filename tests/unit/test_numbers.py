@@ -44,7 +44,7 @@ HOLDERS = ("vision", "vision", "lab")
 NUMBERS = {
     "lab": {
         "nominal": 6000,
-        "ceiling": 7000,
+        "limit": 7000,
         "in_use": 3000,
         "own_in_use": 1000,
         "lent": 0,
@@ -52,7 +52,7 @@ NUMBERS = {
     },
     "vision": {
         "nominal": 4000,
-        "ceiling": 5000,
+        "limit": 5000,
         "in_use": 2000,
         "own_in_use": 2000,
         "lent": 0,
@@ -60,7 +60,7 @@ NUMBERS = {
     },
     "nlp": {
         "nominal": 4000,
-        "ceiling": 3000,
+        "limit": 3000,
         "in_use": 0,
         "own_in_use": 0,
         "lent": 1000,
@@ -95,7 +95,7 @@ async def daemon() -> ClusterState:
     slurm.known_nodes = (NODE,)
     state = sync_of(slurm)
     state.set_policy(POLICY, {})
-    state.quotas.set_ceilings(INPUTS.allowed().ceilings, {})
+    state.quotas.set_standings(INPUTS.allowed().standings, {})
     await state.turn()
     return state
 
@@ -123,7 +123,7 @@ def test_tenant_list() -> None:
 def test_why_limits() -> None:
     for name, numbers in NUMBERS.items():
         shown = asdict(explain(name, situation_of(INPUTS)))
-        found = own_names({**shown, **shown["ceiling"]})
+        found = own_names({**shown, **shown["standing"]})
         assert found == {key: value for key, value in numbers.items() if key != "own_in_use"}
 
 
@@ -154,15 +154,11 @@ def test_metrics(daemon: ClusterState) -> None:
         for sample in family.samples if number else ():
             found[sample.labels["tenant"]][number[1]] = sample.value
     highest = {name: shown.pop("highest_limit") for name, shown in found.items()}
-    wanted = {
-        name: {"limit" if key == "ceiling" else key: value for key, value in numbers.items()}
-        for name, numbers in NUMBERS.items()
-    }
-    assert found == wanted
+    assert found == NUMBERS
     assert highest == {"lab": 10_000, "vision": 9000, "nlp": 9000}
 
 
-def test_room_is_the_ceiling_less_what_all_below_hold(daemon: ClusterState) -> None:
+def test_room_is_the_limit_less_what_all_below_hold(daemon: ClusterState) -> None:
     assert {one.name: one.room_millislices for one in daemon.view.tenants} == {
         "lab": 4000,
         "vision": 3000,
@@ -171,14 +167,13 @@ def test_room_is_the_ceiling_less_what_all_below_hold(daemon: ClusterState) -> N
     before = TenantView(
         name="a", nominal_millislices=2, in_use_millislices=3, own_in_use_millislices=1
     )
-    assert (before.limit_millislices, before.room_millislices) == (2, -1)
+    assert (before.effective_limit_millislices, before.room_millislices) == (2, -1)
 
 
 def test_the_table_names_each_number() -> None:
     text = (DOCS / "numbers.md").read_text(encoding="utf-8")
     metrics = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    for number in (*NUMBERS["lab"], "highest_limit"):
-        name = "limit" if number == "ceiling" else number
+    for name in (*NUMBERS["lab"], "highest_limit"):
         assert f"`slicewise_tenant_{name}_millislices`" in text
         assert f"`slicewise_tenant_{name}_millislices`" in metrics
     for name in re.findall(r"`(slicewise_\w+)`", text):

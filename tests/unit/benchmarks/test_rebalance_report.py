@@ -18,9 +18,9 @@ from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.limits.changes import stages
 from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
 from slurm_plugin.mig.gpu_state import lines_by_node
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import capacity, demand_of, holdings
 from slurm_plugin.quota.lending import lend
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.reclaim.recalls import short_lenders
 from slurm_plugin.slurm_config.node_lines import node_positions
 
@@ -91,7 +91,7 @@ def test_the_replies_show_every_limit_that_was_set():
             )
             allowed = Allowed(
                 policy=shown.policy,
-                ceilings=ceilings(shown.policy, (), None),
+                standings=standings(shown.policy, (), None),
                 run_minutes={"tenant0000": 77},
                 costs=site.COSTS,
                 models=dict.fromkeys(site.COSTS, "A100-80GB"),

@@ -220,7 +220,7 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
     )
     lives(monkeypatch, "", services=(), tenants=(vision,))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
-    quota = "quota: vision may hold 2 slices now, loans included: 2 of max_replicas 3"
+    quota = "quota: vision's limit is 2 slices now, loans included: 2 of max_replicas 3"
     for words in (("plan", "chat.toml"), ("apply", "chat.toml")):
         said = invoke(*words)
         assert quota in said

@@ -44,13 +44,13 @@ def generation(array: int, running: int, order: ServiceOrder = NO_ORDER) -> Serv
     )
 
 
-def view(*services: ServiceView, used: int = 0, ceiling: int | None = None) -> ViewAnswer:
+def view(*services: ServiceView, used: int = 0, limit: int | None = None) -> ViewAnswer:
     tenant = TenantView(
         name="vision",
         nominal_millislices=4000,
         in_use_millislices=used,
         own_in_use_millislices=used,
-        ceiling_millislices=ceiling,
+        limit_millislices=limit,
     )
     return ViewAnswer(observed_s=1.0, complete=True, services=services, tenants=(tenant,))
 
@@ -105,7 +105,7 @@ def test_a_generation_of_an_older_version_is_compared_as_it_stands():
 
 
 @pytest.mark.parametrize(
-    ("running", "used", "ceiling", "cost", "said"),
+    ("running", "used", "limit", "cost", "said"),
     [
         (2, 2000, None, 1000, "vision holds 2 of 4 slices, a new replica needs 1: new re"),
         (3, 3000, None, 1000, "needs 1: at most 1 at a time start beside the old ones"),
@@ -115,8 +115,8 @@ def test_a_generation_of_an_older_version_is_compared_as_it_stands():
         (1, 4000, None, 1000, "one at a time to make room; requests wait at the gateway meanwhile"),
     ],
 )
-def test_quota_for_the_surge(running: int, used: int, ceiling: int | None, cost: int, said: str):
-    seen = view(generation(7, running), used=used, ceiling=ceiling)
+def test_quota_for_the_surge(running: int, used: int, limit: int | None, cost: int, said: str):
+    seen = view(generation(7, running), used=used, limit=limit)
     note, *_ = plan_apply(spec(cpus=2), seen, Millislices(cost)).notes
     assert said in note
 
@@ -136,39 +136,39 @@ def test_an_ordered_scale_stays():
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "back"),
+    ("limit", "back"),
     [(0, "; what it lends of its nominal 4 comes back when its own requests wait"), (6000, "")],
 )
-def test_quota_that_is_lent_is_no_reason_to_despair(ceiling: int, back: str):
-    (note,) = plan_apply(spec(max_replicas=9), view(ceiling=ceiling), COST).notes
+def test_quota_that_is_lent_is_no_reason_to_despair(limit: int, back: str):
+    (note,) = plan_apply(spec(max_replicas=9), view(limit=limit), COST).notes
     assert note.endswith(f"1 slice each{back}")
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "cost", "said"),
+    ("limit", "cost", "said"),
     [
         (None, 1000, ()),
         (
             3000,
             1000,
-            ("may hold 3 slices now, loans included: 3 of max_replicas 4 can run, 1 slice each",),
+            ("limit is 3 slices now, loans included: 3 of max_replicas 4 can run, 1 slice each",),
         ),
         (
             1000,
             1000,
-            ("may hold 1 slice now, loans included: 1 of min_replicas 2 can run, 1 slice each",),
+            ("limit is 1 slice now, loans included: 1 of min_replicas 2 can run, 1 slice each",),
         ),
         (
             0,
             1000,
-            ("may hold 0 slices now, loans included: none of min_replicas 2 can run, 1 slice",),
+            ("limit is 0 slices now, loans included: none of min_replicas 2 can run, 1 slice",),
         ),
         (6000, 1000, ()),
         (6000, 3500, ("loans included: 1 of min_replicas 2 can run, 3.5 slices each",)),
     ],
 )
-def test_a_quota_that_is_too_small_is_said(ceiling: int | None, cost: int, said: tuple[str, ...]):
-    notes = plan_apply(spec(min_replicas=2), view(ceiling=ceiling), Millislices(cost)).notes
+def test_a_quota_that_is_too_small_is_said(limit: int | None, cost: int, said: tuple[str, ...]):
+    notes = plan_apply(spec(min_replicas=2), view(limit=limit), Millislices(cost)).notes
     assert [part in note for part, note in zip(said, notes, strict=True)] == [True] * len(said)
 
 

@@ -525,11 +525,11 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     assert "tokens" not in shown
 
 
-def test_the_quota_is_the_ceiling_once_it_is_known():
-    tenants = (TENANT.model_copy(update={"ceiling_millislices": 6000}),)
+def test_the_quota_is_the_limit_once_it_is_known():
+    tenants = (TENANT.model_copy(update={"limit_millislices": 6000}),)
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
     said = printed(show_services.service_details(one))
-    assert "vision holds 3.5 of its ceiling of 6 slices; nominal 4" in said
+    assert "vision holds 3.5 of its limit of 6 slices; nominal 4" in said
 
 
 def test_the_schema_names_every_key():

@@ -346,13 +346,13 @@ def test_supply_says_what_each_replica_does():
     )
 
 
-def tenant(used: int, ceiling: int | None = None) -> TenantView:
+def tenant(used: int, limit: int | None = None) -> TenantView:
     return TenantView(
         name="vision",
         nominal_millislices=4000,
         in_use_millislices=used,
         own_in_use_millislices=used,
-        ceiling_millislices=ceiling,
+        limit_millislices=limit,
     )
 
 
@@ -366,7 +366,7 @@ def seen_as(one: ServiceView, *, is_newest: bool) -> Generation:
         ((), None),  # not known
         ((tenant(used=2000),), 2),  # 2 free, 1 of them is waited for, 1 is replaced
         ((tenant(used=2999),), 1),
-        ((tenant(used=2000, ceiling=6000),), 4),  # borrowing
+        ((tenant(used=2000, limit=6000),), 4),  # borrowing
         ((tenant(used=9000),), 0),
     ],
 )

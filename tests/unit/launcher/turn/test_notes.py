@@ -69,7 +69,7 @@ def test_of_one_reason_the_details_are_told_once():
             ("released", "QOSGrpBillingRunMinutes"),
             f"Slurm: the budget does not allow a run this long now {WHY}",
         ),
-        (("released", "QOSGrpBilling"), f"Slurm: its tenant may hold no more now {WHY}"),
+        (("released", "QOSGrpBilling"), f"Slurm: its tenant is at its limit {WHY}"),
         (
             ("released", "QOSGrpGRES"),
             f"Slurm: its tenant's guaranteed part has no more instances of this type {WHY}",

@@ -70,19 +70,19 @@ def test_a_group_holds_and_is_due_what_its_parts_are():
     physics = look()["physics"]
     assert (physics.nominal_millislices, physics.in_use_millislices) == (6000, 1500)
     assert (physics.own_in_use_millislices, physics.running) == (0, 0)
-    assert physics.ceiling.ceiling_millislices == 7000
+    assert physics.standing.limit_millislices == 7000
 
 
 def test_loans_budgets_and_accounts_stand_with_their_tenants():
     found = look()
-    assert found["bio"].ceiling.lent_millislices == 1000
-    assert found["laser"].ceiling.ceiling_millislices == 3000
+    assert found["bio"].standing.lent_millislices == 1000
+    assert found["laser"].standing.limit_millislices == 3000
     assert (found["bio"].left_millislice_s, found["laser"].left_millislice_s) == (7, None)
     assert (found["bio"].in_slurm, found["laser"].in_slurm) == (True, False)
 
 
-def test_a_cluster_that_is_too_small_squeezes_ceilings():
-    assert look(capacity=4500)["bio"].ceiling.ceiling_millislices == 1000
+def test_a_cluster_that_is_too_small_squeezes_limits():
+    assert look(capacity=4500)["bio"].standing.limit_millislices == 1000
     assert overcommitted_millislices(POLICY, 4500) == 4500
     assert overcommitted_millislices(POLICY, 9000) == 0
 

@@ -29,7 +29,7 @@ SNAPSHOT = Snapshot(
     partitions=frozenset({"gpu", "mig"}),
     quotas={"vision": 6000, "nlp": 1000},
     borrowing_limits={"vision": 2000, "nlp": 0},
-    ceilings={"vision": 8000, "nlp": 1000},
+    highest_limits={"vision": 8000, "nlp": 1000},
     type_limits={"vision": {"1g.20gb": 1}},
     budgets={"nlp": 3_600_000},
     used={"vision": 1500},
@@ -115,7 +115,7 @@ def test_a_service_s_number_in_another_form_is_refused() -> None:
 
 
 def test_what_only_another_hour_allows_is_admitted_and_waits() -> None:
-    night = replace(SNAPSHOT, quotas={"vision": 1000, "nlp": 0}, ceilings={"vision": 6000})
+    night = replace(SNAPSHOT, quotas={"vision": 1000, "nlp": 0}, highest_limits={"vision": 6000})
     large = submit(gres="gres:gpu:1g.10gb:5", qos="slicewise_vision")
     assert decide(large, night, TOKEN).code == "SW-QUOTA-EXCEEDED"
     by_day = replace(night, highest_quotas={"vision": 6000})
@@ -152,7 +152,7 @@ def test_refused_in_the_borrowed_qos(request_: SubmitRequest, code: str, words: 
 
 
 def test_a_job_beyond_what_others_may_ever_lend_is_refused_with_the_numbers() -> None:
-    less = replace(SNAPSHOT, ceilings={**SNAPSHOT.ceilings, "vision": 7000})
+    less = replace(SNAPSHOT, highest_limits={**SNAPSHOT.highest_limits, "vision": 7000})
     answer = decide(submit(gres="gres:gpu:1g.10gb:8"), less, TOKEN)
     assert (answer.action, answer.code) == ("refuse", "SW-QUOTA-EXCEEDED")
     assert "is 6, with 1 that others may ever lend it: it could never start" in answer.message
@@ -628,7 +628,7 @@ class TestPlace:
         assert (
             "(0 of 1 slice held or waited for)" in decide(submit(explain=True), one, TOKEN).decision
         )
-        none = replace(SNAPSHOT, quotas={**SNAPSHOT.quotas, "vision": 500}, ceilings={})
+        none = replace(SNAPSHOT, quotas={**SNAPSHOT.quotas, "vision": 500}, highest_limits={})
         assert decide(submit(), none, TOKEN).message.startswith("One task costs 1 slice, the quota")
 
     def test_the_decision_in_one_line(self) -> None:
@@ -933,7 +933,7 @@ BY_TYPE = replace(
     guaranteed_types={"vision": {"1g.10gb": 2}},
     guaranteed_instances={"vision": {"1g.10gb": 1}},
 )
-NONE_LENT = replace(BY_TYPE, borrowing_limits={}, ceilings={"vision": 6000})
+NONE_LENT = replace(BY_TYPE, borrowing_limits={}, highest_limits={"vision": 6000})
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 
 

@@ -65,9 +65,9 @@ async def test_a_plan_says_what_would_change_and_whom_it_harms(reads: Reads):
     assert (lab.before.guaranteed_millislices, lab.after.guaranteed_millislices) == (6000, 7000)
     assert vision.before is not None
     assert vision.after is not None
-    assert (vision.before.ceiling_millislices, vision.after.ceiling_millislices) == (2000, 1000)
+    assert (vision.before.limit_millislices, vision.after.limit_millislices) == (2000, 1000)
     (harm,) = answer.harms
-    assert (harm.kind, harm.tenant, harm.amount_millislices) == ("own-part", "vision", 1000)
+    assert (harm.kind, harm.tenant, harm.amount_millislices) == ("over-guaranteed", "vision", 1000)
     assert (answer.needs_overcommit, answer.left_out) == (False, 0)
 
 

@@ -84,7 +84,7 @@ def test_where_no_daemon_ever_ran_no_lock_is_left(tmp_path: Path):
 
 def test_a_difference_shows_what_is_and_what_should_be():
     users = Difference(LimitKey("account", "vision", "qos"), "", "slicewise_vision", "own", "alice")
-    differences = [Difference(KEY, "", "6000", "ceiling"), users]
+    differences = [Difference(KEY, "", "6000", "limit"), users]
     cells = [[str(cell) for cell in one.cells] for one in differences_table(differences).columns]
     assert cells == [
         ["account", "user"],
@@ -92,7 +92,7 @@ def test_a_difference_shows_what_is_and_what_should_be():
         ["grptres=billing", "qos"],
         ["-", "-"],
         ["6000", "slicewise_vision"],
-        ["ceiling", "own"],
+        ["limit", "own"],
     ]
     assert differences_json(differences)[1] == {
         "entity": "user",

@@ -467,7 +467,7 @@ def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
     assert "?" in result.stdout
 
 
-def test_while_slurm_shows_no_gpu_ceilings_are_what_is_compiled(
+def test_while_slurm_shows_no_gpu_limits_are_what_is_compiled(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
     said("tenant", "import")
@@ -476,7 +476,7 @@ def test_while_slurm_shows_no_gpu_ceilings_are_what_is_compiled(
         tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0, {})
     )
     (bio,) = (one for one in read("tenant", "list") if one["tenant"] == "bio")  # type: ignore[attr-defined]
-    assert bio["ceiling_millislices"] == 7000
+    assert bio["limit_millislices"] == 7000
 
 
 # Quotas

@@ -8,8 +8,8 @@ from slurm_plugin.cli_users.costs import profile_costs
 from slurm_plugin.cli_views.headroom import costs_table, explanation
 from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.explain.headroom import Explanation, Situation, explain
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import Held
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Quota, Tenant
 
 POLICY = {"bio": Tenant("bio", "", Quota(Millislices(3000)))}
@@ -20,7 +20,7 @@ def explained(available: dict[str, int] | None = None) -> Explanation:
         "bio",
         Situation(
             policy=POLICY,
-            ceilings=ceilings(POLICY, (), None),
+            standings=standings(POLICY, (), None),
             held={"bio": Held({"1g.10gb": 2}, {"1g.10gb": 2})},
             free={"1g.10gb": 5, "3g.40gb": 1},
             costs={"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)},
@@ -39,12 +39,12 @@ def shown(renderable: object, width: int) -> str:
 
 def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
     text = shown(explanation(explained()), 80)
-    assert "bio holds 2 slices of its ceiling of 3" in text
+    assert "bio holds 2 slices of its limit of 3" in text
     assert "bio may borrow nothing: its borrowing limit is 0" in text
     assert "(QOSGrpBilling)" in text
     assert "No budget limits it." in text
     row = next(line for line in text.splitlines() if "1g.10gb" in line)
-    assert row.split() == ["1g.10gb", "1", "guarantee", "0", "borrowing", "limit", "–"]
+    assert row.split() == ["1g.10gb", "1", "own", "qos", "0", "borrowing", "limit", "–"]
     assert len(text.splitlines()) < 24
 
 

@@ -195,7 +195,7 @@ def test_the_instances_of_a_node_that_was_not_surveyed_fill_lines_of_a_gpu_s_len
 def test_the_sums_of_others_are_told_in_words():
     answer = overview(facts(running(1, account="nlp", uid=2, user="bob")), ALICE)
     assert answer.others is not None
-    assert present.others_text(answer.others) == ("3 other tenants: 10 slices guaranteed, 1 in use")
+    assert present.others_text(answer.others) == ("3 other tenants: nominal 10 slices, 1 in use")
     waits = answer.others.model_copy(update={"waiting_jobs": 2, "waiting_millislices": 1500})
     assert present.others_text(waits).endswith("; 2 jobs wait for 1.5 slices")
 
@@ -208,12 +208,12 @@ def test_ages(seconds: float, text: str):
     assert present.age_text(seconds) == text
 
 
-def test_a_tenant_above_its_ceiling_and_a_spent_budget_are_red():
-    plain = {"guaranteed_millislices": 1000, "borrowed_millislices": 0, "lent_millislices": 0}
+def test_a_tenant_above_its_limit_and_a_spent_budget_are_red():
+    plain = {"nominal_millislices": 1000, "borrowed_millislices": 0, "lent_millislices": 0}
     one = TenantNow(
         name="vision",
         depth=1,
-        ceiling_millislices=500,
+        limit_millislices=500,
         in_use_millislices=1000,
         waiting_jobs=0,
         waiting_millislices=0,

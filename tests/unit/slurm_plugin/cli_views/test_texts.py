@@ -23,7 +23,7 @@ from slurm_plugin.cli_views.texts import (
     slice_seconds_text,
     time_text,
 )
-from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
@@ -169,8 +169,10 @@ def test_an_invoice_is_whole_on_a_narrow_terminal():
 
 def standing(tenant: Tenant, depth: int = 0, in_use: int = 3500) -> TenantStatus:
     nominal = tenant.quota.nominal_millislices
-    ceiling = Ceiling(Millislices(5000), Millislices(5000), Millislices(1000), Millislices(0))
-    return TenantStatus(tenant, depth, nominal, ceiling, in_use, in_use, 2, tenant.name, None, True)
+    standing = Standing(Millislices(5000), Millislices(5000), Millislices(1000), Millislices(0))
+    return TenantStatus(
+        tenant, depth, nominal, standing, in_use, in_use, 2, tenant.name, None, True
+    )
 
 
 QUOTA = Quota(
@@ -194,7 +196,7 @@ def details(reason: str = "") -> Details:
     return Details(standing(VISION), (), loans, None, change(reason), in_force=True)
 
 
-def test_the_tree_is_drawn_by_indents_and_marks_who_is_above_his_ceiling():
+def test_the_tree_is_drawn_by_indents_and_marks_who_is_above_his_limit():
     lines = [standing(Tenant("physics", "", QUOTA)), standing(VISION, depth=1, in_use=5001)]
     text = shown(tenants.tree_table(lines))
     assert " physics " in text

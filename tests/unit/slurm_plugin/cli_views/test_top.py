@@ -52,7 +52,7 @@ def test_a_picture_is_exactly_as_large_as_the_terminal(view, size):
 @pytest.mark.parametrize(
     ("view", "words"),
     [
-        ("tenants", ("bio", "  vision", "guaranteed", "hours left")),
+        ("tenants", ("bio", "  vision", "nominal", "hours left")),
         ("services", ("vision/bert", "2 of 3", "42", "3 wait")),
         ("GPUs", ("gpu1", "[7    ][bert ](1g   )", "down")),
         ("waiting", ("1g.10gb", "Resources", "2.8 h")),
@@ -132,7 +132,7 @@ def test_of_the_selected_service_the_whole_reason_is_told_below_the_rows():
 
 def test_the_sums_of_others_stand_below_the_own_tenants():
     own = overview(facts(running(1)), ALICE)
-    assert " 3 other tenants: 10 slices guaranteed, 0 in use" in lines(own, TopState())
+    assert " 3 other tenants: nominal 10 slices, 0 in use" in lines(own, TopState())
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -23,7 +23,7 @@ from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.daemon.metric_catalogue import METRICS
 from slurm_plugin.daemon.metrics import Metrics
-from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.types import Budget
 
 DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enforce", 5.0, 0.0003)
@@ -49,8 +49,8 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     vision = tenant("vision", 2000)
     paid = replace(vision, budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
     cluster_state.set_policy(policy_of(paid), {})
-    held = Ceiling(*map(Millislices, (2500, 2000, 100, 600)))
-    cluster_state.quotas.set_ceilings({"vision": held}, {})
+    held = Standing(*map(Millislices, (2500, 2000, 100, 600)))
+    cluster_state.quotas.set_standings({"vision": held}, {})
     cluster_state.quotas.changed_by_hand = 3
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     await cluster_state.turn()

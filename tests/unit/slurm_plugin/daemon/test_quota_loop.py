@@ -571,8 +571,8 @@ class Lent(World):
         (service,) = self.cluster_state.view.services
         return [slot.index for slot in service.slots if slot.ends_in_s == 0]
 
-    def ceilings(self) -> dict[str, int | None]:
-        return {view.name: view.ceiling_millislices for view in self.cluster_state.view.tenants}
+    def tenant_limits(self) -> dict[str, int | None]:
+        return {view.name: view.limit_millislices for view in self.cluster_state.view.tenants}
 
 
 WAITS = job(
@@ -596,7 +596,7 @@ async def test_what_an_array_holds_back_itself_is_lent_until_it_may_start(clock:
     await world.turn(may_start)
     back = replace(BACK, amount_millislices=Millislices(2000))
     assert (world.ledger.lent, world.ledger.recalled) == ((), (back,))
-    assert world.ceilings() == {"vision": 2000, "nlp": 3000}
+    assert world.tenant_limits() == {"vision": 2000, "nlp": 3000}
 
 
 async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_lender(
@@ -612,7 +612,7 @@ async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_l
     compiled = len(world.ledger.marked)
     for _ in range(2):
         await world.turn(WAITS)
-        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+        assert world.tenant_limits() == {"vision": 2000, "nlp": 4000}
         assert len(world.told()) == 1
     assert len(world.ledger.marked) == compiled, "nothing new, nothing done"
     (gone,) = world.told()
@@ -620,7 +620,7 @@ async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_l
     await world.turn(WAITS, replicas=still)
     await world.turn(WAITS, replicas=still)
     assert world.ledger.recalled == ()
-    assert world.ceilings() == {"vision": 3000, "nlp": 4000}
+    assert world.tenant_limits() == {"vision": 3000, "nlp": 4000}
     assert world.told() == []
 
 
@@ -648,7 +648,7 @@ async def test_what_is_completing_is_not_the_lender_s_yet(clock: Clock) -> None:
     for _ in range(2):
         await world.turn(WAITS, replicas=(ending, REPLICAS[1 - gone]))
     assert world.ledger.recalled == (BACK,)
-    assert (world.ceilings()["vision"], world.told()) == (2000, [])
+    assert (world.tenant_limits()["vision"], world.told()) == (2000, [])
 
 
 async def test_after_the_grace_the_lender_has_it_whoever_holds_it(clock: Clock) -> None:
@@ -661,7 +661,7 @@ async def test_after_the_grace_the_lender_has_it_whoever_holds_it(clock: Clock) 
     await world.turn(WAITS)
     await world.turn(WAITS)
     assert world.ledger.recalled == ()
-    assert world.ceilings() == {"vision": 3000, "nlp": 4000}
+    assert world.tenant_limits() == {"vision": 3000, "nlp": 4000}
 
 
 async def test_of_a_stream_of_jobs_each_recall_has_its_own_grace(clock: Clock) -> None:
@@ -769,7 +769,7 @@ async def test_a_loan_that_an_operator_has_cut_comes_back_in_good_order_too(cloc
     for _ in range(2):
         await world.turn(WAITS)
         assert world.ledger.recalled == (BACK,)
-        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+        assert world.tenant_limits() == {"vision": 2000, "nlp": 4000}
     await world.look(*world.others, *REPLICAS, WAITS)
     assert len(world.told()) == 1
 
@@ -782,7 +782,7 @@ async def test_what_a_rule_cuts_off_a_loan_to_batch_jobs_is_back_at_once(clock: 
     cut_by_an_operator(world)
     await world.limits.turn()
     assert world.ledger.recalled == ()
-    views = {view.name: view.ceiling_millislices for view in world.cluster_state.view.tenants}
+    views = {view.name: view.limit_millislices for view in world.cluster_state.view.tenants}
     assert views == {"vision": 3000, "nlp": 4000}
 
 
@@ -808,7 +808,7 @@ async def test_who_lends_anew_on_an_older_look_does_not_cut_the_grace_short(cloc
     for _ in range(2):
         await world.turn(WAITS)
         assert world.ledger.recalled == (BACK,)
-        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+        assert world.tenant_limits() == {"vision": 2000, "nlp": 4000}
 
 
 async def test_without_slurmdbd_nothing_is_called_and_no_grace_begins(
@@ -831,7 +831,7 @@ async def test_without_slurmdbd_nothing_is_called_and_no_grace_begins(
     for _ in range(2):
         await world.turn(WAITS)
         assert world.ledger.recalled == (replace(BACK, called_s=int(clock.now_s)),)
-        assert world.ceilings() == {"vision": 2000, "nlp": 4000}
+        assert world.tenant_limits() == {"vision": 2000, "nlp": 4000}
 
 
 async def test_the_grace_begins_once_whatever_slurm_refuses(
@@ -863,7 +863,7 @@ async def test_who_leads_again_recalls_nothing_for_the_loans_of_then(clock: Cloc
     leader.now = True
     await world.turn(WAITS)
     assert world.ledger.recalled == ()
-    assert world.ceilings() == {"vision": 3000, "nlp": 4000}
+    assert world.tenant_limits() == {"vision": 3000, "nlp": 4000}
 
 
 async def test_what_slurmdbd_is_slow_to_show_is_not_asked_for_all_the_time(

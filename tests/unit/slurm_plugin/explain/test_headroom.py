@@ -11,8 +11,8 @@ from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.explain.headroom import SLURM_REASONS, Bound, Cause, Situation, TypeRoom, explain
 from slurm_plugin.explain.headroom import situation as gathered
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import Held
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
@@ -37,7 +37,7 @@ def situation(
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
     return Situation(
         policy=policy,
-        ceilings=ceilings(policy, found, None),
+        standings=standings(policy, found, None),
         held=held or {},
         free=free or {"1g.10gb": 50},
         costs={"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)},
@@ -80,7 +80,7 @@ def test_a_tenant_s_situation():
         held={"a": Held({"1g.10gb": 5}, {"1g.10gb": 3}), "lab": own(1)},
     )
     found = explain("a", now)
-    assert (found.nominal_millislices, found.ceiling.ceiling_millislices) == (6000, 7000)
+    assert (found.nominal_millislices, found.standing.limit_millislices) == (6000, 7000)
     assert (found.in_use_millislices, found.guaranteed_in_use_millislices) == (5000, 3000)
     assert (found.payer, found.startable_millislice_s) == ("", None)
     assert explain("lab", now).in_use_millislices == 6000
@@ -88,9 +88,9 @@ def test_a_tenant_s_situation():
         gres_type="1g.10gb",
         cost_millislices=Millislices(1000),
         guaranteed=3,
-        guaranteed_bound=Bound(Cause.GUARANTEE, 3, "a holds 3 of 6 guaranteed slices"),
+        guaranteed_bound=Bound(Cause.OWN_QOS, 3, "a holds 3 of 6 guaranteed slices"),
         borrowed=0,
-        borrowed_bound=Bound(Cause.CEILING, 0, "a holds 2 of 1 borrowed slices"),
+        borrowed_bound=Bound(Cause.BORROWED_QOS, 0, "a holds 2 of 1 borrowed slices"),
         longest_run_s=None,
     )
 
@@ -99,8 +99,8 @@ def test_beyond_the_guarantee_there_is_what_is_borrowed():
     now = situation(tenant("a", 4000), tenant("b", 9000), loans={("b", "a"): 3000})
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (4, 3)
-    assert found.guaranteed_bound == Bound(Cause.GUARANTEE, 4, "a holds 0 of 4 guaranteed slices")
-    assert found.borrowed_bound == Bound(Cause.CEILING, 3, "a holds 0 of 3 borrowed slices")
+    assert found.guaranteed_bound == Bound(Cause.OWN_QOS, 4, "a holds 0 of 4 guaranteed slices")
+    assert found.borrowed_bound == Bound(Cause.BORROWED_QOS, 3, "a holds 0 of 3 borrowed slices")
 
 
 def test_who_may_not_borrow_is_told_so():
@@ -201,7 +201,7 @@ def test_of_equal_limits_the_first_in_order_is_told():
         tenant("a", 4000, "lab", type_limits={"1g.10gb": 4}, model_limits={"A100-80GB": 4000}),
         free={"1g.10gb": 4},
     )
-    assert room(now).guaranteed_bound.cause == Cause.GUARANTEE
+    assert room(now).guaranteed_bound.cause == Cause.OWN_QOS
 
 
 def test_what_is_over_its_limit_leaves_nothing_not_less():
@@ -223,7 +223,7 @@ def test_what_is_guaranteed_of_a_type_bounds_the_own_qos_alone():
     assert room(now).guaranteed_bound == Bound(Cause.GUARANTEED_TYPE, 2, words)
     # More may start on its own slices that the type's guarantee leaves unused.
     words = "a holds 0 of 2 borrowed slices"
-    assert room(now).borrowed_bound == Bound(Cause.CEILING, 2, words)
+    assert room(now).borrowed_bound == Bound(Cause.BORROWED_QOS, 2, words)
 
 
 def test_a_limit_on_the_model_bounds_what_is_guaranteed_of_a_type_as_in_slurm():

@@ -160,7 +160,7 @@ def test_what_is_guaranteed_of_a_type_beside_a_limit_on_it_is_told():
     there = now(before)
     both = with_quota(before, "a", type_nominals={"1g.10gb": 3})
     (impact,) = hurt(there, both)
-    assert (impact.kind, impact.tenant) == (ImpactKind.BEYOND_LIMIT, "a")
+    assert (impact.kind, impact.tenant) == (ImpactKind.BEYOND_TYPE_LIMIT, "a")
     assert "may come to hold 8 × 1g.10gb, 5 at most by its limit" in impact.words
     assert hurt(changed(there, tenants=both), both) == [], "it is so already"
     fewer = with_quota(both, "a", type_nominals={"1g.10gb": 2})
@@ -183,7 +183,7 @@ def test_guarantees_below_a_limit_on_their_type_may_be_more_than_it_together():
     assert hurt(now(teams), due) == []
     more = with_quota(due, "b", type_nominals={"1g.10gb": 4})
     (impact,) = hurt(now(due), more)
-    assert (impact.kind, impact.tenant) == (ImpactKind.BEYOND_LIMIT, "lab")
+    assert (impact.kind, impact.tenant) == (ImpactKind.BEYOND_TYPE_LIMIT, "lab")
     assert "7 × 1g.10gb, 5 at most" in impact.words
 
 
@@ -199,26 +199,26 @@ def test_nothing_changes_without_a_change():
     assert (plan.loans, hurt(there, before)) == ((), [])
 
 
-def test_ceilings_before_and_after():
+def test_limits_before_and_after():
     plan = planned(now(policy(a=6000)), policy(a=4000, new=2000))
     (a, new) = plan.tenants
     assert a.before is not None
     assert a.after is not None
     assert (a.before.nominal_millislices, a.after.nominal_millislices) == (6000, 4000)
-    assert (a.before.ceiling.ceiling_millislices, a.after.ceiling.ceiling_millislices) == (
+    assert (a.before.standing.limit_millislices, a.after.standing.limit_millislices) == (
         6000,
         4000,
     )
     assert new.after is not None
-    assert (new.before, new.after.ceiling.guarantee_millislices) == (None, 2000)
-    assert plan.allowed.ceilings == plan.after.ceilings
+    assert (new.before, new.after.standing.guaranteed_millislices) == (None, 2000)
+    assert plan.allowed.standings == plan.after.standings
 
 
 def test_a_tenant_that_holds_more_than_its_new_own_part_is_named():
     there = now(policy(a=6000, b=8000), job(1, "a", 5), job(2, "b", 3))
     (impact,) = hurt(there, policy(a=3000, b=3000))
     assert (impact.kind, impact.tenant, impact.amount_millislices) == (
-        ImpactKind.OWN_PART,
+        ImpactKind.OVER_GUARANTEED,
         "a",
         2000,
     )
@@ -234,14 +234,14 @@ def test_quotas_beyond_the_cluster_squeeze_everybody():
     found = hurt(there, policy(a=14_000, b=14_000))
     assert [one.kind for one in found] == [ImpactKind.OVERCOMMITTED]
     assert found[0].amount_millislices == 14_000
-    assert ImpactKind.OWN_PART in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
+    assert ImpactKind.OVER_GUARANTEED in {one.kind for one in hurt(there, policy(a=14_000, b=7000))}
 
 
 def test_while_no_gpu_is_seen_nobody_is_squeezed():
     there = now(policy(a=7000), job(1, "a", 7), nodes=())
     (a,) = planned(there, policy(a=8000)).tenants
     assert a.after is not None
-    assert a.after.ceiling.ceiling_millislices == 8000
+    assert a.after.standing.limit_millislices == 8000
     assert hurt(there, policy(a=8000)) == []
 
 

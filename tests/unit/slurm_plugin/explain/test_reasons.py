@@ -10,7 +10,7 @@ from slurm_plugin.explain.reasons import REASONS, translate
 
 def test_every_reason_that_slicewise_causes_is_known_with_its_cause():
     for cause, text in SLURM_REASONS.items():
-        qos = "slicewise_a_borrowed" if cause is Cause.CEILING else "slicewise_a"
+        qos = "slicewise_a_borrowed" if cause is Cause.BORROWED_QOS else "slicewise_a"
         if text and cause is not Cause.MODEL_LIMIT:
             assert translate(text, qos).cause is cause
 

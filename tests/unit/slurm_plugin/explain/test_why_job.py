@@ -132,7 +132,7 @@ def test_waiting_for_borrowed_quota_it_says_who_holds_it():
         loans={("other", "vision"): 1500},
     )
     answer = asked("9", now)
-    assert answer.headline == "Job 9 of alice waits: its tenant may hold no more now."
+    assert answer.headline == "Job 9 of alice waits: its tenant is at its limit."
     assert "The borrowed jobs of vision hold 1 of 1.5 slices" in answer.sentences[1]
     assert rows(answer) == [("job 2 of alice", 1000, NOW_S + 60)]
     assert answer.sentences[2] == "Of its quota vision lends 0 now; it borrows 1.5 of at most 9."

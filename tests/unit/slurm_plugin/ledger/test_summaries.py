@@ -23,7 +23,7 @@ def test_nobody_has_held_anything_lately_where_loans_do_not_go_by_it(
     assert held_lately(ledger, configured, NOW_S) == held  # type: ignore[arg-type]
 
 
-def test_while_no_gpu_is_seen_an_explanation_has_the_ceilings_that_are_compiled() -> None:
+def test_while_no_gpu_is_seen_an_explanation_has_the_limits_that_are_compiled() -> None:
     ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
     found = situation(inputs_of(ledger.view(NOW_S, "UTC"), settings(), SlurmView((), (), ())))
-    assert found.ceilings["vision"].ceiling_millislices == 2000
+    assert found.standings["vision"].limit_millislices == 2000

@@ -25,9 +25,9 @@ from slurm_plugin.limits.desired import (
     limits_type,
 )
 from slurm_plugin.limits.warnings import crowding_findings, limit_findings, unknown_qos
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
 
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
@@ -84,7 +84,7 @@ def tenants(**nominal: int) -> Policy:
 def allowed(
     policy: Policy, loans: Iterable[Loan] = (), run_minutes: Mapping[str, int] | None = None
 ) -> Allowed:
-    of = ceilings(policy, tuple(loans), None)
+    of = standings(policy, tuple(loans), None)
     models = dict.fromkeys(COSTS, "A100-80GB")
     return Allowed(policy, of, run_minutes or {}, COSTS, models)
 
@@ -383,7 +383,7 @@ def test_a_sites_own_qos_that_goes_through_the_gate_is_reported():
 
 
 def test_an_account_that_was_moved_below_another_tenant_is_reported():
-    """A coordinator may move accounts to where they use up another tenant's ceiling."""
+    """A coordinator may move accounts to where they use up another tenant's limit."""
     policy = {
         **tenants(nlp=4000, vision=4000),
         "sub": Tenant("sub", "vision", Quota(Millislices(2))),

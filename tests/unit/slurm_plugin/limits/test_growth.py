@@ -17,7 +17,7 @@ from slurm_plugin.limits.desired import (
     SlurmLimits,
 )
 from slurm_plugin.limits.growth import growing, overdrawn, overtaken, shrinking, unfunded
-from slurm_plugin.quota.ceilings import QosUse
+from slurm_plugin.quota.standings import QosUse
 from slurm_plugin.quota.types import LimitKey, Loan, Quota, Tenant
 
 POLICY = {

@@ -82,7 +82,7 @@ def test_tenants_hold_borrow_lend_and_wait_with_those_below_them():
     by_name = {one.name: one for one in overview(now, ROOT).tenants}
     lab, nlp, vision, bio = (by_name[name] for name in ("lab", "nlp", "vision", "bio"))
     assert (lab.depth, nlp.depth, bio.depth) == (0, 1, 0)
-    assert (lab.guaranteed_millislices, nlp.guaranteed_millislices) == (7000, 3000)
+    assert (lab.nominal_millislices, nlp.nominal_millislices) == (7000, 3000)
     assert (nlp.borrowed_millislices, lab.borrowed_millislices, bio.lent_millislices) == (
         2000,
         2000,
@@ -91,12 +91,12 @@ def test_tenants_hold_borrow_lend_and_wait_with_those_below_them():
     assert (lab.in_use_millislices, vision.in_use_millislices) == (2000, 1000)
     assert (nlp.waiting_jobs, nlp.waiting_millislices) == (3, 3000)
     assert (lab.waiting_jobs, lab.waiting_millislices, bio.waiting_jobs) == (4, 4000, 0)
-    assert nlp.ceiling_millislices == 5000
+    assert nlp.limit_millislices == 5000
 
 
-def test_before_limits_are_compiled_nothing_is_said_of_ceilings():
-    (vision,) = overview(facts(ceilings={}), ALICE).tenants
-    assert (vision.ceiling_millislices, vision.lent_millislices) == (None, 0)
+def test_before_limits_are_compiled_nothing_is_said_of_limits():
+    (vision,) = overview(facts(standings={}), ALICE).tenants
+    assert (vision.limit_millislices, vision.lent_millislices) == (None, 0)
 
 
 def test_a_user_sees_the_own_tenant_in_full_and_the_others_as_sums():
@@ -114,7 +114,7 @@ def test_a_user_sees_the_own_tenant_in_full_and_the_others_as_sums():
     assert answer.others is not None
     assert answer.others.model_dump() == {
         "tenants": 3,
-        "guaranteed_millislices": 10_000,
+        "nominal_millislices": 10_000,
         "in_use_millislices": 2000,
         "waiting_jobs": 1,
         "waiting_millislices": 1000,

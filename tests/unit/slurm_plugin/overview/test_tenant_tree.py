@@ -30,7 +30,7 @@ def test_an_operator_sees_the_whole_tree():
     ]
     bio, lab, nlp, vision = found
     assert lab.children == ("nlp", "vision")
-    assert (lab.nominal_millislices, lab.guaranteed_millislices) == (0, 7000)
+    assert (lab.own_nominal_millislices, lab.nominal_millislices) == (0, 7000)
     assert (lab.in_use_millislices, lab.own_in_use_millislices) == (2000, 0)
     assert (nlp.borrowing_limit_millislices, bio.lending_limit_millislices) == (9000, 7000)
     assert (vision.own_in_use_millislices, vision.waiting_millislices) == (1000, 1000)

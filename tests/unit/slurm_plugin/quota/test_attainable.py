@@ -7,7 +7,7 @@ from scripted import policy_of, tenant
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.quota.attainable import Attainable, attainable, highest_ceilings, period_budgets
+from slurm_plugin.quota.attainable import Attainable, attainable, highest_limits, period_budgets
 from slurm_plugin.quota.types import Budget, Policy, Tenant
 
 
@@ -21,7 +21,7 @@ def lends(amount: int) -> dict[str, Any]:
 
 def test_the_nominal_with_what_may_be_borrowed() -> None:
     policy = policy_of(tenant("a", 2000, **borrows(1000)), tenant("b", 1500, **lends(9000)))
-    assert highest_ceilings(policy, None) == {"a": 3000, "b": 1500}
+    assert highest_limits(policy, None) == {"a": 3000, "b": 1500}
 
 
 def test_no_more_than_others_may_ever_lend() -> None:
@@ -33,7 +33,7 @@ def test_no_more_than_others_may_ever_lend() -> None:
         tenant("c", 800),
     )
     # The lab's own 500, and of its children no more than they lend; a gets no more than 1500.
-    assert highest_ceilings(policy, None) == {
+    assert highest_limits(policy, None) == {
         "a": 2000 + 300 + 500 + 500,
         "lab": 500 + 300 + 500,
         "vision": 4000 + 700,
@@ -41,7 +41,7 @@ def test_no_more_than_others_may_ever_lend() -> None:
         "c": 800,
     }
     less = policy_of(policy["a"], tenant("lab", 5000, **lends(100)))
-    assert highest_ceilings(less, None)["a"] == 2100
+    assert highest_limits(less, None)["a"] == 2100
 
 
 def test_by_the_calendar_the_most_of_any_hour_counts() -> None:
@@ -64,8 +64,8 @@ def test_no_more_than_those_above_and_the_cluster_have() -> None:
     )
     # The lab's quota is the group's only by what the lab lends, which is nothing.
     most = {"org": 1000, "lab": 3000, "vision": 3000, "other": 5000}
-    assert highest_ceilings(policy, 9000) == most
-    assert highest_ceilings(policy, 2500) == {name: min(one, 2500) for name, one in most.items()}
+    assert highest_limits(policy, 9000) == most
+    assert highest_limits(policy, 2500) == {name: min(one, 2500) for name, one in most.items()}
 
 
 def paid(policy: Policy, name: str, period: Period) -> Tenant:

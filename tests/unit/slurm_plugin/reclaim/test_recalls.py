@@ -4,8 +4,8 @@ import pytest
 from scripted import policy_of, tenant
 
 from cluster.language.units import Millislices
-from slurm_plugin.quota.ceilings import ceilings
 from slurm_plugin.quota.demand import PendingDemand
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.reclaim.recalls import have_room, recalled
 
@@ -96,7 +96,7 @@ def test_what_has_come_home_does_not_age_what_is_called_for_the_same_job_now():
     ],
     ids=["no more than wanted", "what is called is not there yet", "over", "some", "none"],
 )
-def test_waiting_jobs_have_the_room_that_is_in_their_lender_s_ceiling(
+def test_waiting_jobs_have_the_room_that_is_in_their_lender_s_limit(
     vision: int, recalls: tuple[Recall, ...], expected: int
 ):
     jobs, held = (PendingDemand(NOW_S, 1000, tasks=2),), {"vision": vision}
@@ -133,18 +133,18 @@ def test_who_is_no_tenant_any_more_neither_takes_back_nor_keeps_back():
     assert after((), (), gone, to_gone, nlp=5000) == ()
 
 
-def test_what_is_recalled_is_in_no_ceiling():
-    found = ceilings(POLICY, (loan(1000),), None, (recall(2000),))
-    now = {name: one.ceiling_millislices for name, one in found.items()}
+def test_what_is_recalled_is_in_no_limit():
+    found = standings(POLICY, (loan(1000),), None, (recall(2000),))
+    now = {name: one.limit_millislices for name, one in found.items()}
     assert now == {"vision": 1000, "audio": 2000, "nlp": 2000}
     assert found["vision"].lent_millislices == 3000
-    assert found["vision"].guarantee_millislices == 1000
+    assert found["vision"].guaranteed_millislices == 1000
 
 
 def test_a_recall_never_takes_more_than_the_lender_has_beside_its_loans():
     smaller = {**POLICY, "vision": tenant("vision", 1500, lending_limit_millislices=4000)}
-    found = ceilings(smaller, (loan(1000),), None, (recall(2000), recall(9, lender="gone")))
-    assert found["vision"].ceiling_millislices == 0
+    found = standings(smaller, (loan(1000),), None, (recall(2000), recall(9, lender="gone")))
+    assert found["vision"].limit_millislices == 0
 
 
 def test_inside_a_group_the_group_keeps_what_is_on_its_way():
@@ -154,8 +154,8 @@ def test_inside_a_group_the_group_keeps_what_is_on_its_way():
         tenant("nlp", 1000, "lab", borrowing_limit_millislices=3000),
         tenant("other", 1000, borrowing_limit_millislices=3000),
     )
-    found = ceilings(lab, (), None, (recall(1000), Recall("vision", "other", Millislices(500), 9)))
-    now = {name: one.ceiling_millislices for name, one in found.items()}
+    found = standings(lab, (), None, (recall(1000), Recall("vision", "other", Millislices(500), 9)))
+    now = {name: one.limit_millislices for name, one in found.items()}
     assert now == {"lab": 3500, "vision": 1500, "nlp": 1000, "other": 1000}
 
 

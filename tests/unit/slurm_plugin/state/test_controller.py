@@ -383,11 +383,11 @@ async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster(
     gpus, partitions = {"1g.10gb": 1}, frozenset({"gpu"})
     node = NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, partitions)
     cluster_state = sync_of(slurm)
-    for nodes, ceiling in (((node,), 1000), ((), 2000)):
+    for nodes, standing in (((node,), 1000), ((), 2000)):
         slurm.known_nodes = nodes
         await cluster_state.turn()
         assert cluster_state.snapshot is not None
-        assert cluster_state.snapshot.ceilings == {"vision": ceiling}
+        assert cluster_state.snapshot.highest_limits == {"vision": standing}
 
 
 async def test_a_service_is_followed_from_its_first_wish_on() -> None:
@@ -500,7 +500,7 @@ async def test_admission_decides_on_what_was_seen() -> None:
     seen = cluster_state.snapshot
     assert seen is not None
     assert seen.quotas == {"vision": 2000, "lab": 9000}
-    assert seen.ceilings == {"vision": 4000, "lab": 4000}
+    assert seen.highest_limits == {"vision": 4000, "lab": 4000}
     assert (seen.used, seen.guaranteed_used) == ({"vision": 1000}, {"vision": 2000})
     assert (seen.gpu_types["1g.10gb"].free, seen.node_costs) == (3, {4000})
     assert seen.gpu_types["1g.10gb"].waiting == 1
@@ -511,7 +511,7 @@ async def test_admission_decides_on_what_was_seen() -> None:
     )
     by_calendar = cluster_state.snapshot
     assert by_calendar is not None
-    assert (by_calendar.quotas, by_calendar.ceilings) == ({"vision": 1000}, {"vision": 3000})
+    assert (by_calendar.quotas, by_calendar.highest_limits) == ({"vision": 1000}, {"vision": 3000})
     assert by_calendar.highest_quotas == {"vision": 3000}
 
 

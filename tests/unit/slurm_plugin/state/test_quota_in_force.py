@@ -9,7 +9,7 @@ from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import BudgetView, ServiceView, SlotView
-from slurm_plugin.quota.ceilings import Ceiling
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.types import Budget
 from slurm_plugin.services.slot_actions import TenantCapacity
 from slurm_plugin.state.quota_in_force import QuotaInForce
@@ -42,7 +42,7 @@ def quotas(lent: int | None = None) -> QuotaInForce:
     found.set_policy(BORROWER, {}, None)
     if lent is not None:
         amounts = map(Millislices, (3000 + lent, 3000, 0, lent, 3000, lent))
-        found.set_ceilings({"vision": Ceiling(*amounts)}, {})
+        found.set_standings({"vision": Standing(*amounts)}, {})
     return found
 
 
@@ -91,7 +91,7 @@ async def test_what_was_granted_beyond_the_rule_may_be_used(
     paid = replace(BORROWER["vision"], budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
     cluster_state = sync_of(ScriptedSlurm(job(0)))
     cluster_state.set_policy(policy_of(paid), {})
-    cluster_state.quotas.set_ceilings({}, {"vision": left_millislice_min})
+    cluster_state.quotas.set_standings({}, {"vision": left_millislice_min})
     await cluster_state.turn()
     assert cluster_state.snapshot is not None
     assert cluster_state.snapshot.budgets == {"vision": most}
@@ -102,7 +102,7 @@ async def test_what_was_granted_to_the_tenant_that_pays_may_be_used() -> None:
     lab = replace(tenant("lab", 3000), budget=Budget(Period.MONTH, MillisliceSeconds(36_000)))
     cluster_state = sync_of(ScriptedSlurm(job(0)))
     cluster_state.set_policy(policy_of(lab, tenant("vision", 3000, "lab")), {})
-    cluster_state.quotas.set_ceilings({}, {"lab": 60_000})
+    cluster_state.quotas.set_standings({}, {"lab": 60_000})
     await cluster_state.turn()
     assert cluster_state.snapshot is not None
     assert cluster_state.snapshot.budgets == {"lab": 3_600_000, "vision": 3_600_000}
@@ -116,7 +116,7 @@ def test_of_the_budgets_on_the_way_up_the_one_that_leaves_the_least_binds() -> N
     found = QuotaInForce(settings())
     found.set_policy(policy_of(top, below, other, tenant("free", 1000)), {}, None)
     assert {one.budget for one in found.views({}, 0.0)} == {None}
-    found.set_ceilings({}, {"science": 500, "vision": 20})
+    found.set_standings({}, {"science": 500, "vision": 20})
     budgets = {one.name: one.budget for one in found.views({}, 0.0)}
     above = BudgetView(payer="science", run_millislice_min=500)
     own = BudgetView(payer="vision", run_millislice_min=20, resets_s=31 * 86_400)

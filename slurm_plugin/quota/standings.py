@@ -1,4 +1,4 @@
-"""Computes what each tenant may hold now: its nominal, less what it lends, plus what it borrows."""
+"""Computes each tenant's limit now: its nominal, less what it lends, plus what it borrows."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,27 +12,27 @@ from slurm_plugin.quota.types import Loan, Policy, Recall
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class Standing:
     """What a tenant and the tenants below it may hold now.
 
     Attributes:
-        ceiling_millislices: what the subtree may hold in all QOS together.
-        guarantee_millislices: the tenant's guaranteed quota: its nominal less what its children are
-            due.
+        limit_millislices: what the subtree may hold in all QOS together.
+        guaranteed_millislices: the tenant's guaranteed quota: its nominal less what its children
+            are due.
         lent_millislices: loans that leave the subtree, and recalled loans that are not back yet.
         borrowed_millislices: loans that enter the subtree.
-        own_limit_millislices: the limit of the tenant's own QOS: its guaranteed quota, less what it
-            lends of that part itself.
-        borrowed_limit_millislices: the limit of the tenant's borrowed QOS: the loans to the tenant
-            itself. ``by_use`` moves some of the guaranteed quota there.
+        own_qos_limit_millislices: the limit of the tenant's own QOS: its guaranteed quota, less
+            what it lends of that part itself.
+        borrowed_qos_limit_millislices: the limit of the tenant's borrowed QOS: the loans to the
+            tenant itself. ``by_use`` moves some of the guaranteed quota there.
     """
 
-    ceiling_millislices: Millislices
-    guarantee_millislices: Millislices
+    limit_millislices: Millislices
+    guaranteed_millislices: Millislices
     lent_millislices: Millislices
     borrowed_millislices: Millislices
-    own_limit_millislices: Millislices = Millislices(0)
-    borrowed_limit_millislices: Millislices = Millislices(0)
+    own_qos_limit_millislices: Millislices = Millislices(0)
+    borrowed_qos_limit_millislices: Millislices = Millislices(0)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class QosUse:
     own_first: frozenset[str] = frozenset()
 
 
-def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
-    """Divide each ceiling between the tenant's two QOS as its jobs need it, with the same sum.
+def by_use(found: Mapping[str, Standing], use: QosUse) -> Mapping[str, Standing]:
+    """Divide each limit between the tenant's two QOS as its jobs need it, with the same sum.
 
     A loan is what a tenant's jobs need beyond its guaranteed quota: a job that costs 3.5 slices, of
     a tenant with 2 unused slices, is lent 1.5. So the borrowed QOS gets some of the guaranteed
@@ -64,14 +64,14 @@ def by_use(found: Mapping[str, Ceiling], use: QosUse) -> Mapping[str, Ceiling]:
     or wait for it where they are ``own_first``; then what its waiting jobs lack, unless jobs of the
     own QOS hold or wait for that. Waiting jobs that could not each start even then do not count.
     """
-    return {name: _by_use(name, ceiling, use) for name, ceiling in found.items()}
+    return {name: _by_use(name, standing, use) for name, standing in found.items()}
 
 
-def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
-    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+def _by_use(tenant: str, standing: Standing, use: QosUse) -> Standing:
+    own, borrowed = standing.own_qos_limit_millislices, standing.borrowed_qos_limit_millislices
     its_own, on_loan = qos_name(tenant), borrowed_qos(tenant)
     if use.doubtful & {its_own, on_loan}:
-        return ceiling
+        return standing
     left, running = max(0, own - use.held.get(its_own, 0)), use.held.get(on_loan, 0)
     waiting = use.waiting.get(its_own, 0)
     first = waiting if its_own in use.own_first else 0
@@ -82,48 +82,48 @@ def _by_use(tenant: str, ceiling: Ceiling, use: QosUse) -> Ceiling:
     wanted = sum(cost for cost in use.tasks.get(on_loan, ()) if cost <= room + spare)
     moved += min(spare, max(0, wanted - room))
     if not moved:
-        return ceiling
+        return standing
     return replace(
-        ceiling,
-        own_limit_millislices=Millislices(own - moved),
-        borrowed_limit_millislices=Millislices(borrowed + moved),
+        standing,
+        own_qos_limit_millislices=Millislices(own - moved),
+        borrowed_qos_limit_millislices=Millislices(borrowed + moved),
     )
 
 
 def less_elsewhere(
-    found: Mapping[str, Ceiling], elsewhere: Mapping[str, int]
-) -> Mapping[str, Ceiling]:
+    found: Mapping[str, Standing], elsewhere: Mapping[str, int]
+) -> Mapping[str, Standing]:
     """Reduce the limits of both QOS by the millislices that tenants' jobs hold ``elsewhere``.
 
     These jobs run in other QOS, in which they started earlier. The borrowed QOS' limit is reduced
     first, because the quota for them was lent.
     """
-    return {name: _less(ceiling, elsewhere.get(name, 0)) for name, ceiling in found.items()}
+    return {name: _less(standing, elsewhere.get(name, 0)) for name, standing in found.items()}
 
 
-def _less(ceiling: Ceiling, held: int) -> Ceiling:
+def _less(standing: Standing, held: int) -> Standing:
     if not held:
-        return ceiling
-    own, borrowed = ceiling.own_limit_millislices, ceiling.borrowed_limit_millislices
+        return standing
+    own, borrowed = standing.own_qos_limit_millislices, standing.borrowed_qos_limit_millislices
     return replace(
-        ceiling,
-        own_limit_millislices=Millislices(own - min(own, max(0, held - borrowed))),
-        borrowed_limit_millislices=Millislices(max(0, borrowed - held)),
+        standing,
+        own_qos_limit_millislices=Millislices(own - min(own, max(0, held - borrowed))),
+        borrowed_qos_limit_millislices=Millislices(max(0, borrowed - held)),
     )
 
 
-def ceilings(
+def standings(
     policy: Policy, loans: Iterable[Loan], capacity: int | None, recalls: Iterable[Recall] = ()
-) -> Mapping[str, Ceiling]:
-    """Compute the ceiling of every tenant.
+) -> Mapping[str, Standing]:
+    """Compute the limit of every tenant.
 
-    A ceiling is the effective nominal, less the loans that leave the subtree, plus those that enter
-    it. A recalled amount is in no ceiling: the lender does not have it yet, and the borrower has it
-    no longer. In every subtree the limits of all tenants' QOS add up to at most the ceiling.
+    A limit is the effective nominal, less the loans that leave the subtree, plus those that enter
+    it. A recalled amount is in no limit: the lender does not have it yet, and the borrower has it
+    no longer. In every subtree the limits of all tenants' QOS add up to at most the limit.
 
-    If the ceilings at the top add up to more than the cluster's ``capacity`` in millislices, they
+    If the limits at the top add up to more than the cluster's ``capacity`` in millislices, they
     are all scaled down in proportion. The same applies at each level below: what a tenant has for
-    itself and its children's ceilings never exceed its ceiling. With an unknown capacity (None)
+    itself and its children's limits never exceed its limit. With an unknown capacity (None)
     nothing is scaled down. Loans count only up to what the policy allows; the excess is treated as
     recalled.
     """
@@ -141,14 +141,14 @@ def ceilings(
     for loan in allowed:
         come[loan.borrower] += loan.amount_millislices
     asked = {name: (own[name] - gone[name], come[name]) for name in policy}
-    ceiling, limits = _squeezed(policy, raw, asked, capacity)
+    limit, qos_limits = _squeezed(policy, raw, asked, capacity)
     return {
-        name: Ceiling(
-            Millislices(ceiling[name]),
-            Millislices(min(own[name], ceiling[name])),
+        name: Standing(
+            Millislices(limit[name]),
+            Millislices(min(own[name], limit[name])),
             Millislices(lent[name]),
             Millislices(borrowed[name]),
-            *map(Millislices, limits[name]),
+            *map(Millislices, qos_limits[name]),
         )
         for name in policy
     }
@@ -178,17 +178,17 @@ def _squeezed(
     policy: Policy, raw: Mapping[str, int], limits: _Limits, capacity: int | None
 ) -> tuple[Mapping[str, int], _Limits]:
     below = by_parent(policy)
-    ceiling: dict[str, int] = {}
+    limit: dict[str, int] = {}
     squeezed: dict[str, tuple[int, int]] = {}
     for name in ("", *downward(policy)):
         children, own = below.get(name, ()), limits.get(name, (0, 0))
         asked = sum(own) + sum(raw[child] for child in children)
-        room = ceiling[name] if name else asked if capacity is None else capacity
+        room = limit[name] if name else asked if capacity is None else capacity
         for child in children:
-            ceiling[child] = _share(raw[child], asked, room)
+            limit[child] = _share(raw[child], asked, room)
         if name:
             squeezed[name] = _share(own[0], asked, room), _share(own[1], asked, room)
-    return ceiling, squeezed
+    return limit, squeezed
 
 
 def _share(amount: int, asked: int, room: int) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster.language.units import Millislices
-from slurm_plugin.quota.ceilings import Ceiling, QosUse, by_use, ceilings
+from slurm_plugin.quota.standings import QosUse, Standing, by_use, standings
 from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
 
 NO_LIMIT = Millislices(10**9)
@@ -24,10 +24,10 @@ POLICY: Policy = {
 }
 
 
-def ceiling(
+def standing(
     amount: int, guarantee: int, limits: tuple[int, int], lent: int = 0, borrowed: int = 0
-) -> Ceiling:
-    return Ceiling(*map(Millislices, (amount, guarantee, lent, borrowed, *limits)))
+) -> Standing:
+    return Standing(*map(Millislices, (amount, guarantee, lent, borrowed, *limits)))
 
 
 def loan(lender: str, borrower: str, amount: int) -> Loan:
@@ -36,58 +36,62 @@ def loan(lender: str, borrower: str, amount: int) -> Loan:
 
 def test_without_loans_everybody_has_its_nominal():
     for capacity in (None, 10_000):
-        assert ceilings(POLICY, (), capacity) == {
-            "lab": ceiling(6000, 2000, (2000, 0)),
-            "a": ceiling(3000, 3000, (3000, 0)),
-            "b": ceiling(1000, 1000, (1000, 0)),
-            "c": ceiling(4000, 4000, (4000, 0)),
+        assert standings(POLICY, (), capacity) == {
+            "lab": standing(6000, 2000, (2000, 0)),
+            "a": standing(3000, 3000, (3000, 0)),
+            "b": standing(1000, 1000, (1000, 0)),
+            "c": standing(4000, 4000, (4000, 0)),
         }
 
 
 def test_a_loan_lowers_the_lender_and_raises_the_borrower_up_to_where_they_meet():
     loans = (loan("a", "b", 500), loan("a", "c", 1000))
-    assert ceilings(POLICY, loans, 10_000) == {
-        "lab": ceiling(5000, 2000, (2000, 0), lent=1000),
-        "a": ceiling(1500, 1500, (1500, 0), lent=1500),
-        "b": ceiling(1500, 1000, (1000, 500), borrowed=500),
-        "c": ceiling(5000, 4000, (4000, 1000), borrowed=1000),
+    assert standings(POLICY, loans, 10_000) == {
+        "lab": standing(5000, 2000, (2000, 0), lent=1000),
+        "a": standing(1500, 1500, (1500, 0), lent=1500),
+        "b": standing(1500, 1000, (1000, 500), borrowed=500),
+        "c": standing(5000, 4000, (4000, 1000), borrowed=1000),
     }
 
 
 def test_short_of_capacity_all_are_squeezed_in_proportion():
-    found = ceilings(POLICY, (loan("c", "b", 1000),), 5000)
+    found = standings(POLICY, (loan("c", "b", 1000),), 5000)
     assert found == {
-        "lab": ceiling(3500, 2000, (1000, 0), borrowed=1000),
-        "a": ceiling(1500, 1500, (1500, 0)),
-        "b": ceiling(1000, 1000, (500, 500), borrowed=1000),
-        "c": ceiling(1500, 1500, (1500, 0), lent=1000),
+        "lab": standing(3500, 2000, (1000, 0), borrowed=1000),
+        "a": standing(1500, 1500, (1500, 0)),
+        "b": standing(1000, 1000, (500, 500), borrowed=1000),
+        "c": standing(1500, 1500, (1500, 0), lent=1000),
     }
 
 
 def test_nothing_to_share_out_is_nothing():
-    assert ceilings(POLICY, (), 0)["a"] == ceiling(0, 0, (0, 0))
-    assert ceilings({"a": tenant("a", 0)}, (), 0) == {"a": ceiling(0, 0, (0, 0))}
-    assert ceilings({}, (), 0) == {}
+    assert standings(POLICY, (), 0)["a"] == standing(0, 0, (0, 0))
+    assert standings({"a": tenant("a", 0)}, (), 0) == {"a": standing(0, 0, (0, 0))}
+    assert standings({}, (), 0) == {}
 
 
 def test_a_loan_of_somebody_who_is_no_tenant_does_not_count():
-    assert ceilings(POLICY, (loan("gone", "c", 1000),), None)["c"] == ceiling(4000, 4000, (4000, 0))
+    assert standings(POLICY, (loan("gone", "c", 1000),), None)["c"] == standing(
+        4000, 4000, (4000, 0)
+    )
 
 
 def test_a_tenant_above_others_can_not_take_what_they_are_due():
     """Its own jobs were let in by what its account may hold, that of those below it included."""
     above = Tenant("dept", "", Quota(Millislices(8000), Millislices(1000)))
     below = Tenant("team", "dept", Quota(Millislices(4000)))
-    found = ceilings({"dept": above, "team": below}, (), None)
-    assert found["dept"] == ceiling(8000, 4000, (4000, 0))
-    assert found["team"] == ceiling(4000, 4000, (4000, 0))
+    found = standings({"dept": above, "team": below}, (), None)
+    assert found["dept"] == standing(8000, 4000, (4000, 0))
+    assert found["team"] == standing(4000, 4000, (4000, 0))
 
 
 def test_what_is_on_its_way_back_is_in_nobodys_limit():
-    found = ceilings(POLICY, (loan("a", "c", 1000),), None, [Recall("a", "b", Millislices(500), 5)])
-    assert found["a"] == ceiling(1500, 1500, (1500, 0), lent=1500)
-    assert found["b"] == ceiling(1000, 1000, (1000, 0))
-    assert found["c"] == ceiling(5000, 4000, (4000, 1000), borrowed=1000)
+    found = standings(
+        POLICY, (loan("a", "c", 1000),), None, [Recall("a", "b", Millislices(500), 5)]
+    )
+    assert found["a"] == standing(1500, 1500, (1500, 0), lent=1500)
+    assert found["b"] == standing(1000, 1000, (1000, 0))
+    assert found["c"] == standing(5000, 4000, (4000, 1000), borrowed=1000)
 
 
 def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> QosUse:
@@ -122,25 +126,25 @@ def use(own: tuple[int, int] = (0, 0), on_loan: tuple[int, int] = (0, 0)) -> Qos
 def test_what_its_own_qos_leaves_is_for_its_borrowed_jobs(used: QosUse, limits: tuple[int, int]):
     """Its guaranteed quota is 2 slices, and 1.5 are lent to it."""
     zero, own, loan = Millislices(0), Millislices(2000), Millislices(1500)
-    before = Ceiling(Millislices(3500), own, zero, loan, own, loan)
+    before = Standing(Millislices(3500), own, zero, loan, own, loan)
     after = by_use({"a": before}, used)["a"]
-    assert (after.own_limit_millislices, after.borrowed_limit_millislices) == limits
+    assert (after.own_qos_limit_millislices, after.borrowed_qos_limit_millislices) == limits
 
 
 def test_a_large_job_on_its_own_part_does_not_wait_behind_one_for_which_no_gpu_is_free():
     """Which of the two that is only Slurm knows: both could not start at once."""
     zero, own = Millislices(0), Millislices(7000)
-    before = Ceiling(own, own, zero, zero, own, zero)
+    before = Standing(own, own, zero, zero, own, zero)
     use = QosUse(tasks={"slicewise_a_borrowed": (4000, 7000, 8000)})
     after = by_use({"a": before}, use)["a"]
-    assert (after.own_limit_millislices, after.borrowed_limit_millislices) == (0, 7000)
+    assert (after.own_qos_limit_millislices, after.borrowed_qos_limit_millislices) == (0, 7000)
 
 
 def test_a_guarantee_by_type_comes_before_what_its_tenant_runs_on_loan():
     """Jobs on loan run on three of its four slices, and two wait for the guarantee."""
-    before = ceilings(POLICY, (), 10_000)["c"]
+    before = standings(POLICY, (), 10_000)["c"]
     held, waits = {"slicewise_c_borrowed": 3000}, {"slicewise_c": 2000}
     kept = by_use({"c": before}, QosUse(held, waits))["c"]
-    assert (kept.own_limit_millislices, kept.borrowed_limit_millislices) == (1000, 3000)
+    assert (kept.own_qos_limit_millislices, kept.borrowed_qos_limit_millislices) == (1000, 3000)
     first = by_use({"c": before}, QosUse(held, waits, own_first=frozenset({"slicewise_c"})))["c"]
-    assert (first.own_limit_millislices, first.borrowed_limit_millislices) == (2000, 2000)
+    assert (first.own_qos_limit_millislices, first.borrowed_qos_limit_millislices) == (2000, 2000)
