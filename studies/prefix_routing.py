@@ -30,7 +30,7 @@ from benchmarks.machine import machine
 from simulation.history.requests import read_requests
 from simulation.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
 from studies.autoscale.traces import require
-from studies.trace_folders import traces_folder
+from studies.command_line import traces_folder
 
 TRACE = "mooncake_fast25_conversation_trace.jsonl.xz"
 BLOCK_TOKENS = 512

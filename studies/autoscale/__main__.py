@@ -1,26 +1,22 @@
 """Replays real arrivals with autoscaling policies: slice-hours against attainment."""
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine
-from benchmarks.reporting import REPORTS
+from studies import command_line
 from studies.autoscale import plot, traces
 from studies.autoscale.curves import ATTAINMENTS, saving, slice_hours_at
 from studies.autoscale.sweeps import BASELINES, SWEEPS
 from studies.autoscale.workload import SLO_S, Workload
-from studies.trace_folders import traces_folder
+from studies.command_line import save, side_by_side
 
 _SEED = 20_261_121
 _OURS = "slicewise"
@@ -51,9 +47,8 @@ def main() -> None:
         for policy in options.policies
         for target in SWEEPS[policy].targets
     ]
-    report = _report(_replay(cells, console), options.seed)
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    report = _report(_replay(cells), options.seed)
+    save(report, options.report)
     picture = options.report.with_suffix(".png")
     plot.save(report["traces"], picture)
     _show(report, console)
@@ -61,13 +56,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        default=traces_folder(),
-        help="where the public traces lie",
-    )
+    parser = command_line.parser("autoscale", __doc__, _SEED)
     parser.add_argument(
         "--trace",
         type=Path,
@@ -75,10 +64,8 @@ def _options() -> argparse.Namespace:
         default=[],
         help="one more: of any of their formats, or a CSV whose first column is arrival seconds",
     )
-    parser.add_argument("--seed", type=int, default=_SEED)
     parser.add_argument("--only", type=_names(traces.STORED), default=tuple(traces.STORED))
     parser.add_argument("--policies", type=_names(SWEEPS), default=tuple(SWEEPS))
-    parser.add_argument("--report", type=Path, default=REPORTS / "autoscale.json")
     return parser.parse_args()
 
 
@@ -99,12 +86,10 @@ def _workloads(options: argparse.Namespace) -> dict[str, Workload]:
     return {workload.name: workload for workload in found}
 
 
-def _replay(cells: Sequence[_Cell], console: Console) -> dict[_Cell, Mapping[str, Any]]:
+def _replay(cells: Sequence[_Cell]) -> dict[_Cell, Mapping[str, Any]]:
     """Replay all cells with one process per processor, the longest traces first."""
     longest = sorted(cells, key=lambda cell: -_WORKLOADS[cell.trace].arrivals_s.size)
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        points = pool.imap_unordered(_point, longest)
-        found = dict(track(points, "Replaying", len(longest), console=console))
+    found = dict(side_by_side(_point, longest, "Replaying"))
     return {cell: found[cell] for cell in cells}
 
 

@@ -27,7 +27,7 @@ from studies.autoscale.policy import Seen
 from studies.autoscale.slicewise import Slicewise
 from studies.autoscale.workload import Floats, Workload
 from studies.autoscale.world import replay
-from studies.trace_folders import traces_folder
+from studies.command_line import traces_folder
 
 SEED = 20_261_121
 AIMS = (0.8, 0.9, 0.94, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999)

@@ -1,28 +1,25 @@
 """Compares forecasters of load: what their quantiles cost, and slice-hours of the decision."""
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.machine import machine
 from studies.autoscale import traces
 from studies.autoscale.workload import Workload
+from studies.command_line import side_by_side, traces_folder
 from studies.forecasters.contest import FORECASTERS, effect, fitted, quality
 from studies.forecasters.forecaster import NEEDED
 from studies.forecasters.histories import with_history
 from studies.forecasters.series import LoadSeries
 from studies.forecasters.verdict import CONTROLS, PRODUCT, Standing, chosen, standings
-from studies.trace_folders import traces_folder
 
 SEEDS = (20_261_121, 20_261_122, 20_261_123)
 AIMS, QUICK_AIMS = (0.8, 0.93, 0.98, 0.996), (0.8, 0.98)
@@ -59,8 +56,7 @@ def measure(is_quick: bool) -> Mapping[str, Any]:
         for seed in seeds
         for forecaster in reversed((*FORECASTERS, *CONTROLS))
     ]
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        found = [*track(pool.imap_unordered(_held, contests), "Forecasting", len(contests))]
+    found = side_by_side(_held, contests, "Forecasting")
     results = sorted(found, key=lambda one: (one["trace"], one["forecaster"], one["seed"]))
     rows = standings(results)
     return {

@@ -1,23 +1,20 @@
 """Replays two public clusters under seven systems, side by side: waits, lost work, idle hours."""
 
 import argparse
-import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import REPORTS
+from studies.command_line import cluster_traces_folder, save, side_by_side
 from studies.headline import mixed_plot, plot
 from studies.headline.figures import (
     Idle,
@@ -30,7 +27,6 @@ from studies.headline.figures import (
 from studies.headline.loads import HELIOS, PHILLY, PHILLY_TARGET, Load, helios, philly
 from studies.headline.mixed import AIMS, measure_mixed, show_mixed
 from studies.headline.systems import SLICEWISE, STATIC, SYSTEMS, run
-from studies.trace_folders import cluster_traces_folder
 
 SEED = 20_261_127
 TERMS_S = (3_600, 14_400, 86_400)
@@ -75,9 +71,7 @@ def measure(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
     tasks.sort(key=lambda one: one.system != SLICEWISE)
     for name in LOADS:
         _load(name, days, seed)
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        done = pool.imap_unordered(_simulated, tasks)
-        found = dict(track(done, "Simulating", len(tasks)))
+    found = dict(side_by_side(_simulated, tasks, "Simulating"))
     shown = {name: _of_load(name, days, seed, found) for name in LOADS}
     return {
         "loads": shown,
@@ -214,8 +208,7 @@ def main() -> None:
     together = measure_mixed(options.seed, is_quick=options.quick)
     seconds = replayed["seconds"] + together["together"]["seconds"]
     report = {**replayed, **together, "seconds": round(seconds, 1)}
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    save(report, options.report)
     systems = {name: load["systems"] for name, load in report["loads"].items()}
     plot.save(systems, report["terms"], options.report.with_suffix(".png"))
     mixed_plot.save_mixed(

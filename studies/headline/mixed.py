@@ -8,13 +8,13 @@ from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.machine import machine
 from benchmarks.reporting import REPORTS
 from studies.autoscale.traces import TraceError
+from studies.command_line import cluster_traces_folder, side_by_side, traces_folder
 from studies.headline import mixed_plot
 from studies.headline.loads import PHILLY
 from studies.headline.mixed_figures import MixedFigures, mixed_figures, rows_of, saving
@@ -27,7 +27,6 @@ from studies.headline.mixed_systems import (
     STATIC_GPUS,
     sets_on,
 )
-from studies.trace_folders import cluster_traces_folder, traces_folder
 
 SEED, SEEDS = 20_261_127, 3
 QUICK_HOURS = 1.5
@@ -55,8 +54,7 @@ def measure_mixed(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
         for layout, one in _LOADS
         if name in sets_on(layout)
     ]
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        done = dict(track(pool.imap_unordered(_simulated, tasks), "Simulating", len(tasks)))
+    done = dict(side_by_side(_simulated, tasks, "Simulating"))
     layouts = {
         layout: rows_of(
             {name: [done[name, layout, one] for one in seeds] for name in sets_on(layout)}

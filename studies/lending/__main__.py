@@ -1,33 +1,28 @@
 """Asks how well idle quota is lent: needless evictions, what starts on it, waits beside alone."""
 
 import argparse
-import json
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine
-from benchmarks.reporting import REPORTS
+from studies import command_line
 from studies.autoscale.traces import TraceError, opened
+from studies.command_line import save, side_by_side
 from studies.lending import anomaly, evictions, whole
 from studies.lending.tenants import FILES
 from studies.lending.wants import Terms
-from studies.trace_folders import traces_folder
 
 _WORLDS, _QUEUES = 300, 500
 _WORLDS_WORDS = {"shared": "shared", "with_backlog": "backlog"}
 
 
 def main() -> None:
-    """Write build/reports/rebalance.json, and show its tables."""
+    """Write build/reports/lending.json, and show its tables."""
     options = _options()
     console = Console()
     for file in FILES.values():
@@ -36,33 +31,24 @@ def main() -> None:
                 pass
         except TraceError as error:
             sys.exit(str(error))
-    report = _report(options, console)
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    report = _report(options)
+    save(report, options.report)
     show(report, console)
     console.print(str(options.report))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        default=traces_folder(),
-        help="where the public traces lie",
-    )
-    parser.add_argument("--seed", type=int, default=1)
+    parser = command_line.parser("lending", __doc__, 1)
     parser.add_argument("--worlds", type=int, default=_WORLDS, help="of each mix")
     parser.add_argument("--queues", type=int, default=_QUEUES, help="worlds of each profile")
-    parser.add_argument("--report", type=Path, default=REPORTS / "lending.json")
     return parser.parse_args()
 
 
-def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
+def _report(options: argparse.Namespace) -> Mapping[str, Any]:
     """Compute everything."""
-    worlds = _evictions(options, console)
-    lent = whole.report(_whole_jobs(options, console))
-    replays = _replays(options, console)
+    worlds = _evictions(options)
+    lent = whole.report(_whole_jobs(options))
+    replays = _replays(options)
     found = evictions.report(worlds)
     return {
         "evicted_over_needed": {
@@ -84,40 +70,28 @@ def _report(options: argparse.Namespace, console: Console) -> Mapping[str, Any]:
     }
 
 
-def _evictions(
-    options: argparse.Namespace, console: Console
-) -> Mapping[str, Sequence[evictions.Found]]:
+def _evictions(options: argparse.Namespace) -> Mapping[str, Sequence[evictions.Found]]:
     seeds = range(options.seed * options.worlds, (options.seed + 1) * options.worlds)
     return {
-        mix: _side_by_side(partial(evictions.found, mix=mix), seeds, f"Worlds: {mix}", console)
+        mix: side_by_side(partial(evictions.found, mix=mix), seeds, f"Worlds: {mix}")
         for mix in evictions.MIXES
     }
 
 
-def _whole_jobs(
-    options: argparse.Namespace, console: Console
-) -> Mapping[str, Sequence[whole.Started]]:
+def _whole_jobs(options: argparse.Namespace) -> Mapping[str, Sequence[whole.Started]]:
     seeds = range(options.seed * options.queues, (options.seed + 1) * options.queues)
     return {
-        kind: _side_by_side(partial(whole.started, kind=kind), seeds, f"Queues: {kind}", console)
+        kind: side_by_side(partial(whole.started, kind=kind), seeds, f"Queues: {kind}")
         for kind in whole.KINDS
     }
 
 
-def _replays(options: argparse.Namespace, console: Console) -> Mapping[str, Mapping[str, Any]]:
+def _replays(options: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
     replay = partial(anomaly.replayed, traces=options.traces, seed=options.seed, terms=Terms())
-    found = _side_by_side(replay, anomaly.CELLS, "Replaying", console)
+    found = side_by_side(replay, anomaly.CELLS, "Replaying")
     return {
         f"{cell.trace}, {cell.nominal}": one for cell, one in zip(anomaly.CELLS, found, strict=True)
     }
-
-
-def _side_by_side(
-    work: Callable[[Any], Any], of: Sequence[Any], words: str, console: Console
-) -> Sequence[Any]:
-    """Apply ``work`` to each item, with one process per processor."""
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        return list(track(pool.imap(work, of), words, len(of), console=console))
 
 
 def show(report: Mapping[str, Any], console: Console) -> None:

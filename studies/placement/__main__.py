@@ -1,31 +1,27 @@
 """Measures MIG placement: ParvaGPU's scenarios, replays of requests, and the time of a decision."""
 
 import argparse
-import json
-import os
 import random
 import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.machine import machine
-from benchmarks.reporting import REPORTS
 from cluster.language.errors import InvalidInputError
+from studies import command_line
+from studies.command_line import save, side_by_side
 from studies.placement import parvagpu, pods, recut, whole
 from studies.placement.online import replay
 from studies.placement.optimum import Bounds, optimum
 from studies.placement.policies import policies
 from studies.placement.speed import decision_us
-from studies.trace_folders import traces_folder
 
 _PARVAGPU = Path(__file__).parents[1] / "assets" / "parvagpu"
 _LISTS = ("openb_pod_list_default", "openb_pod_list_gpushare100")
@@ -64,24 +60,17 @@ def main() -> None:
         sys.exit(str(error))
     report = {
         "parvagpu": scenarios,
-        **_report(_replay(options.seed, console), options.seed),
-        **_recut(options.seed, console),
+        **_report(_replay(options.seed), options.seed),
+        **_recut(options.seed),
         **whole.measured(_PODS, options.seed),
     }
-    options.report.parent.mkdir(parents=True, exist_ok=True)
-    options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    save(report, options.report)
     _show(report, console)
     console.print(str(options.report))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        default=traces_folder(),
-        help="where openb's pod lists lie",
-    )
+    parser = command_line.parser("placement", __doc__, 1)
     parser.add_argument(
         "--pods", type=Path, action="append", help="another pod list in openb's format, instead"
     )
@@ -89,8 +78,6 @@ def _options() -> argparse.Namespace:
         "--parvagpu", type=Path, default=_PARVAGPU, help="where ParvaGPU's data lie"
     )
     parser.add_argument("--slo", type=Path, help="other scenarios in ParvaGPU's format: a folder")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--report", type=Path, default=REPORTS / "placement.json")
     return parser.parse_args()
 
 
@@ -102,7 +89,7 @@ def _name(path: Path) -> str:
     return path.name.split(".")[0].removeprefix("alibaba_gpu2023_")
 
 
-def _replay(seed: int, console: Console) -> Mapping[_Cell, Mapping[str, float]]:
+def _replay(seed: int) -> Mapping[_Cell, Mapping[str, float]]:
     """Replay all cells, one process per processor; integer programs, the slowest, go first."""
     cells = [
         _Cell(name, load, seed + number, is_small)
@@ -111,9 +98,7 @@ def _replay(seed: int, console: Console) -> Mapping[_Cell, Mapping[str, float]]:
         for load in _LOADS
         for number in range(_SEEDS)
     ]
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        found = pool.imap_unordered(_ratios, cells)
-        return dict(track(found, "Replaying", len(cells), console=console))
+    return dict(side_by_side(_ratios, cells, "Replaying"))
 
 
 def _ratios(cell: _Cell) -> tuple[_Cell, Mapping[str, float]]:
@@ -138,7 +123,7 @@ def _bounds(name: str, found: Bounds) -> Mapping[str, float]:
     return {name: found.found, f"{name}_at_most": found.most}
 
 
-def _recut(seed: int, console: Console) -> Mapping[str, Any]:
+def _recut(seed: int) -> Mapping[str, Any]:
     """Measure what repartitioning brings where GPUs are cut beforehand."""
     cells = [
         _Cell(name, load, seed + number, is_small=False)
@@ -146,9 +131,7 @@ def _recut(seed: int, console: Console) -> Mapping[str, Any]:
         for load in _LOADS
         for number in range(_SEEDS)
     ]
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        replays = pool.imap_unordered(_recuts, cells)
-        found = dict(track(replays, "Cutting", len(cells), console=console))
+    found = dict(side_by_side(_recuts, cells, "Cutting"))
     ratios = {
         cell: {policy: one.accepted_ratio for policy, one in outcomes.items()}
         for cell, outcomes in found.items()

@@ -11,20 +11,19 @@ from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.machine import machine
 from simulation.cluster import Scheduling
 from studies.autoscale.workload import Floats
+from studies.command_line import cluster_traces_folder, side_by_side
 from studies.headline.loads import HELIOS, PHILLY, Load
 from studies.priorities import linear, plot, ppo, rules
 from studies.priorities.figures import Result, beside_best, chosen, figures_of, means
 from studies.priorities.loads import LOADS, Split, Window, busy_windows, read_split
 from studies.priorities.queues import Policy, Queue
 from studies.priorities.site import replay
-from studies.trace_folders import cluster_traces_folder
 
 SEEDS = (20_261_127, 20_261_128, 20_261_129)
 QUICK_DAYS = 3.0
@@ -97,8 +96,7 @@ def measure(is_quick: bool) -> Mapping[str, Any]:
     tasks = [Trial(*key, policy) for policy in reversed(POLICIES) for key in wanted]
     tasks += [Trial(load, seeds[0], policy, "blunt") for load in LOADS for policy in BLUNT]
     tasks += [Trial(*key, policy, "far") for policy in FAR for key in wanted]
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        done = dict(track(pool.imap_unordered(_replayed, tasks), "Replaying", len(tasks)))
+    done = dict(side_by_side(_replayed, tasks, "Replaying"))
     report = report_of(done)
     plot.save(report, reporting.REPORTS / "priorities.png")
     return report
