@@ -20,12 +20,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.main import get_command, get_group
 
-from cluster.language.exit_codes import KINDS, MEANINGS, ExitCode
+from cluster.language.exit_codes import MEANINGS, ExitCode
 from cluster.language.service import ServiceSpec, allowed_words
 from cluster.runtime.metric_catalogue import LABELS
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import Settings
-from docs import dashboards, promises, slurm_matrix, wire_api
+from docs import dashboards, error_codes, promises, slurm_matrix, wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
@@ -53,9 +53,8 @@ ledger's zone, spans from now; a day or month as `--last` is all in the window.
 _EXIT_CODES = """\
 # Exit codes
 
-How a command ended, by its exit code. The code follows from the [error code](errors.md) alone, so
-all commands have the same. `slicewise sbatch` has sbatch's own exit codes. A code that is not
-listed here counts as 1.
+How a command ended, by its exit code. It follows from the [error code](errors.md) alone, so all
+commands have the same. `slicewise sbatch` has sbatch's own exit codes.
 """
 _JSON_ERRORS = """\
 ## Errors as JSON
@@ -68,8 +67,6 @@ words; stdout has what it had found, or nothing. So have usage errors (SW-USAGE)
 ```
 
 `code` is stable. `hint` says what to do, and is "" if there is nothing to suggest.
-
-## Error codes by exit code
 """
 _JSON_OUTPUT = f"""\
 # JSON output
@@ -140,6 +137,7 @@ def pages() -> Mapping[str, str]:
     """The text of each page, by the name of its file."""
     made: Mapping[str, Iterable[str]] = {
         "commands.md": _commands(),
+        "errors.md": error_codes.page(),
         "exit-codes.md": _exit_codes(),
         "json-output.md": _json_output(),
         "configuration.md": _configuration(),
@@ -178,12 +176,6 @@ def _exit_codes() -> Iterator[str]:
     meanings = ((f"{int(code)}", *MEANINGS[code]) for code in ExitCode)
     yield from _table(("exit code", "what happened", "what to do"), meanings)
     yield _JSON_ERRORS
-    codes = {
-        kind: ", ".join(sorted(code for code, one in KINDS.items() if one is kind))
-        for kind in ExitCode
-    }
-    rows = ((f"{int(kind)}", text) for kind, text in codes.items() if text)
-    yield from _table(("exit code", "error codes"), rows)
 
 
 def _json_output() -> Iterator[str]:

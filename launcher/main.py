@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from launcher.cli.command_table import (
     COMMANDS,
@@ -157,7 +158,7 @@ def main() -> None:
             raise
         _leave_stdout()
         _fail(
-            Refusal("SW-OUTPUT", f"The output can't be written: {error.strerror}.", ""),
+            Refusal(Code.OUTPUT, f"The output can't be written: {error.strerror}.", ""),
             as_json=as_json,
         )
     except SlicewiseError as error:
@@ -193,7 +194,7 @@ def _exit_code(*, as_json: bool) -> int:
     except typer.Abort:
         if as_json:
             raise SlicewiseError(
-                "SW-ABORTED",
+                Code.ABORTED,
                 "A question was not answered with yes: nothing was done.",
                 "--yes answers it.",
             ) from None
@@ -204,7 +205,7 @@ def _exit_code(*, as_json: bool) -> int:
         if as_json:
             command = error.ctx.command_path if error.ctx is not None else "slicewise"
             hint = f"See: {command} --help"
-            raise InvalidInputError("SW-USAGE", error.format_message(), hint) from None
+            raise InvalidInputError(Code.USAGE, error.format_message(), hint) from None
         _typer_s_printer().rich_format_error(error)
         return int(error.exit_code)
     return returned if isinstance(returned, int) else 0
@@ -224,12 +225,11 @@ def _typer_s_printer() -> Any:
 
 def _fail(refusal: Refusal, *, as_json: bool) -> NoReturn:
     console = import_module("cluster.runtime.console")
-    code = import_module("cluster.language.exit_codes").exit_code_of(refusal.code)
     if as_json:
-        console.print_refusal_json(refusal, code)
+        console.print_refusal_json(refusal, refusal.code.exit_code)
     else:
         console.print_refusal(refusal)
-    sys.exit(code)
+    sys.exit(refusal.code.exit_code)
 
 
 def _leave_garbage() -> None:

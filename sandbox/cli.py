@@ -11,8 +11,8 @@ from typing import Annotated, NoReturn
 import typer
 from rich.table import Table
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
-from cluster.language.exit_codes import exit_code_of
 from cluster.runtime.console import print_json, terminal_console
 from sandbox import lifecycle
 from sandbox.cluster import Sandbox
@@ -46,7 +46,7 @@ def _fail(error: SlicewiseError, exit_code: int | None = None) -> NoReturn:
     terminal_console(stderr=True).print(
         str(error), style="red", markup=False, highlight=False, soft_wrap=True
     )
-    code = exit_code_of(error.refusal.code) if exit_code is None else exit_code
+    code = error.refusal.code.exit_code if exit_code is None else exit_code
     raise typer.Exit(code) from None
 
 
@@ -219,7 +219,7 @@ def shell(
         os.execve(program, argv, environment)  # noqa: S606 -- no shell, the words as given
     except OSError as error:
         # That user may be unable to read Python's libraries: nothing more can be imported.
-        os.write(2, f"{argv[0]}: {error.strerror}. [SW-NAME-UNKNOWN]\n".encode())
+        os.write(2, f"{argv[0]}: {error.strerror}. [{Code.NAME_UNKNOWN}]\n".encode())
         os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
@@ -228,7 +228,7 @@ def _program(name: str, path: str) -> str:
     found = name if "/" in name else shutil.which(name, path=path)
     if found is None:
         _fail(
-            SlicewiseError("SW-NAME-UNKNOWN", f"There is no command {name!r}.", f"PATH is {path}."),
+            SlicewiseError(Code.NAME_UNKNOWN, f"There is no command {name!r}.", f"PATH is {path}."),
             _NOT_FOUND,
         )
     return found

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from sandbox import lifecycle, restart
 from sandbox.host import packages, process
@@ -45,7 +46,7 @@ class Sandbox:
         state = load(Layout(path, 0).state_file)
         if state is None or not state.ready:
             raise SlicewiseError(
-                "SW-SANDBOX-DOWN", f"No sandbox is up in {path}.", "Run: slicewise sandbox up"
+                Code.SANDBOX_DOWN, f"No sandbox is up in {path}.", "Run: slicewise sandbox up"
             )
         return cls(Host(state))
 
@@ -115,7 +116,7 @@ class Sandbox:
             return self.state.processes[name]
         except KeyError:
             raise SlicewiseError(
-                "SW-VALUE",
+                Code.VALUE,
                 f"The sandbox started no program {name!r}.",
                 f"It started: {', '.join(self.state.processes)}.",
             ) from None

@@ -20,6 +20,7 @@ from benchmarks.rebalance import site
 from benchmarks.rebalance.replies import CLUSTER, Replies
 from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
+from cluster.language.codes import Code
 from cluster.language.errors import UnreachableError
 from cluster.runtime.database import postgres_engine, writing
 from cluster.settings.file import DaemonSettings, Settings, load_settings
@@ -85,7 +86,7 @@ class _NoDaemon:
 
     async def ask(self, _request: object) -> Any:
         """Raise UnreachableError (SW-DAEMON-DOWN)."""
-        raise UnreachableError("SW-DAEMON-DOWN", "There is none.", "")
+        raise UnreachableError(Code.DAEMON_DOWN, "There is none.", "")
 
 
 def measured(size: Size, seed: int) -> Mapping[str, Any]:

@@ -2,18 +2,20 @@
 
 from dataclasses import dataclass
 
+from cluster.language.codes import Code
+
 
 @dataclass(frozen=True)
 class Refusal:
     """An expected "no".
 
     Attributes:
-        code: stable, documented in docs/reference/errors.md, such as ``SW-QUOTA-NONE``.
+        code: which kind of remedy it needs.
         message: what happened, in words and numbers.
         hint: what the reader can do about it; "" if there is nothing to suggest.
     """
 
-    code: str
+    code: Code
     message: str
     hint: str = ""
 
@@ -25,7 +27,7 @@ class Refusal:
 class SlicewiseError(Exception):
     """Base of every error that a command shows without a traceback."""
 
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
+    def __init__(self, code: Code, message: str, hint: str = "") -> None:
         # With all three, another process can hand the error on: it is pickled by its arguments.
         super().__init__(code, message, hint)
         self.refusal = Refusal(code, message, hint)

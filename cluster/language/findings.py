@@ -1,10 +1,12 @@
 """Findings about a site: each has a stable code, what is wrong, why that matters, what mends it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
+from cluster.language.exit_codes import ExitCode
 
 
 class Severity(StrEnum):
@@ -73,14 +75,14 @@ class Finding:
     """Something about the site that is not as it should be.
 
     Attributes:
-        code: stable, documented in docs/reference/errors.md.
+        code: which kind of remedy it needs.
         what: what is wrong, without the full stop.
         why: why it matters, in the same way; "" where that is in ``what``.
         advice: whole sentences on what to do, where the lines alone do not say it; or "".
         mends: the lines to add and the commands to run.
     """
 
-    code: str
+    code: Code
     severity: Severity
     what: str
     why: str = ""
@@ -107,17 +109,17 @@ class SectionReport:
     skipped: str = ""
 
 
-def error(code: str, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
+def error(code: Code, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
     """Return a finding of severity error."""
     return Finding(code, Severity.ERROR, what, why, advice, mends)
 
 
-def warning(code: str, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
+def warning(code: Code, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
     """Return a finding of severity warning."""
     return Finding(code, Severity.WARNING, what, why, advice, mends)
 
 
-def hint(code: str, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
+def hint(code: Code, what: str, why: str = "", *mends: Mend, advice: str = "") -> Finding:
     """Return a finding of severity hint."""
     return Finding(code, Severity.HINT, what, why, advice, mends)
 
@@ -138,7 +140,7 @@ def looked(section: str, look_at: Callable[[], SectionReport]) -> SectionReport:
     except OSError as raised:
         why = f"{raised.filename}: {raised.strerror}" if raised.filename else str(raised)
         unread = warning(
-            "SW-ROOT",
+            Code.ROOT,
             f"This user can't read what is to be checked: {why}",
             advice="Run slicewise doctor as root.",
         )
@@ -149,3 +151,11 @@ def ordered(findings: Iterator[Finding] | tuple[Finding, ...]) -> tuple[Finding,
     """Return the findings without repetitions, the worst first."""
     ranks = list(Severity)
     return tuple(sorted(dict.fromkeys(findings), key=lambda one: ranks.index(one.severity)))
+
+
+def exit_code_by(severities: Iterable[Severity]) -> ExitCode:
+    """Return the exit code of a command that has found something, by the worst that it found."""
+    found = set(severities)
+    if Severity.ERROR in found:
+        return ExitCode.FAILED
+    return ExitCode.WARNED if Severity.WARNING in found else ExitCode.DONE

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import whitespace
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 AUTO = "auto"
@@ -79,7 +80,7 @@ def parse_shared(text: str) -> tuple[GpuRequest, ...]:
 def _shared_request(part: str) -> GpuRequest:
     match = _SHARED_COUNT.fullmatch(part)
     if match is None:
-        raise InvalidInputError("SW-GRES", f"GRES {part!r} can't be read.", "Write shard:N.")
+        raise InvalidInputError(Code.GRES, f"GRES {part!r} can't be read.", "Write shard:N.")
     return GpuRequest(match["name"], int(match["count"] or 1))
 
 
@@ -128,7 +129,7 @@ def _gpu_request(part: str) -> GpuRequest:
 
 def _unreadable(what: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-GRES", f"{what} can't be read.", "Write gpu:TYPE:COUNT, such as gpu:1g.10gb:1."
+        Code.GRES, f"{what} can't be read.", "Write gpu:TYPE:COUNT, such as gpu:1g.10gb:1."
     )
 
 

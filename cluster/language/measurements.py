@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 _CSV_BOARD = "A100-80GB"
@@ -127,7 +128,7 @@ def require_one_load(rows: Iterable[Measurement]) -> None:
     for found in loads.values():
         if len(found) > 1:
             raise InvalidInputError(
-                "SW-INPUT-FILE",
+                Code.INPUT_FILE,
                 f"The measurements are of different requests: {shown_loads(found)}.",
                 "Give files that were measured with the same ones.",
             )
@@ -159,7 +160,7 @@ def update_measurements(path: Path, new: Iterable[Measurement]) -> tuple[Measure
 
 def _unreadable(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-INPUT-FILE",
+        Code.INPUT_FILE,
         f"{path}: {why}.",
         "Name a file that slicewise profile has written, or a MODEL.csv of ParvaGPU.",
     )

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import GPU_MILLISLICES, Millislices
 
@@ -140,7 +141,7 @@ def board(model: str) -> Board:
         return boards()[model]
     except KeyError:
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"GPU model {model!r} is not in the MIG profile table.",
             f"Known models: {', '.join(sorted(boards()))}.",
         ) from None
@@ -163,7 +164,7 @@ def profile_of(on: Board, gres_type: str) -> MigProfile:
     profile = on.profiles.get(name) or next(aliased, None)
     if profile is None:
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{on.model} has no MIG profile {gres_type!r}.",
             f"It has: {', '.join(sorted(on.profiles))}.",
         )

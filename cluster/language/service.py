@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from cluster.language.adapters import ADAPTERS, DEFAULT_RANK, MOST_RANK, Adapters, adapters_of
+from cluster.language.codes import Code
 from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
 from cluster.language.environment import ENVIRONMENT, Environment, encoded
 from cluster.language.errors import InvalidInputError
@@ -404,7 +405,7 @@ def _directive(text: str) -> tuple[str, str]:
     match = _LINE.match(text) if is_short else None
     if match is None:
         raise InvalidInputError(
-            "SW-DIRECTIVE",
+            Code.DIRECTIVE,
             f"Line {text[:_SHOWN]!r} can't be read.",
             f"Write {DIRECTIVE} key=value, in at most {_DIRECTIVE_BYTES} bytes.",
         )
@@ -473,7 +474,7 @@ def _need_mib(text: str) -> int:
 
 
 def _bad_directive(problem: str) -> InvalidInputError:
-    return InvalidInputError("SW-DIRECTIVE", problem, _JOB_KEYS)
+    return InvalidInputError(Code.DIRECTIVE, problem, _JOB_KEYS)
 
 
 def service_spec(values: Mapping[str, object]) -> ServiceSpec:
@@ -491,7 +492,7 @@ def service_spec(values: Mapping[str, object]) -> ServiceSpec:
         if more := max(0, len(problems) - _MOST_PROBLEMS):
             said.append(f"and {more} more")
         raise InvalidInputError(
-            "SW-SERVICE", f"{'; '.join(said)}.", _KEYS if about_keys else ""
+            Code.SERVICE, f"{'; '.join(said)}.", _KEYS if about_keys else ""
         ) from None
 
 
@@ -530,7 +531,7 @@ def spec_of_directives(values: Mapping[str, str]) -> ServiceSpec:
     for key, text in values.items():
         if (plain := expected.get(key)) != text:
             raise InvalidInputError(
-                "SW-DIRECTIVE",
+                Code.DIRECTIVE,
                 f"{key}={text:.{_SHOWN}} has a simpler form.",
                 f"Leave out {key}." if plain is None else f"Write {key}={plain:.{_SHOWN}}",
             )

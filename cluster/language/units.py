@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 from typing import NewType
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 Millislices = NewType("Millislices", int)
@@ -27,7 +28,7 @@ def millislices_from_text(text: str, key: str) -> Millislices:
     """
     if not _SLICES.fullmatch(text):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{key}: {text!r} is not a number of slices.",
             "Give slices from 0 to 1000000 with at most three decimals, such as 3.5 (a GPU has 7).",
         )

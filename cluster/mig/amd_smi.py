@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from cluster.language.amd import Amd
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.mig_profiles import Board, MigProfile, boards, model_of
 from cluster.mig import host
@@ -95,12 +96,12 @@ def _missing(why: str) -> UnreachableError:
     """Say that it is missing, not broken: the AMD GPU may be a login host's, for graphics."""
     if not host.has_amd_gpus(host.ROOT):
         return UnreachableError(
-            "SW-DRIVER-MISSING",
+            Code.DRIVER_MISSING,
             f"No AMD driver answers on this host: {why}.",
             "Run it on a GPU node where amd-smi works.",
         )
     return UnreachableError(
-        "SW-DRIVER-MISSING",
+        Code.DRIVER_MISSING,
         f"No NVIDIA driver answers on this host, and its AMD GPU can't be read: {why}.",
         "On a node with AMD's GPUs, install AMD's package of the node's ROCm for Slicewise's"
         " Python: pip install /opt/rocm/share/amd_smi. Else run it on a GPU node.",
@@ -113,7 +114,7 @@ def _failure(error: Any) -> SlicewiseError:
         if error.get_error_code() == _NO_PERMISSION
         else "See the kernel's log (dmesg), and amd-smi static."
     )
-    return OutsideError("SW-DRIVER", f"The AMD driver answered: {_words(error)}.", hint)
+    return OutsideError(Code.DRIVER, f"The AMD driver answered: {_words(error)}.", hint)
 
 
 def _words(error: Any) -> str:
@@ -151,7 +152,7 @@ def change(
     """Refuse: raises OutsideError (SW-NODE-GPU)."""
     del going, coming, root
     raise OutsideError(
-        "SW-NODE-GPU",
+        Code.NODE_GPU,
         f"GPU {gpu_uuid} has one mode for all of it, which Slicewise does not change.",
         "Change it on an empty node: amd-smi set --help",
     )
@@ -197,7 +198,7 @@ def _partition(smi: ModuleType, handle: Any) -> _Partition:
     number = smi.amdsmi_get_gpu_kfd_info(handle)["current_partition_id"]
     render = smi.amdsmi_get_gpu_enumeration_info(handle)["drm_render"]
     if not isinstance(render, int):
-        raise OutsideError("SW-DRIVER", f"Partition {number} has no render node in /dev/dri.")
+        raise OutsideError(Code.DRIVER, f"Partition {number} has no render node in /dev/dri.")
     bus_id = smi.amdsmi_get_gpu_device_bdf(handle)
     return _Partition(handle, bus_id, number if isinstance(number, int) else 0, render)
 
@@ -219,7 +220,7 @@ def _modes(
     profile = on.profiles.get(name) or _beside_table(name, on, partitions)
     if profile.max_instances != partitions:
         raise OutsideError(
-            "SW-DRIVER",
+            Code.DRIVER,
             f"{compute} with {memory} has {profile.max_instances} partitions, but the driver shows"
             f" {partitions}.",
         )

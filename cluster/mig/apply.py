@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.language.mig_profiles import Board
 from cluster.language.vendors import accelerator
@@ -51,7 +52,7 @@ def _alone(root: Path) -> Iterator[None]:
     try:
         lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _ROOT_ONLY)
     except PermissionError:
-        raise InvalidInputError("SW-ROOT", "Only root can cut GPUs: nothing was done.") from None
+        raise InvalidInputError(Code.ROOT, "Only root can cut GPUs: nothing was done.") from None
     with os.fdopen(lock, "w"):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -66,13 +67,13 @@ def _gpu(driver: Driver, gpu_uuid: str, root: Path) -> tuple[Gpu, Board]:
             else "is not in MIG mode, or leaves it at the next reset"
         )
         raise OutsideError(
-            "SW-NODE-GPU",
+            Code.NODE_GPU,
             f"GPU {gpu_uuid} {what}: it was not touched.",
             "See which GPUs there are: slicewise node probe",
         )
     if not accelerator(found.board.vendor).has_parts:
         raise OutsideError(
-            "SW-NODE-GPU",
+            Code.NODE_GPU,
             f"GPU {gpu_uuid} has one mode for all of it, which Slicewise does not change: it was"
             " not touched.",
             "Change it on an empty node, with the vendor's tool: amd-smi set --help",
@@ -86,7 +87,7 @@ def _require_between(gpu: Gpu, old: Collection[Placement], new: Collection[Place
     if both <= there <= {*old, *new}:
         return
     raise OutsideError(
-        "SW-MIG-CHANGED",
+        Code.MIG_CHANGED,
         f"GPU {gpu.uuid} has {placements_text(there) or 'no instance'}, not"
         f" {placements_text(old) or 'none'}: it was not touched.",
         "It was cut outside Slicewise. Look again: slicewise repartition survey",
@@ -98,7 +99,7 @@ def _require_free(gpu: Gpu, going: Collection[Instance]) -> None:
         if one.holders:
             pids = ", ".join(str(holder.pid) for holder in one.holders)
             raise OutsideError(
-                "SW-MIG-IN-USE",
+                Code.MIG_IN_USE,
                 f"Process {pids} holds {placements_text([one.placement])} of {gpu.uuid}:"
                 " nothing was changed.",
                 "See whose process it is: slicewise node probe",
@@ -137,7 +138,7 @@ def _go_back(
 
 def _failed(gpu: Gpu, error: SlicewiseError, back: str) -> OutsideError:
     return OutsideError(
-        "SW-DRIVER",
+        Code.DRIVER,
         f"GPU {gpu.uuid} was not cut: {error.refusal.message} ({error.refusal.code}); {back}.",
         "See the kernel's log (dmesg). The same command may be run again.",
     )

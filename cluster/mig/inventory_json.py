@@ -12,6 +12,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.language.accelerator import Accelerator
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from cluster.language.mig_profiles import Board, MigProfile
 from cluster.language.vendors import ACCELERATORS
@@ -111,7 +112,7 @@ def _validated(kind: TypeAdapter[_Read], value: str | object) -> _Read:
 
 def _unreadable(what: str) -> OutsideError:
     return OutsideError(
-        "SW-WIRE",
+        Code.WIRE,
         f"The node's report of its GPUs can't be read: {what}.",
         "Check that the node has the same version of Slicewise.",
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pynvml as nv
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.mig_profiles import Board, MigProfile, boards, model_of
 from cluster.language.nvidia import Nvidia
@@ -139,7 +140,7 @@ def opened() -> Iterator[None]:
         nv.nvmlInit()
     except (nv.NVMLError_LibraryNotFound, nv.NVMLError_DriverNotLoaded) as error:
         raise UnreachableError(
-            "SW-DRIVER-MISSING",
+            Code.DRIVER_MISSING,
             f"No NVIDIA driver answers on this host: {error}.",
             "Run it on a GPU node where nvidia-smi works.",
         ) from None
@@ -159,12 +160,12 @@ def _failure(error: Any) -> SlicewiseError:
         if error.value == nv.NVML_ERROR_NO_PERMISSION
         else "See the kernel's log (dmesg), and nvidia-smi -q."
     )
-    return OutsideError("SW-DRIVER", f"The NVIDIA driver answered: {str(error).rstrip('.')}.", hint)
+    return OutsideError(Code.DRIVER, f"The NVIDIA driver answered: {str(error).rstrip('.')}.", hint)
 
 
 def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
     return OutsideError(
-        "SW-MIG-IN-USE",
+        Code.MIG_IN_USE,
         f"{gpu_uuid} has no room for {placement.profile} at memory slice {placement.start}.",
         "See which instances are there: slicewise node probe",
     )
@@ -172,7 +173,7 @@ def _no_room(gpu_uuid: str, placement: Placement) -> SlicewiseError:
 
 def _in_use(gpu_uuid: str, gi_id: int, so: str) -> SlicewiseError:
     return OutsideError(
-        "SW-MIG-IN-USE",
+        Code.MIG_IN_USE,
         f"A process holds GPU instance {gi_id} of {gpu_uuid}: {so}.",
         "See which: slicewise node probe",
     )
@@ -186,7 +187,7 @@ def _profile_of(handle: Any, gpu_uuid: str, placement: Placement) -> MigProfile:
         or placement.size != found.memory_slices
     ):
         raise OutsideError(
-            "SW-VALUE",
+            Code.VALUE,
             f"The driver offers no {placement.profile} of {placement.size} memory slices at slice"
             f" {placement.start} on {gpu_uuid}.",
             "See what it offers: slicewise node probe --json",
@@ -203,7 +204,7 @@ def _whole_compute_profile(gi: Any, placement: Placement) -> int:
             found.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, kind, shared))
     if not found:
         raise OutsideError(
-            "SW-DRIVER",
+            Code.DRIVER,
             f"The NVIDIA driver offers no compute instance for {placement.profile}.",
             "See what nvidia-smi mig -lcip says.",
         )

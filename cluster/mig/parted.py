@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board
 from cluster.mig.inventory import Gpu
@@ -113,7 +114,7 @@ def _counts(name: str, value: Any) -> Mapping[str, int]:
 
 def _invalid(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-INPUT-FILE",
+        Code.INPUT_FILE,
         f"This is not a configuration of mig-parted: {why}.",
         "Nothing was changed.",
     )

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Placement
@@ -29,7 +30,7 @@ def _placement(part: str, board: Board) -> Placement:
     profile = board.profiles.get(match["profile"]) if match else None
     if match is None or profile is None or int(match["start"]) not in profile.starts:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{part!r} is not an instance of {board.model}.",
             "Write PROFILE@SLICE,...: slicewise mig profiles lists the slices.",
         )

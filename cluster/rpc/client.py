@@ -11,6 +11,7 @@ from threading import Thread
 
 from pydantic import ValidationError
 
+from cluster.language.codes import Code, known
 from cluster.language.errors import (
     InvalidInputError,
     OutsideError,
@@ -34,8 +35,8 @@ from cluster.settings.file import DaemonSettings
 DEADLINE_S = 15.0
 """For one answer; desired slots wait for Slurm's commands."""
 
-UNSURE = "SW-DAEMON-UNSURE"
-_ELSEWHERE = frozenset({"SW-DAEMON-DOWN", "SW-DAEMON-STANDBY", UNSURE})
+UNSURE = Code.DAEMON_UNSURE
+_ELSEWHERE = frozenset({Code.DAEMON_DOWN, Code.DAEMON_STANDBY, UNSURE})
 """After a failure with one of these codes another daemon may give a better answer."""
 _LOOK_FIRST = "The change may have been made all the same: look before you repeat it."
 _HERE = ""
@@ -130,14 +131,14 @@ class DaemonClient:
             )
         if not answer:
             raise UnreachableError(
-                "SW-DAEMON-DOWN",
+                Code.DAEMON_DOWN,
                 "The slicewise daemon closed the connection without an answer.",
                 "Try again.",
             )
         return answer
 
     def _no_answer(
-        self, place: str, error: BaseException, hint: str, code: str = "SW-DAEMON-DOWN"
+        self, place: str, error: BaseException, hint: str, code: Code = Code.DAEMON_DOWN
     ) -> UnreachableError:
         where, why = self._words_of(place), _words(error)
         return UnreachableError(code, f"The slicewise daemon does not answer {where}: {why}.", hint)
@@ -221,9 +222,9 @@ def _still_unsure(unsure: SlicewiseError, refused: SlicewiseError) -> Unreachabl
 def _failure(answer: bytes, wanted: str) -> SlicewiseError:
     failure = failure_in(answer)
     if failure is not None:
-        return InvalidInputError(failure.code, failure.message, failure.hint)
+        return InvalidInputError(known(failure.code), failure.message, failure.hint)
     return OutsideError(
-        "SW-WIRE",
+        Code.WIRE,
         f"The daemon's answer can't be read as {wanted}.",
         "Check that daemon and command have the same version.",
     )

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 VERSION_PATH = "/v1/"
@@ -121,7 +122,7 @@ class Request(Message):
         except ValidationError as error:
             problem = error.errors()[0]
             raise InvalidInputError(
-                "SW-WIRE", f"{problem['input']!r} is not allowed here: {problem['msg']}."
+                Code.WIRE, f"{problem['input']!r} is not allowed here: {problem['msg']}."
             ) from None
 
     def sent(self) -> tuple[str, bytes]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 
 PAYLOAD_LIMIT = 256 * 1024
@@ -85,7 +86,7 @@ class Munge:
     def _context(self, library: ctypes.CDLL) -> Iterator[ctypes.c_void_p]:
         context = ctypes.c_void_p(library.munge_ctx_create())
         if not context:
-            raise OutsideError("SW-MUNGE", "libmunge is out of memory.")
+            raise OutsideError(Code.MUNGE, "libmunge is out of memory.")
         try:
             if self._socket is not None:
                 _set(library, context, _OPT_SOCKET, ctypes.c_char_p(bytes(self._socket)))
@@ -100,15 +101,15 @@ class Munge:
         said = words.decode("utf-8", "replace")
         if error == _NO_SOCKET:
             raise UnreachableError(
-                "SW-MUNGE",
+                Code.MUNGE,
                 f"munged does not answer: {said}.",
                 "Check that it runs on this host, and daemon.munge_socket.",
             )
         if error in _OF_CREDENTIALS:
             raise InvalidInputError(
-                "SW-MUNGE", f"The credential is refused: {said}.", _HINTS.get(error, _ANY_HINT)
+                Code.MUNGE, f"The credential is refused: {said}.", _HINTS.get(error, _ANY_HINT)
             )
-        raise OutsideError("SW-MUNGE", f"munge failed: {said}.")
+        raise OutsideError(Code.MUNGE, f"munge failed: {said}.")
 
 
 def _set(
@@ -118,7 +119,7 @@ def _set(
     value: ctypes.c_int | ctypes.c_uint32 | ctypes.c_char_p,
 ) -> None:
     if library.munge_ctx_set(context, option, value):
-        raise OutsideError("SW-MUNGE", f"libmunge does not know option {option}.")
+        raise OutsideError(Code.MUNGE, f"libmunge does not know option {option}.")
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(_LIBRARY)
     except OSError:
         raise OutsideError(
-            "SW-MUNGE", f"{_LIBRARY} is not on this host.", "Install munge, as for Slurm."
+            Code.MUNGE, f"{_LIBRARY} is not on this host.", "Install munge, as for Slurm."
         ) from None
     pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
     _declare(library.munge_ctx_create, pointer)

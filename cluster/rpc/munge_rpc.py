@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from cluster.rpc.message import Message
 from cluster.rpc.munge import PAYLOAD_LIMIT, Munge
@@ -70,5 +71,5 @@ def unseal(munge: Munge, kind: PayloadKind, line: bytes) -> MessagePart:
     except ValidationError:
         found = None
     if found is None or found.kind != kind:
-        raise OutsideError("SW-WIRE", f"The credential holds no {kind}.")
+        raise OutsideError(Code.WIRE, f"The credential holds no {kind}.")
     return MessagePart(message.uid, found.nonce, found.part, found.parts, data)

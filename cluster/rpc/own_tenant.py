@@ -3,6 +3,7 @@
 Ordinary users see their own tenants, operators see all.
 """
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 
 
@@ -24,7 +25,7 @@ def own_tenant(named: str | None) -> str:
     names = _tenants()
     if len(names) != 1:
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             "No tenant was named, and you have " + ("several." if names else "none."),
             f"Name one of: {', '.join(names)}." if names else "Ask the operator for a quota.",
         )

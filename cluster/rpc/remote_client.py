@@ -6,6 +6,7 @@ from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from itertools import count
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.rpc.exchange import exchange
 from cluster.rpc.message import failure_in
@@ -52,7 +53,7 @@ def _answer(response: HTTPResponse, munge: Munge, nonce: str, authors: frozenset
         _check(part, number, nonce, authors)
         answer += part.data
         if len(answer) > ANSWER_LIMIT:
-            raise OutsideError("SW-WIRE", "The daemon's answer is too long.")
+            raise OutsideError(Code.WIRE, "The daemon's answer is too long.")
         if part.part + 1 == part.parts:
             break
     return bytes(answer)
@@ -61,12 +62,12 @@ def _answer(response: HTTPResponse, munge: Munge, nonce: str, authors: frozenset
 def _check(part: MessagePart, number: int, nonce: str, authors: frozenset[int]) -> None:
     if part.uid not in authors:
         raise OutsideError(
-            "SW-MUNGE",
+            Code.MUNGE,
             f"Uid {part.uid} answered in the daemon's place.",
             "Check daemon.slurm_user, and which process listens at daemon.connect.",
         )
     if (part.nonce, part.part) != (nonce, number):
-        raise OutsideError("SW-WIRE", "The answer belongs to another request.")
+        raise OutsideError(Code.WIRE, "The answer belongs to another request.")
 
 
 def _refused(line: bytes) -> InvalidInputError | UnreachableError:
@@ -77,19 +78,19 @@ def _refused(line: bytes) -> InvalidInputError | UnreachableError:
     said = failure_in(line)
     if said is None:
         return _no_daemon()
-    if said.code == "SW-BUSY":
+    if said.code == Code.BUSY:
         return UnreachableError(
-            "SW-BUSY", "The slicewise daemon has too many requests.", "Try again."
+            Code.BUSY, "The slicewise daemon has too many requests.", "Try again."
         )
     words = "".join(sign for sign in f"{said.message} {said.hint}" if sign.isprintable())
     return InvalidInputError(
-        "SW-MUNGE", f"The daemon could not verify your user. It says: {words[:_SAID_LIMIT]}"
+        Code.MUNGE, f"The daemon could not verify your user. It says: {words[:_SAID_LIMIT]}"
     )
 
 
 def _no_daemon() -> UnreachableError:
     return UnreachableError(
-        "SW-DAEMON-DOWN", "What listens at daemon.connect is not a slicewise daemon."
+        Code.DAEMON_DOWN, "What listens at daemon.connect is not a slicewise daemon."
     )
 
 
@@ -98,5 +99,5 @@ def _slurm_uid(name: str) -> int:
         return pwd.getpwnam(name).pw_uid
     except KeyError:
         raise InvalidInputError(
-            "SW-USER", f"daemon.slurm_user: this host has no user {name!r}."
+            Code.USER, f"daemon.slurm_user: this host has no user {name!r}."
         ) from None

@@ -17,6 +17,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 
 CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slicewise"}
@@ -41,7 +42,7 @@ def postgres_engine(url: str) -> Engine:
     parsed = _parsed(url)
     if parsed is None or parsed.get_backend_name() != "postgresql":
         raise InvalidInputError(
-            "SW-DATABASE-URL",
+            Code.DATABASE_URL,
             "The database's URL can't be read as a PostgreSQL one.",
             "Write postgresql://USER@HOST/DATABASE; in a password @ is %40 and / is %2F.",
         )
@@ -143,47 +144,47 @@ def translated(engine: Engine) -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            "SW-VALUE", f"{error.object!r} can't be written as UTF-8.", "Write plain text."
+            Code.VALUE, f"{error.object!r} can't be written as UTF-8.", "Write plain text."
         ) from None
     except (OperationalError, InterfaceError) as error:
         if _state(error) == _LOCK_NOT_AVAILABLE:
             raise UnreachableError(
-                "SW-DATABASE-BUSY",
+                Code.DATABASE_BUSY,
                 f"A table of the database {_place(engine)} is in use for too long.",
                 "Nothing was changed. Try again; a long query or a dump may be running.",
             ) from None
         if "FATAL" in (reason := _reason(engine, error)) and _REFUSED.search(reason):
             raise UnreachableError(
-                "SW-DATABASE-DOWN",
+                Code.DATABASE_DOWN,
                 f"PostgreSQL refuses the login to {_place(engine)}: {reason}.",
                 "Check role, password and database of the URL, and the server's pg_hba.conf.",
             ) from None
         raise UnreachableError(
-            "SW-DATABASE-DOWN",
+            Code.DATABASE_DOWN,
             f"The database {_place(engine)} does not answer: {reason}.",
             "Check that PostgreSQL runs, that it listens there (listen_addresses), and the URL.",
         ) from None
     except IntegrityError as error:
         raise OutsideError(
-            "SW-LEDGER-REFUSED",
+            Code.LEDGER_REFUSED,
             f"The ledger refused a change: {_reason(engine, error)}.",
             "Nothing was written. Run: slicewise ledger verify",
         ) from None
     except SQLAlchemyError as error:
         if _state(error) == _INSUFFICIENT_PRIVILEGE:
             raise OutsideError(
-                "SW-DATABASE-RIGHTS",
+                Code.DATABASE_RIGHTS,
                 f"The role may not do this in {_place(engine)}: {_reason(engine, error)}.",
                 "As the tables' owner: slicewise ledger db grant ROLE --as DUTY",
             ) from None
         if _state(error) == _UNDEFINED_TABLE:
             raise InvalidInputError(
-                "SW-DATABASE-OLD",
+                Code.DATABASE_OLD,
                 f"The database {_place(engine)} lacks a table: {_reason(engine, error)}.",
                 "Run: slicewise ledger db upgrade",
             ) from None
         raise OutsideError(
-            "SW-DATABASE-FAILED",
+            Code.DATABASE_FAILED,
             f"The database {_place(engine)} failed: {_reason(engine, error)}.",
         ) from None
 

@@ -11,6 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.runtime.metric_catalogue import MetricSpec
 
@@ -90,7 +91,7 @@ def served(registry: CollectorRegistry, address: str, key: str) -> Iterator[None
         server = _Server(host.strip("[]"), int(port), registry)
     except (OSError, ValueError, OverflowError) as error:
         raise SlicewiseError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{key}: can't listen on {address!r}: {error}.",
             "Write HOST:PORT of this host, with a port that is not in use.",
         ) from None

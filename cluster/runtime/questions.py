@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 
 
@@ -18,7 +19,7 @@ def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:
         return
     if as_json or not is_at_a_terminal():
         raise SlicewiseError(
-            "SW-ABORTED",
+            Code.ABORTED,
             f"This needs a confirmation, and nothing was done: {question}",
             "--yes answers it.",
         )

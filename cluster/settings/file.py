@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.codes import Code
 from cluster.language.engine_names import EngineName
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED
@@ -662,14 +663,14 @@ def load_settings(path: Path | None = None) -> Settings:
         settings = Settings.model_validate(tomllib.loads(place.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{place} does not exist.",
             f"Copy etc/slicewise.toml there, or set {CONFIG_VARIABLE}.",
         ) from None
     except OSError as error:
-        raise InvalidInputError("SW-SETTINGS", f"{place}: {error.strerror}.") from None
+        raise InvalidInputError(Code.SETTINGS, f"{place}: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError("SW-SETTINGS", f"{place} is not TOML: {error}.") from None
+        raise InvalidInputError(Code.SETTINGS, f"{place} is not TOML: {error}.") from None
     except InvalidInputError as error:
         refusal = error.refusal
         raise InvalidInputError(
@@ -677,7 +678,7 @@ def load_settings(path: Path | None = None) -> Settings:
         ) from None
     except ValidationError as error:
         problems = "; ".join(_problem(item) for item in error.errors())
-        raise InvalidInputError("SW-SETTINGS", f"{place}: {problems}.") from None
+        raise InvalidInputError(Code.SETTINGS, f"{place}: {problems}.") from None
     return settings
 
 
@@ -731,7 +732,7 @@ def database_url(settings: DatabaseSettings) -> str:
         url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
     if not url:
         raise InvalidInputError(
-            "SW-DATABASE-URL",
+            Code.DATABASE_URL,
             "No ledger database is configured.",
             f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
         )
@@ -756,12 +757,12 @@ def _url_in(file: Path, section: str, variable: str, denied_hint: str) -> str:
         return file.read_text(encoding="utf-8").strip()
     except PermissionError as error:
         raise InvalidInputError(
-            "SW-DATABASE-URL", f"{section}.url_file {file}: {error.strerror}.", denied_hint
+            Code.DATABASE_URL, f"{section}.url_file {file}: {error.strerror}.", denied_hint
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidInputError(
-            "SW-DATABASE-URL",
+            Code.DATABASE_URL,
             f"{section}.url_file {file}: {why}.",
             f"Write postgresql://... into it, or set {variable}.",
         ) from None

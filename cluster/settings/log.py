@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 
@@ -34,5 +35,5 @@ class LogSettings(BaseModel):
             return LogSettings(format=self.format, level=level)
         except ValueError:
             raise InvalidInputError(
-                "SW-SETTINGS", f"--log-level: {level!r}: write DEBUG, INFO, WARNING or ERROR."
+                Code.SETTINGS, f"--log-level: {level!r}: write DEBUG, INFO, WARNING or ERROR."
             ) from None

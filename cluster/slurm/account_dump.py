@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_tres
 
@@ -62,7 +63,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
         match = _LINE.fullmatch(line.strip())
         if match is None or not (has_cluster or match[1] == "Cluster"):
             raise InvalidInputError(
-                "SW-INPUT-FILE",
+                Code.INPUT_FILE,
                 f"Line {number} is none of a dump of sacctmgr: {line[:80]!r}.",
                 "Write one with: sacctmgr dump CLUSTER file=FILE, or coldfront slurm_dump.",
             )
@@ -74,7 +75,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
         elif kind == "Account":
             found.append(account_limits(name, parent, (specs or "",)))
     if not has_cluster:
-        raise InvalidInputError("SW-INPUT-FILE", "The file names no cluster.", "See its source.")
+        raise InvalidInputError(Code.INPUT_FILE, "The file names no cluster.", "See its source.")
     return tuple(found)
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import chain, groupby, islice, product
 from math import isfinite, nan
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from cluster.language.gres import parse_tres
 
@@ -41,7 +42,7 @@ _COUNT = re.compile(r"^(?P<number>\d+(?:\.\d+)?)(?P<unit>[MGTP]?)$")
 def unreadable(what: str, text: str) -> OutsideError:
     """The error for text that no known version prints."""
     return OutsideError(
-        "SW-SLURM-FAILED",
+        Code.SLURM_FAILED,
         f"Slurm's {what} can't be read: {text[:200]!r}.",
         "Tried with Slurm 22.05, 24.11 and 26.05; report it with `scontrol version`.",
     )

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import (
     JobView,
@@ -228,7 +229,7 @@ class CommandSlurm(Slurm):
         """Run ``scontrol write batch_script`` to standard output; its failures have status 0."""
         reply = await attempt(("scontrol", "write", "batch_script", str(job_id), "-"))
         if not reply.output:
-            raise OutsideError("SW-SLURM-FAILED", f"scontrol write: {reply.complaint}")
+            raise OutsideError(Code.SLURM_FAILED, f"scontrol write: {reply.complaint}")
         return reply.output
 
     async def submissions(self, job_ids: Collection[int]) -> Mapping[int, Submission]:

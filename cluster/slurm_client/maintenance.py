@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Sequence
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.slurm_client.node_command import run_on
 from cluster.slurm_client.run import attempt, run
@@ -120,7 +121,7 @@ async def _until(
     deadline = time.monotonic() + patience_s
     while not await _true(condition):
         if time.monotonic() > deadline:
-            raise UnreachableError("SW-SLURM-DOWN", f"{otherwise} after {patience_s:g} s.")
+            raise UnreachableError(Code.SLURM_DOWN, f"{otherwise} after {patience_s:g} s.")
         await asyncio.sleep(_POLL_S)
 
 
@@ -132,4 +133,4 @@ async def _true(condition: Callable[[], Coroutine[None, None, bool]]) -> bool:
 
 
 def _failed(what: str, words: str) -> OutsideError:
-    return OutsideError("SW-SLURM-FAILED", f"{what}: {words}")
+    return OutsideError(Code.SLURM_FAILED, f"{what}: {words}")

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 
+from cluster.language.codes import Code, known
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState
 from cluster.slurm.job_rows import job_state
@@ -195,7 +196,7 @@ async def _answer(job_id: int, node: str, began_s: float, deadline_s: float) -> 
             await _say(job_id, _GO)
         if waited_s > deadline_s:
             raise UnreachableError(
-                "SW-SLURM-DOWN", f"Job {job_id} on {node}: no answer within {deadline_s:g} s."
+                Code.SLURM_DOWN, f"Job {job_id} on {node}: no answer within {deadline_s:g} s."
             )
         await asyncio.sleep(_PENDING_POLL_S if state is JobState.PENDING else _POLL_S)
 
@@ -268,7 +269,7 @@ def _own_words(node: str, argv: Sequence[str], reply: Reply) -> OutsideError:
     if code is None:
         ended = f"it ended with {reply.status}"
         return _failed(f"{argv[0]} on {node}", _printable(words) or ended)
-    return OutsideError(code, f"{node}: {_printable(words)}")
+    return OutsideError(known(code), f"{node}: {_printable(words)}")
 
 
 def _printable(words: str) -> str:
@@ -278,4 +279,4 @@ def _printable(words: str) -> str:
 
 
 def _failed(what: str, words: str) -> OutsideError:
-    return OutsideError("SW-SLURM-FAILED", f"{what}: {words}")
+    return OutsideError(Code.SLURM_FAILED, f"{what}: {words}")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
@@ -71,7 +72,7 @@ async def _require_pyslurm() -> None:
         await worker.start()
     except ReaderError as error:
         raise SlicewiseError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f'daemon.slurm is "pyslurm", but {sys.executable} can\'t use it: {error}.',
             'Install the pyslurm with your Slurm\'s version number, or set slurm = "auto".',
         ) from None

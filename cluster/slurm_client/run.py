@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.slurm.asked import ASKED
 
@@ -93,7 +94,7 @@ async def run(
     )
     if reply.status:
         raise OutsideError(
-            "SW-SLURM-FAILED",
+            Code.SLURM_FAILED,
             f"{' '.join(argv[:2])}: {reply.complaint or reply.output.strip()}",
             _NAME_CONF if _NO_CONF in reply.complaint else "",
         )
@@ -161,7 +162,7 @@ async def _read(stream: asyncio.StreamReader | None, command: str, most_bytes: i
         found += part
         if len(found) > most_bytes:
             raise OutsideError(
-                "SW-SLURM-FAILED", f"{command}: it printed more than {most_bytes} bytes."
+                Code.SLURM_FAILED, f"{command}: it printed more than {most_bytes} bytes."
             )
     return bytes(found)
 
@@ -174,7 +175,7 @@ async def _start(argv: Sequence[str], environment: Mapping[str, str]) -> asyncio
         )
     except FileNotFoundError:
         raise OutsideError(
-            "SW-SLURM-FAILED", f"{argv[0]} is not on PATH.", "Install Slurm's client commands."
+            Code.SLURM_FAILED, f"{argv[0]} is not on PATH.", "Install Slurm's client commands."
         ) from None
 
 
@@ -222,7 +223,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def _down(command: str, words: str) -> UnreachableError:
     return UnreachableError(
-        "SW-SLURM-DOWN",
+        Code.SLURM_DOWN,
         f"{command}: {words}",
         "Check that slurmctld and slurmdbd run: scontrol ping.",
     )

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 
 _DEADLINE_S = 60.0
@@ -43,11 +44,11 @@ def submit(script: str, *options: str) -> Submitted:
         )
     except FileNotFoundError:
         raise OutsideError(
-            "SW-SLURM-FAILED", "sbatch is not on PATH.", "Submit on a host of the Slurm cluster."
+            Code.SLURM_FAILED, "sbatch is not on PATH.", "Submit on a host of the Slurm cluster."
         ) from None
     except subprocess.TimeoutExpired:
         raise UnreachableError(
-            "SW-SLURM-DOWN",
+            Code.SLURM_DOWN,
             f"sbatch did not end within {_DEADLINE_S:g} s.",
             "The job may still have been submitted: see squeue --me.",
         ) from None
@@ -97,5 +98,5 @@ def read_reply(status: int, output: str, complaint: str) -> Submitted:
     messages = tuple(line for line in _PREFIX.sub("", complaint).splitlines() if line.strip())
     job_id = output.strip().partition(";")[0]
     if status or not job_id.isdigit():
-        raise OutsideError("SW-SLURM-FAILED", "\n".join(messages) or f"sbatch ended with {status}.")
+        raise OutsideError(Code.SLURM_FAILED, "\n".join(messages) or f"sbatch ended with {status}.")
     return Submitted(int(job_id), messages)

@@ -9,8 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.exit_codes import ExitCode, exit_code_by
-from cluster.language.findings import Finding, SectionReport, Severity, ordered
+from cluster.language.exit_codes import ExitCode
+from cluster.language.findings import (
+    Finding,
+    SectionReport,
+    Severity,
+    exit_code_by,
+    ordered,
+)
 from cluster.mig.host import ROOT
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
@@ -76,7 +77,7 @@ def _soon_ended(gateway: GatewaySettings, now_s: float) -> Iterator[str]:
         day = f"{datetime.fromtimestamp(end_s, UTC):%Y-%m-%d %H:%M} UTC"
         if end_s <= now_s:
             raise InvalidInputError(
-                "SW-CERTIFICATE",
+                Code.CERTIFICATE,
                 f"The certificate in {file} ended on {day}.",
                 "Put a new one there, and reload HAProxy."
                 if file == gateway.certificate
@@ -95,7 +96,7 @@ def _write(path: Path, text: str) -> None:
 
 def _unwritten(path: Path, error: Exception) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SETTINGS",
+        Code.SETTINGS,
         f"gateway.directory: {path}: {error}.",
         f"Make it, for the user of the launcher: install -d -m 711 -o slicewise {path.parent}"
         if isinstance(error, FileNotFoundError)

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 from typer.core import TyperGroup
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.measurements import (
     Measurement,
@@ -187,7 +188,7 @@ class _Work:
         old = read_measurements(self.file) if self.file.exists() else ()
         if not os.access(self.file.absolute().parent, os.W_OK | os.X_OK):
             raise InvalidInputError(
-                "SW-INPUT-FILE",
+                Code.INPUT_FILE,
                 f"{self.file} could not be written.",
                 "Name another file: --output",
             )
@@ -198,7 +199,7 @@ class _Work:
         others = {row.load for row in old if row.model == self.task.model} - {load}
         if others:
             raise InvalidInputError(
-                "SW-INPUT-FILE",
+                Code.INPUT_FILE,
                 f"{self.file} has figures of {self.task.model} with other requests "
                 f"({shown_loads(others)}), with which these can't be compared.",
                 "Name another file: --output",
@@ -217,7 +218,7 @@ def _measurable(spec: ServiceSpec) -> MeasuredEngine | PromptedEngine:
             engine.options(spec, is_measured=True)
             return engine
     raise InvalidInputError(
-        "SW-SERVICE",
+        Code.SERVICE,
         f"This is a model of {engine.title}, of which slicewise can't measure models.",
         "Give its service need_gib or profile, and measure the service by requests.",
     )
@@ -228,7 +229,7 @@ def _read_data(data: Path) -> str:
         return data.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-INPUT-FILE", f"{data} can't be read: {error}.", "Name a JSON file."
+            Code.INPUT_FILE, f"{data} can't be read: {error}.", "Name a JSON file."
         ) from None
 
 
@@ -246,7 +247,7 @@ def _types(settings: Settings, text: str | None, partition: str | None) -> Seque
     missing = [name for name in asked if name not in there]
     if missing or not asked:
         raise InvalidInputError(
-            "SW-PROFILE-UNKNOWN",
+            Code.PROFILE_UNKNOWN,
             f"No node has GPUs of type {', '.join(missing)}."
             if missing
             else "No node has GPUs of a type that slicewise.toml lists.",
@@ -369,7 +370,7 @@ def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideErr
         if not one.is_complete:
             words = last_words(one.job) or "it printed nothing"
             raise OutsideError(
-                "SW-PROFILE-ENDED",
+                Code.PROFILE_ENDED,
                 f"Job {one.job.job_id} on {one.job.gres_type} ended after {len(one.points)} of "
                 f"{one.job.points} points: {words}",
                 f"See its output: {one.job.output}. What was measured is kept.",

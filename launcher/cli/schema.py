@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import print_json
 from launcher.cli.json_outputs import OUTPUTS, schema_of
@@ -39,7 +40,7 @@ def schema(
     name = " ".join(command)
     if name not in OUTPUTS:
         raise InvalidInputError(
-            "SW-NAME-UNKNOWN",
+            Code.NAME_UNKNOWN,
             f"There is no command {name!r} that prints JSON.",
             "Those that do: slicewise schema",
         )

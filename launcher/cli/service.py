@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import known
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.service import ServiceSpec, service_spec
@@ -238,7 +239,7 @@ async def _admitted(daemon: DaemonClient, spec: ServiceSpec) -> SubmitAnswer:
     request = CheckRequest(tenant=spec.tenant, directives=spec.directives())
     answer = await daemon.ask(request)
     if answer.action == "refuse":
-        raise InvalidInputError(answer.code, answer.message, answer.hint)
+        raise InvalidInputError(known(answer.code), answer.message, answer.hint)
     return answer
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import read_measurements
 from cluster.language.serving_cost import TokenObjective
@@ -84,7 +85,7 @@ def _write(file: Path, text: str) -> None:
             opened.write(text)
     except OSError as error:
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             f"{file} can't be written: {error.strerror}.",
             "Name another file: --output",
         ) from None

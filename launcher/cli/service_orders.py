@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.language.service import MAX_SLOTS, whole_number
 from cluster.rpc.client import DaemonClient
@@ -52,7 +53,7 @@ def scale_service(
     settings = load_settings()
     if reset == (least is not None or most is not None):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             "No new bounds were given.",
             "Give either --min or --max, or --reset.",
         )
@@ -105,13 +106,13 @@ def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int
     wanted = (now_least if least is None else least, now_most if most is None else most)
     if wanted[0] > wanted[1]:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"--min {wanted[0]} is above --max {wanted[1]}; nothing was changed.",
             "Give both bounds.",
         )
     if wanted[1] > len(view.slots):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"--max {wanted[1]}: its array has {len(view.slots)} slots; nothing was changed.",
             "Apply its file with a larger max_replicas: the service rolls over.",
         )
@@ -179,7 +180,7 @@ def delete_service(
         _say(newest, "has ended")
     if not ended:
         raise OutsideError(
-            "SW-TIMEOUT",
+            Code.TIMEOUT,
             f"{newest.tenant}/{newest.name} has not ended after {wait_s} s; it still ends by "
             "itself.",
             "To cut off requests in flight: --now",

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.service import whole_number
 from cluster.rpc.client import DaemonClient
@@ -27,7 +28,7 @@ _GIVES_BACK_S = 15.0
 """Seconds within which a replica without requests has given its slice back."""
 _RESTORES_S = 30.0
 """Seconds for which the bounds of before are ordered again while the daemon does not answer."""
-_ENDED = "SW-SERVICE-UNKNOWN"
+_ENDED = Code.SERVICE_UNKNOWN
 _TERMINATED = 128 + signal.SIGTERM
 
 wait_app = typer.Typer()
@@ -116,7 +117,7 @@ def _too_late(
     wakes = seen is not None and seen.condition == "asleep" and waiting.goal is WaitGoal.READY
     name = waiting.service.partition("/")[2]
     return UnreachableError(
-        "SW-TIMEOUT",
+        Code.TIMEOUT,
         f"{waiting.service} is not {waiting.goal} after {timeout_s:g} s; it is {progress(seen)}.",
         f"Wake it: send a request, or slicewise service scale {name} --min 1"
         if wakes

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from pydantic import Field
 
+from cluster.language.codes import Code
 from launcher.engines import openai_stream, safetensors_model
 from launcher.engines.engine import OPENAI_API, Request, TokenUsage
 from launcher.engines.model_files import ModelFiles, ModelNeeds
@@ -25,7 +26,7 @@ KEEP_ALIVE_S = 86_400
 than HAProxy keeps one, so that HAProxy never takes one in the moment in which the server closes it.
 Unless set, it is 5 s."""
 
-_UNKNOWN = "SW-GATEWAY-UNKNOWN"
+_UNKNOWN = Code.GATEWAY_UNKNOWN
 
 BATCHED_ADAPTERS = 4
 """Adapters of which requests are worked on in one batch at most: the GPU keeps memory for each."""

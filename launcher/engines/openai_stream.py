@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from launcher.engines.engine import Request, TokenUsage
 from launcher.engines.said import Said
@@ -108,7 +109,7 @@ def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
 
 def _no_prompts(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-INPUT-FILE",
+        Code.INPUT_FILE,
         f"The requests can't be read: {why}.",
         'Write a request on each line, as curl would send it: {"prompt": "hello"}',
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
+from cluster.language.codes import Code
 from cluster.language.engine_names import ENGINE_NAME
 from cluster.language.errors import InvalidInputError
 from cluster.settings.engines import EngineSettings
@@ -117,7 +118,7 @@ def engine_named(name: str) -> Engine:
         return ENGINES[name]
     why = ENGINES.broken.get(name)
     raise InvalidInputError(
-        "SW-SERVICE-ENGINE",
+        Code.SERVICE_ENGINE,
         f"engine: {name} can't be used: {why}." if why else f"engine: there is no {name!r} here.",
         f"Engines here: {', '.join(ENGINES)}.",
     )
@@ -135,7 +136,7 @@ def require_known(sections: Iterable[str]) -> None:
     """Raise InvalidInputError (SW-SETTINGS) if [engines] of slicewise.toml names no engine here."""
     if unknown := unknown_engines(sections):
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"slicewise.toml: engines.{unknown[0]}: there is no such engine here.",
             f"Engines here: {', '.join(ENGINES)}.",
         )
@@ -162,7 +163,7 @@ def start_settings(name: str, sections: Mapping[str, EngineSettings]) -> StartSe
             interface=own.interface,
         )
     raise InvalidInputError(
-        "SW-SERVICE-ENGINE",
+        Code.SERVICE_ENGINE,
         f"engine: slicewise.toml does not say how {name} is started.",
         f'Add [engines.{name}] with command = "..." to it.',
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from launcher.engines.triton_inference import Inference, ModelConfig, Tensor, inference
 
@@ -58,7 +59,7 @@ def parse_sample(text: str) -> Sample:
         return Sample([_input(one) for one in json.loads(text)["inputs"]])
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise InvalidInputError(
-            "SW-INPUT-FILE",
+            Code.INPUT_FILE,
             f"The data are not an inference request: {type(error).__name__}: {error}.",
             'Write {"inputs": [{"name": ..., "datatype": ..., "shape": [1, ...], "data": [...]}]}, '
             "as curl would send it.",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 
 SOON_S = 14 * 86400
@@ -60,7 +61,7 @@ def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Find
 def _stale(facts: GatewayFacts, owners: str) -> Iterator[Finding]:
     if facts.stale:
         yield warning(
-            "SW-GATEWAY-STALE",
+            Code.GATEWAY_STALE,
             f"{', '.join(facts.stale)} of gateway.directory are not what would be rendered now",
             "settings or Slicewise have changed since",
             Mend(Place.GATEWAY, f"slicewise gateway render --check{owners}"),
@@ -73,7 +74,7 @@ def _certificates(ends_s: Mapping[str, float], now_s: float) -> Iterator[Finding
         days = (end_s - now_s) / 86400
         if end_s <= now_s:
             yield error(
-                "SW-CERTIFICATE",
+                Code.CERTIFICATE,
                 f"The certificate in {file} has ended",
                 "clients or replicas refuse the gateway",
                 _RELOAD,
@@ -81,7 +82,7 @@ def _certificates(ends_s: Mapping[str, float], now_s: float) -> Iterator[Finding
             )
         elif end_s - now_s < SOON_S:
             yield warning(
-                "SW-CERTIFICATE",
+                Code.CERTIFICATE,
                 f"The certificate in {file} ends in {days:.0f} days",
                 "clients or replicas will refuse the gateway",
                 _RELOAD,
@@ -93,14 +94,14 @@ def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
     found = re.match(r"(\d+)\.(\d+)", facts.version)
     if found and (int(found[1]), int(found[2])) < _OLDEST:
         yield error(
-            "SW-VERSION",
+            Code.VERSION,
             f"HAProxy is version {facts.version}",
             "the configuration needs 2.6 or newer",
             advice="Install HAProxy 2.6 or newer, with Lua.",
         )
     if facts.loaded_s and facts.rendered_s > facts.loaded_s + 1:
         yield warning(
-            "SW-GATEWAY-STALE",
+            Code.GATEWAY_STALE,
             "HAProxy runs with an older configuration than the one in gateway.directory",
             "what was rendered since is not in force",
             _RENDER,
@@ -112,7 +113,7 @@ def _port(facts: GatewayFacts) -> Iterator[Finding]:
     if facts.held and _address(facts.held) != _address(facts.bind):
         lines = f"[Socket]\\nListenStream=\\nListenStream={facts.bind}"
         yield error(
-            "SW-GATEWAY-PORT",
+            Code.GATEWAY_PORT,
             f"systemd holds {facts.held} open for HAProxy, and gateway.bind is {facts.bind}",
             "HAProxy then listens where systemd does, and clients may not reach it",
             Mend(Place.GATEWAY, f"install -D -m 644 /dev/stdin {_BIND_CONF} <<< $'{lines}'"),
@@ -131,7 +132,7 @@ def _address(text: str) -> tuple[str, str]:
 def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
     if facts.launcher_s is None:
         yield error(
-            "SW-LAUNCHER-DOWN",
+            Code.LAUNCHER_DOWN,
             "No launcher runs on this host as [daemon] launcher_user",
             "services neither start nor end replicas",
             Mend(Place.GATEWAY, "systemctl start slicewise-launcher"),
@@ -139,7 +140,7 @@ def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
         )
     elif facts.program_s > facts.launcher_s:
         yield warning(
-            "SW-RESTART",
+            Code.RESTART,
             "The launcher began before its program was installed",
             "it runs another version than the commands",
             _RESTART,
@@ -149,7 +150,7 @@ def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
 def _master(facts: GatewayFacts) -> Iterator[Finding]:
     if not facts.has_master:
         yield hint(
-            "SW-GATEWAY-MASTER",
+            Code.GATEWAY_MASTER,
             "gateway.master_socket is not set",
             "after a reload of HAProxy the launcher does not see the requests that the replaced"
             " process still has, and may end the replicas that answer them",

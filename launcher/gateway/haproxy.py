@@ -22,6 +22,7 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Self, TypeVar
 
+from cluster.language.codes import Code
 from cluster.language.errors import (
     InvalidInputError,
     OutsideError,
@@ -274,7 +275,7 @@ class HaproxyRuntime:
             words = [word for word in answer.splitlines() if word.strip()]
             if any(not any(quiet in word for quiet in _QUIET) for word in words):
                 raise OutsideError(
-                    "SW-GATEWAY-FAILED",
+                    Code.GATEWAY_FAILED,
                     without_digests(f"HAProxy refused {line!r}: {answer.strip()}"),
                 )
 
@@ -453,12 +454,12 @@ async def _ask(socket: Path, command: str, deadline_s: float | None = DEADLINE_S
 def _down(socket: Path, error: OSError) -> UnreachableError:
     if isinstance(error, PermissionError):
         return UnreachableError(
-            "SW-GATEWAY-DOWN",
+            Code.GATEWAY_DOWN,
             f"This user may not use {socket}.",
             "Only root and the launcher's user may: slicewise gateway render --socket-user.",
         )
     return UnreachableError(
-        "SW-GATEWAY-DOWN",
+        Code.GATEWAY_DOWN,
         f"HAProxy does not answer on {socket}: {type(error).__name__}.",
         "Check that it runs with the configuration of: slicewise gateway render",
     )
@@ -530,7 +531,7 @@ def _parsed_map(text: str) -> Mapping[str, str]:
 
 def _unreadable(error: Exception) -> OutsideError:
     return OutsideError(
-        "SW-GATEWAY-FAILED",
+        Code.GATEWAY_FAILED,
         without_digests(f"HAProxy's state can't be read: {type(error).__name__} {error}."),
         "Run HAProxy with the configuration of: slicewise gateway render",
     )
@@ -556,12 +557,12 @@ async def check_configuration(path: Path) -> None:
         )
     except FileNotFoundError:
         raise UnreachableError(
-            "SW-PROGRAM", "The program haproxy is not on PATH.", "Install HAProxy >= 2.6."
+            Code.PROGRAM, "The program haproxy is not on PATH.", "Install HAProxy >= 2.6."
         ) from None
     _, errors = await process.communicate()
     if process.returncode:
         told = errors.decode("utf-8", "replace")
-        raise InvalidInputError("SW-SETTINGS", f"HAProxy rejects {path}:\n{_alerts(told)}")
+        raise InvalidInputError(Code.SETTINGS, f"HAProxy rejects {path}:\n{_alerts(told)}")
 
 
 async def held_address() -> str:
@@ -602,7 +603,7 @@ def _check_files(path: Path) -> None:
     allowed = MOST_FILES if hard == RLIM_INFINITY else min(hard, MOST_FILES)
     if needed > allowed:
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{path}: HAProxy would not start: it wants {needed:,} open files, one for each server"
             f" line among them, and may have {allowed:,}.",
             "Lower gateway.backends or gateway.servers, or raise the limit of open files (ulimit"

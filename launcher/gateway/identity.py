@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway.files import replace_file
@@ -61,7 +62,7 @@ def certificate(settings: GatewaySettings) -> str:
         ssl.PEM_cert_to_DER_cert(text)
     except (OSError, ValueError) as error:
         raise InvalidInputError(
-            "SW-GATEWAY-IDENTITY",
+            Code.GATEWAY_IDENTITY,
             f"gateway.identity: {settings.identity} holds no certificate of the gateway: {error}.",
             "Ask the operator to run slicewise gateway render, and to copy that file to every host "
             "where services are applied.",
@@ -78,7 +79,7 @@ def require_key(settings: GatewaySettings) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(settings.directory / KEY)
     except OSError as error:
         raise InvalidInputError(
-            "SW-GATEWAY-IDENTITY",
+            Code.GATEWAY_IDENTITY,
             f"This user can't use the gateway's key, {settings.directory / KEY}: {error}.",
             "Only root and the launcher's user may: slicewise gateway render --socket-user.",
         ) from None
@@ -92,7 +93,7 @@ def ends_s(file: Path) -> int:
     """
     done = _openssl("x509", "-noout", "-enddate", "-in", file)
     if done.returncode:
-        raise InvalidInputError("SW-SETTINGS", f"{file} has no certificate that openssl can read.")
+        raise InvalidInputError(Code.SETTINGS, f"{file} has no certificate that openssl can read.")
     return ssl.cert_time_to_seconds(done.stdout.strip().partition("=")[2])
 
 
@@ -152,7 +153,7 @@ def _make(key: Path) -> None:
         done = _openssl(*request, *curve, "-keyout", made, "-out", f"{made}.crt")
         if done.returncode:
             raise UnreachableError(
-                "SW-PROGRAM", f"openssl could not make a key: {done.stderr.strip()}"
+                Code.PROGRAM, f"openssl could not make a key: {done.stderr.strip()}"
             )
         both = Path(f"{made}.crt").read_text(encoding="utf-8") + made.read_text(encoding="utf-8")
     replace_file(key, both, _PRIVATE)
@@ -163,7 +164,7 @@ def _openssl(*words: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(("openssl", *words), capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise UnreachableError(
-            "SW-PROGRAM", "The program openssl is not on PATH.", "Install openssl."
+            Code.PROGRAM, "The program openssl is not on PATH.", "Install openssl."
         ) from None
 
 

@@ -3,6 +3,7 @@
 import logging
 import socket
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import Lead, Lock
 from cluster.settings.file import Settings, launcher_database_url
@@ -29,7 +30,7 @@ class Leadership(Lead):
         """Raises UnreachableError (SW-LOCK) unless it leads."""
         if not self.leads():
             raise UnreachableError(
-                "SW-LOCK",
+                Code.LOCK,
                 f"This launcher no longer leads: {self.holder or 'none'} does.",
                 "It stands by; no action is needed.",
             )
@@ -46,7 +47,7 @@ def own_store(settings: Settings) -> StateStore | None:
         return StateStore(url, settings.cluster.name)
     if settings.launcher.pair:
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             "launcher.pair is true, and the launcher has no database.",
             "A lock in it decides which of the two leads: set [launcher] url_file on both hosts.",
         )

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Summary
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from cluster.language.codes import Code
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import family, served, single
@@ -21,8 +22,8 @@ from launcher.turn.quality import Counts
 from launcher.turn.slots import Phase
 from launcher.turn.suspects import suspect_nodes
 
-_OF_GATEWAY = ("SW-GATEWAY-DOWN", "SW-GATEWAY-FAILED")
-_FAILURES = ("SW-DAEMON-DOWN", *_OF_GATEWAY)
+_OF_GATEWAY = (Code.GATEWAY_DOWN, Code.GATEWAY_FAILED)
+_FAILURES = (Code.DAEMON_DOWN, *_OF_GATEWAY)
 """Errors of which a count of 0 is shown, too: Prometheus sees no increase from nothing to 1."""
 
 

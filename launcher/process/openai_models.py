@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from cluster.language.adapters import model_name
+from cluster.language.codes import Code
 from cluster.language.service import tenant_of
 from launcher.engines.engine import OPENAI_API
 from launcher.engines.openai import ListedModel, models_answer, openai_error
@@ -64,7 +65,7 @@ class OpenAIModels:
         """
         if self._known is None:
             said = "the launcher has just started. Try again."
-            return openai_error(503, "SW-GATEWAY-STATISTICS", said)
+            return openai_error(503, Code.GATEWAY_STATISTICS, said)
         models = [
             model
             for key, service in sorted(self._known.items())

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from cluster.language.codes import Code
 from launcher.engines.statistics import StatisticsAnswer
 from launcher.gateway.files import STATISTICS, replace_file
 from launcher.gateway.identity import own_context
@@ -32,7 +33,7 @@ _SAVED = "statistics.json"
 leads next goes on with it."""
 _UNAVAILABLE = 14
 _UNKNOWN = (
-    "SW-GATEWAY-STATISTICS: no replica of '{}' has said yet what its models have counted. "
+    f"{Code.GATEWAY_STATISTICS}: no replica of '{{}}' has said yet what its models have counted. "
     "Questions of statistics wake none: send an inference first."
 )
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import LONGEST_DEADLINE_S, OPENAI_NAME, ServiceSpec
 from cluster.settings.gateway import GatewaySettings
@@ -289,7 +290,7 @@ def _check(settings: GatewaySettings, owners: Owners) -> None:
 def _require(key: str, value: str, allowed: re.Pattern[str]) -> None:
     if allowed.fullmatch(value) is None:
         raise InvalidInputError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{key}: {value!r} can't stand in HAProxy's configuration.",
             f"Allowed: {allowed.pattern}",
         )

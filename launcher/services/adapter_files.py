@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.language.adapters import model_name
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import AdapterEngine
@@ -26,7 +27,7 @@ def require_adapter_engine(spec: ServiceSpec) -> None:
     engine = engine_named(spec.engine)
     if spec.adapters and not isinstance(engine, AdapterEngine):
         raise InvalidInputError(
-            "SW-SERVICE-MODEL",
+            Code.SERVICE_MODEL,
             f"adapters: {engine.title} can't load adapters as models of their own names while it "
             "serves.",
             'Leave adapters out, or write engine = "vllm" or "sglang".',
@@ -53,7 +54,7 @@ def require_adapters(spec: ServiceSpec) -> tuple[str, ...]:
             notes.append(f"{model_name(spec.name, name)} was made for {base}, not for {spec.model}")
     if problems:
         raise InvalidInputError(
-            "SW-SERVICE-MODEL", f"Adapters can't be loaded: {'; '.join(problems)}.", _SKIP
+            Code.SERVICE_MODEL, f"Adapters can't be loaded: {'; '.join(problems)}.", _SKIP
         )
     return tuple(notes)
 

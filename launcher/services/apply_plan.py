@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import AUTO, ServiceSpec, follows_by_adapters, values_of
 from cluster.language.units import Millislices, slices_text, slices_words
@@ -69,7 +70,7 @@ def plan_apply(
     bounds = (*quota, *_order_note(newest))
     if newest.order.delete_s is not None:
         raise InvalidInputError(
-            "SW-SERVICE-ENDING",
+            Code.SERVICE_ENDING,
             f"{spec.tenant}/{spec.name} is being deleted; requests in flight finish.",
             f"Wait until it has ended (slicewise service delete {spec.name} does), then apply.",
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import Measurement
 from cluster.language.service import AUTO, ServiceSpec, service_spec
@@ -67,14 +68,14 @@ class MeasuredModels:
         loads = {row.load for row in rows}
         if len(loads) != 1:
             raise InvalidInputError(
-                "SW-INPUT-FILE",
+                Code.INPUT_FILE,
                 f"The measurements of {model} are of {len(loads) or 'no'} kinds of prompts.",
                 "Name a file with figures of its tokens; of others: slicewise mig instances.",
             )
         found = cheapest(rows, self.costs, self.objective)
         if found is None:
             raise InvalidInputError(
-                "SW-SLO-UNREACHABLE",
+                Code.SLO_UNREACHABLE,
                 f"No measured configuration of {model} keeps the objective.",
                 "Raise it, or measure fewer requests at a time or larger types.",
             )
@@ -130,7 +131,7 @@ def _model(
         return found[choice[0]]
     what = f"no model {model!r}" if model else f"{len(choice) or 'no'} models to choose from"
     raise InvalidInputError(
-        "SW-USAGE",
+        Code.USAGE,
         f"{repository} has {what}.",
         f"Name one, --model: {', '.join(models)}."
         if models

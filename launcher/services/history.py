@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.read_messages import GenerationRecord
@@ -69,7 +70,7 @@ def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> G
     known = ", ".join(str(one.record.array_job_id) for one in past)
     which = "before the newest" if array_job_id is None else f"with array job {array_job_id}"
     raise InvalidInputError(
-        "SW-NAME-UNKNOWN",
+        Code.NAME_UNKNOWN,
         f"There is no generation {which}.",
         f"Recorded: {known or 'none'}.",
     )

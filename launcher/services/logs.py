@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import follows_by_adapters
 from cluster.rpc.messages import ServiceView
@@ -95,7 +96,7 @@ def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
 def _require_slot(view: ServiceView, slot: int) -> int:
     if not 0 <= slot < len(view.slots):
         raise InvalidInputError(
-            "SW-NOTHING",
+            Code.NOTHING,
             f"--slot {slot}: there is no such slot.",
             f"Its array has the slots 0 to {len(view.slots) - 1}.",
         )
@@ -115,7 +116,7 @@ def _written(view: ServiceView) -> Mapping[int, float]:
 
 def _no_logs(view: ServiceView, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-NOTHING",
+        Code.NOTHING,
         f"No log of {view.tenant}/{view.name} (array job {view.array_job_id}) can be read: {why}.",
         f"The logs are {log_file(view, 0).parent.name}/{view.array_job_id}_SLOT.log in "
         f"{view.directory or 'its directory'}, and belong to {view.user}.",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
@@ -51,10 +52,10 @@ def choose(name: str, services: Iterable[str]) -> str:
     listed = ", ".join(known) or "none"
     if not found:
         raise InvalidInputError(
-            "SW-SERVICE-UNKNOWN", f"There is no service {name!r}.", f"You may see: {listed}."
+            Code.SERVICE_UNKNOWN, f"There is no service {name!r}.", f"You may see: {listed}."
         )
     raise InvalidInputError(
-        "SW-USAGE", f"Several services are named {name!r}.", f"Name one of: {listed}."
+        Code.USAGE, f"Several services are named {name!r}.", f"Name one of: {listed}."
     )
 
 
@@ -82,6 +83,6 @@ async def whole_view(daemon: DaemonClient) -> ViewAnswer:
     view = await daemon.ask(ViewRequest())
     if not view.complete:
         raise UnreachableError(
-            "SW-DAEMON-BLIND", "The daemon can't see all of Slurm now.", "Try again."
+            Code.DAEMON_BLIND, "The daemon can't see all of Slurm now.", "Try again."
         )
     return view

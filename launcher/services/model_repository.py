@@ -10,6 +10,7 @@ from errno import ELOOP
 from hashlib import sha256
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import Engine, TokenEngine
@@ -34,7 +35,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     engine = engine_named(spec.engine)
     if (spec.ttft_ms or spec.tpot_ms) and not isinstance(engine, TokenEngine):
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"ttft_ms, tpot_ms: {engine.title} does not say how long tokens take.",
             "Say p95_ms or max_queue_s instead.",
         )
@@ -42,7 +43,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     needs = found[spec.model]
     if needs.problems:
         raise InvalidInputError(
-            "SW-SERVICE-MODEL",
+            Code.SERVICE_MODEL,
             f"Model {spec.model} can't be loaded: {'; '.join(needs.problems).removesuffix('.')}.",
             f"Correct {Path(spec.model_repository) / spec.model}. {_SKIP}",
         )
@@ -50,7 +51,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     if broken and engine.loads_all:
         said = "; ".join(f"{name}: {', '.join(one.problems)}" for name, one in broken.items())
         raise InvalidInputError(
-            "SW-SERVICE-MODEL",
+            Code.SERVICE_MODEL,
             f"A server that can't load each model of its repository ends; beside {spec.model} "
             f"there is {said}.",
             f"Correct it, or give {spec.model} a repository of its own. {_SKIP}",
@@ -58,7 +59,7 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     keep_state = [one for one in (spec.model, *needs.parts) if found[one].has_sequences]
     if keep_state and spec.max_replicas > 1 and spec.session_affinity == "none":
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"Model {keep_state[0]} keeps the state of sequences (sequence_batching): requests of "
             f"one sequence would go to any of {spec.max_replicas} replicas.",
             'Set session_affinity = "sequence", or max_replicas = 1.',

@@ -1,5 +1,6 @@
 """Checks that an engine can use the GPUs of which a replica is to consist."""
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.replica_shape import ReplicaShape
 from cluster.language.service import ServiceSpec
@@ -42,7 +43,7 @@ def require_split(engine: Engine, spec: ServiceSpec) -> None:
 
 
 def _refused(message: str, hint: str) -> InvalidInputError:
-    return InvalidInputError("SW-SERVICE", message, hint)
+    return InvalidInputError(Code.SERVICE, message, hint)
 
 
 def _instead(shape: ReplicaShape, settings: Settings) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
 from launcher.engines.registry import engine_named
@@ -48,7 +49,7 @@ def read_tables(path: Path) -> Mapping[str, object]:
 
 def _unreadable(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SERVICE", f"{path}: {why}.", "See: slicewise service schema --example"
+        Code.SERVICE, f"{path}: {why}.", "See: slicewise service schema --example"
     )
 
 
@@ -78,7 +79,7 @@ def require_model(spec: ServiceSpec) -> None:
 
 def _no_model(message: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-SERVICE-MODEL",
+        Code.SERVICE_MODEL,
         f"{message}.",
         "If only the nodes see that path, add --skip-model-check.",
     )
@@ -92,7 +93,7 @@ def require_image(spec: ServiceSpec) -> None:
     image = spec.image
     if image is not None and image.startswith("/") and not Path(image).exists():
         raise InvalidInputError(
-            "SW-SERVICE-MODEL",
+            Code.SERVICE_MODEL,
             f"image: there is no {image} that you can see here.",
             "If only the nodes see that path, add --skip-model-check.",
         )
@@ -110,7 +111,7 @@ def made_logs(spec: ServiceSpec, living: AbstractSet[int]) -> str:
         place.mkdir(exist_ok=True)
     except OSError as error:
         raise InvalidInputError(
-            "SW-SERVICE-DIRECTORY",
+            Code.SERVICE_DIRECTORY,
             f"The directory {place} for logs can't be made here: {error.strerror}.",
             "Change to a directory that you can write and the nodes see, and try again.",
         ) from None
@@ -152,7 +153,7 @@ def current_directory() -> Path:
         return Path.cwd()
     except FileNotFoundError:
         raise InvalidInputError(
-            "SW-SERVICE-DIRECTORY",
+            Code.SERVICE_DIRECTORY,
             "The output of jobs goes into the current directory, which has been removed.",
             "Change to a directory that you can write and the nodes see, and try again.",
         ) from None
@@ -166,7 +167,7 @@ def require_writable(directory: Path) -> None:
     """
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InvalidInputError(
-            "SW-SERVICE-DIRECTORY",
+            Code.SERVICE_DIRECTORY,
             f"The output of jobs goes into the current directory, {directory}, "
             "where you may not write.",
             "Change to a directory that you can write and the nodes see, and try again.",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from launcher.services.overview import ServiceObservation
 from launcher.services.service_file import logs_of
@@ -66,10 +67,10 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
 def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
     array = waiting.array_job_id
     if seen is None:
-        return OutsideError("SW-SERVICE-FAILING", f"{waiting.service} has ended.")
+        return OutsideError(Code.SERVICE_FAILING, f"{waiting.service} has ended.")
     said = f": {seen.note}" if seen.note else ""
     return OutsideError(
-        "SW-SERVICE-FAILING",
+        Code.SERVICE_FAILING,
         f"Array job {array} of {waiting.service} has ended, and {seen.array_job_id} before it "
         f"stays{said}.",
         f"See: slicewise service history {seen.name}; its logs are "
@@ -79,11 +80,11 @@ def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
 
 def _fails(seen: ServiceObservation) -> OutsideError:
     if seen.is_ending:
-        return OutsideError("SW-SERVICE-FAILING", f"{seen.service} is being deleted.")
+        return OutsideError(Code.SERVICE_FAILING, f"{seen.service} is being deleted.")
     said = f": {seen.note}" if seen.note else ""
     written = next((one.why for one in seen.in_state("held", seen.array_job_id) if one.why), "")
     return OutsideError(
-        "SW-SERVICE-FAILING",
+        Code.SERVICE_FAILING,
         f"{seen.service} does not start{said}.{written and f' {written}'}",
         f"See: slicewise service logs {seen.name}",
     )

@@ -9,6 +9,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from sandbox.host.libraries import build
 
@@ -43,7 +44,7 @@ def _functions() -> list[str]:
     package = find_spec("amdsmi")
     if package is None or package.origin is None:
         raise OutsideError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             "AMD's Python package amdsmi is not installed.",
             "make setup installs it.",
         )

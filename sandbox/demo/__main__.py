@@ -2,6 +2,8 @@
 
 import sys
 
+from cluster.language.codes import Code
+
 _EXTRA = frozenset({"aiohttp", "matplotlib", "numpy", "openai", "tritonclient"})
 """Modules that only the extra ``sandbox`` brings."""
 
@@ -21,7 +23,7 @@ def main() -> None:
             raise
         sys.exit(
             f"The demo needs the Python package {error.name}: pip install 'slicewise[sandbox]'. "
-            "[SW-PROGRAM]"
+            f"[{Code.PROGRAM}]"
         )
     app()
 

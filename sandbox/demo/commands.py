@@ -10,6 +10,7 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cluster.language.codes import Code, known
 from cluster.language.errors import OutsideError, Refusal
 from sandbox.demo.record import LedgerView, LoanChange
 from sandbox.demo.scenario import TenantPlan
@@ -138,7 +139,7 @@ class Commands:
         done = self._call(user, *argv)
         if done.returncode:
             raise OutsideError(
-                "SW-SANDBOX-FAILED",
+                Code.SANDBOX_FAILED,
                 f"{' '.join(argv)} (as {user}) ended with {done.returncode}: "
                 f"{(done.stderr or done.stdout).strip()}",
             )
@@ -153,10 +154,10 @@ def parse_refusal(stderr: str) -> Refusal:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     match lines:
         case [*messages, message, hint, code] if code.startswith("SW-"):
-            return Refusal(code, " ".join((*messages, message)), hint)
+            return Refusal(known(code), " ".join((*messages, message)), hint)
         case [message, code] if code.startswith("SW-"):
-            return Refusal(code, message)
-    raise OutsideError("SW-SANDBOX-FAILED", f"A refusal without a code: {stderr.strip()!r}.")
+            return Refusal(known(code), message)
+    raise OutsideError(Code.SANDBOX_FAILED, f"A refusal without a code: {stderr.strip()!r}.")
 
 
 def parse_ledger(verified: str, statement: str) -> LedgerView:
@@ -174,7 +175,7 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(
-            "SW-SANDBOX-FAILED", f"The ledger's answer can't be read: {error!r}."
+            Code.SANDBOX_FAILED, f"The ledger's answer can't be read: {error!r}."
         ) from error
 
 
@@ -187,7 +188,7 @@ def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(
-            "SW-SANDBOX-FAILED", f"The answer to repartition run can't be read: {error!r}."
+            Code.SANDBOX_FAILED, f"The answer to repartition run can't be read: {error!r}."
         ) from error
 
 
@@ -205,7 +206,7 @@ def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
             for one in json.loads(answer)
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise OutsideError("SW-SANDBOX-FAILED", f"Loans can't be read: {error!r}.") from error
+        raise OutsideError(Code.SANDBOX_FAILED, f"Loans can't be read: {error!r}.") from error
     return tuple(sorted(changes, key=lambda one: (one.t_s, one.lender, one.borrower)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, Refusal, SlicewiseError
 from sandbox.demo.acts import ActsPerformance
 from sandbox.demo.chat import ChatPerformance
@@ -147,7 +148,7 @@ class Story:
         await self._until(lambda: wanted <= self._services(), SERVED_TIMEOUT_S)
         if missing := wanted - self._services():
             raise OutsideError(
-                "SW-SANDBOX-FAILED",
+                Code.SANDBOX_FAILED,
                 f"Not served after {SERVED_TIMEOUT_S:g} s: {', '.join(sorted(missing))}.",
                 "See daemon.log, launcher.log and haproxy.log of the sandbox (--keep).",
             )

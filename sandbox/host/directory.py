@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from sandbox.host import users
 from sandbox.host.layout import Layout
@@ -89,7 +90,7 @@ def require_room(path: Path) -> None:
 
 def _refused(message: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-OUTPUT",
+        Code.OUTPUT,
         message,
         "Choose another with --dir, short, writable, reachable by everybody, "
         f"with {ROOM_MB} MB of room, such as /tmp/slicewise.",
@@ -121,7 +122,7 @@ def claimed(path: Path) -> Iterator[None]:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SlicewiseError(
-                "SW-BUSY",
+                Code.BUSY,
                 f"Another command is starting or stopping the sandbox in {path}.",
                 "Wait for it to end.",
             ) from None
@@ -153,7 +154,7 @@ def chosen_slot(path: Path) -> Iterator[int]:
                 yield slot
                 return
     raise SlicewiseError(
-        "SW-SANDBOX-STATE",
+        Code.SANDBOX_STATE,
         "No free ports and user ids for another sandbox.",
         "Stop one: slicewise sandbox down --dir DIRECTORY",
     )

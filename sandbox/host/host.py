@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.settings.file import CONFIG_VARIABLE
 from cluster.settings.repartition import DEVICES_VARIABLE
@@ -49,7 +50,7 @@ class Host:
             return self.state.users[role]
         except KeyError:
             raise SlicewiseError(
-                "SW-VALUE",
+                Code.VALUE,
                 f"The sandbox has no user {role!r}.",
                 f"Its users are: {', '.join(self.state.users)}.",
             ) from None
@@ -207,7 +208,7 @@ class Host:
         if code:
             tail = "\n".join(text.splitlines()[-_LOG_LINES:])
             raise SlicewiseError(
-                "SW-SANDBOX-FAILED", f"{argv[0]} failed with exit code {code}:\n{tail}"
+                Code.SANDBOX_FAILED, f"{argv[0]} failed with exit code {code}:\n{tail}"
             )
         return text
 
@@ -267,7 +268,7 @@ class Host:
         """The error that shows the last lines of a program's log."""
         lines = self.log_file(name).read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n".join(lines[-_LOG_LINES:]) or "(its log is empty)"
-        return SlicewiseError("SW-SANDBOX-FAILED", f"{name} {what}. Its log ends:\n{tail}")
+        return SlicewiseError(Code.SANDBOX_FAILED, f"{name} {what}. Its log ends:\n{tail}")
 
 
 def wrapper_environment(layout: Layout, hostname: str = "localhost") -> dict[str, str]:

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 
 REQUIRED_FILES: tuple[tuple[str, str], ...] = (
@@ -42,7 +43,7 @@ def build_nodelay(place: Path) -> None:
 
 def _failure(place: Path, why: str) -> SlicewiseError:
     return SlicewiseError(
-        "SW-PROGRAM",
+        Code.PROGRAM,
         f"{place.name} of the sandbox can't be built: {why}.",
         "Install gcc and libc6-dev.",
     )

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from sandbox.host import libraries
 from sandbox.servers import triton
@@ -80,7 +81,7 @@ def require_slurm(prefix: str) -> None:
     else:
         return
     raise SlicewiseError(
-        "SW-PROGRAM",
+        Code.PROGRAM,
         f"{why}.",
         "Name a prefix that all users can read; make slurm VERSION=... builds one.",
     )
@@ -108,7 +109,7 @@ def require(required: Iterable[tuple[str, str]]) -> None:
     if packages:
         line = install_line(packages, as_root=os.geteuid() == 0)
         raise SlicewiseError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f"The sandbox needs packages that are not installed: {', '.join(packages)}.",
             f"Install them: {line}",
         )

@@ -12,6 +12,7 @@ from shlex import quote
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from sandbox.host import packages
 from sandbox.host.directory import closed_parent
@@ -49,7 +50,7 @@ def _staged(layout: Layout, *, for_others: bool) -> Program:
         return Program(python, site_packages, PROJECT)
     if not is_open(python):
         raise SlicewiseError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f"Jobs of other users can't execute this Python: {python}.",
             "Make the virtual environment with one that everybody may run: /usr/bin/python3.",
         )

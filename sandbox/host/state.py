@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from sandbox.host.layout import Layout
 from sandbox.host.process import Process
@@ -69,7 +70,7 @@ def parse_state(text: str) -> State:
         return _state(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise SlicewiseError(
-            "SW-SANDBOX-STATE",
+            Code.SANDBOX_STATE,
             f"The sandbox's state.json can't be read ({error!r}).",
             "Discard it all: slicewise sandbox down, or slicewise sandbox up --anew",
         ) from None

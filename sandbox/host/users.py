@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 
 TENANT_USERS = ("alice", "bob", "carol")
@@ -65,7 +66,7 @@ def packaged_slurm_user() -> User:
         entry = pwd.getpwnam("slurm")
     except KeyError:
         raise SlicewiseError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             "There is no user slurm, which Slurm's packages make.",
             "Reinstall slurmctld.",
         ) from None

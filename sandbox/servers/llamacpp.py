@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from sandbox.host.staging import place
 
@@ -24,7 +25,7 @@ def stage(bin_dir: Path, llamacpp_dir: Path, python: Path) -> Path:
     spec = find_spec("xllamacpp")
     if spec is None or spec.origin is None:
         raise InvalidInputError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             "The Python package xllamacpp is not installed, so there is no llama-server.",
             "Install the extra that brings it: pip install 'slicewise[sandbox]'.",
         )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from sandbox.host.host import Host
 from sandbox.host.probes import unix_socket_answers
@@ -88,7 +89,7 @@ def _system_tables() -> tuple[Path, ...]:
             if all(path.is_file() for path in found):
                 return found
     raise SlicewiseError(
-        "SW-PROGRAM",
+        Code.PROGRAM,
         f"MariaDB's {' or '.join(f'{name}{_SYSTEM_TABLES[0]}' for name in _NAMES)} is in neither of"
         f" {', '.join(map(str, _SHARE))}.",
         "Reinstall mariadb-server-core.",

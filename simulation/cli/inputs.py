@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_text
 from cluster.settings.file import Settings
@@ -93,7 +94,7 @@ def with_failures(
         if repair_hours is None:
             return site
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             "--repair says how long nodes are down, and none of this site ever fails.",
             "Say how often by --failures DAYS.",
         )
@@ -206,14 +207,14 @@ def demand(
     """
     if not any(node.gpus for node in site.cluster.nodes):
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             "The site has no GPUs, so nothing of it can be simulated.",
             "In a cluster file, nodes have them by gpus = { a100 = 8 }.",
         )
     history = site.history if file is None else read_history(file, seed)
     if history is None or not history.jobs:
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             "The site holds no jobs of the past to replay.",
             "Name a file of them by --jobs, or take them with the site: slicewise snapshot FILE.zip"
             " --history 31",
@@ -226,7 +227,7 @@ def demand(
     if not any(begin_s <= job.submit_s < end_s for job in history.jobs):
         first, last = (clock_text(at_s, site.zone) for at_s in (first_s, last_s))
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             "No job came in the time that --start and --days name.",
             f"They came from {first} to {last}, {site.zone}.",
         )

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
 from cluster.slurm.unread import quoted
@@ -181,7 +182,7 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
     table = tables.get(TABLE)
     if not isinstance(table, dict) or not tables.keys() <= {TABLE, ENGINE}:
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"{file}: it must hold a table [{TABLE}], maybe one [{ENGINE}], and nothing else.",
             "See: slicewise service schema --example",
         )
@@ -192,7 +193,7 @@ def _of_file(file: Path, arrays_of: Mapping[str, frozenset[int]]) -> tuple[str, 
         first = error.errors()[0]
         where = ".".join((ENGINE, *map(str, first["loc"])))
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"{file}: {quoted(where)}: {first['msg']}.",
             f"[{ENGINE}] has loads_s = [40.0], seconds = {{ 1 = 0.8, 8 = 1.9 }}, or both.",
         ) from None
@@ -319,4 +320,4 @@ def _check_time(site: SiteInputs, spec: ServiceSpec, partition: str) -> None:
 
 
 def _refused(message: str, hint: str) -> InvalidInputError:
-    return InvalidInputError("SW-USAGE", message, hint)
+    return InvalidInputError(Code.USAGE, message, hint)

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
@@ -210,7 +211,7 @@ def _check_report(report: Path | None, given: Sequence[Path | None]) -> None:
     for file in given:
         if file is not None and file.exists() and report.samefile(file):
             raise InvalidInputError(
-                "SW-OUTPUT",
+                Code.OUTPUT,
                 f"{report} is read by this command; the report would take its place.",
                 "Name another file.",
             )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class UnreadLines:
 def unusable(message: str) -> InvalidInputError:
     """The error for a file that is no history that could be read."""
     return InvalidInputError(
-        "SW-INPUT-FILE",
+        Code.INPUT_FILE,
         message,
         "docs/reference/history-files.md has the formats and how such files are made.",
     )

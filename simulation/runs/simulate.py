@@ -14,6 +14,7 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Protocol
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from simulation.runs.experiment import Experiment
 from simulation.runs.figures import Figures, SelfCheck, SimulationResult
@@ -110,7 +111,7 @@ def simulate(
 
 def _nothing(lost: Sequence[str]) -> InvalidInputError:
     return InvalidInputError(
-        "SW-USAGE",
+        Code.USAGE,
         f"No job came to a queue, so there is nothing to show. {' '.join(lost)}",
         "Compare what the jobs ask for with the site's partitions, GPUs and quotas.",
     )

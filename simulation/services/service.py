@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobTag
 from cluster.language.service import ServiceSpec
@@ -108,7 +109,7 @@ def array_of(service: SimulatedService, number: int) -> ModelRequest:
     spec, shape = service.spec, service.spec.replica_shape
     if shape.gres_type is None:
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"{service.key} has no profile, and the simulator chooses none.",
             "Give the service a profile, such as 1g.10gb.",
         )

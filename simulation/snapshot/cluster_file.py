@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.settings.file import Settings
 from cluster.slurm.fields import duration_s, hosts
@@ -188,7 +189,7 @@ def _check_kind(path: Path, content: Mapping[str, Any]) -> None:
     for table, (kind, hint) in _OTHER_KINDS.items():
         if table in content:
             raise InvalidInputError(
-                "SW-INPUT-FILE", f"{path}: it is {kind}, and describes no cluster.", hint
+                Code.INPUT_FILE, f"{path}: it is {kind}, and describes no cluster.", hint
             )
 
 
@@ -295,5 +296,5 @@ def _boards(path: Path, group: _Nodes, settings: Settings) -> BoardsOfNode | Non
 
 def _refused(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-INPUT-FILE", f"{path}: {why}.", "docs/reference/cluster-file.md has an example."
+        Code.INPUT_FILE, f"{path}: {why}.", "docs/reference/cluster-file.md has an example."
     )

@@ -13,6 +13,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, LargeZipFile, ZipFile
 
 from pydantic import ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.unread import quoted
 from simulation.history.jobs import JobHistory
@@ -181,7 +182,7 @@ def _plain(text: str) -> str:
 
 def _refused(path: Path, why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-INPUT-FILE",
+        Code.INPUT_FILE,
         f"{path}: {why}.",
         "Take it again by slicewise snapshot; a version of Slicewise reads what it and earlier ones"
         " wrote.",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cluster.language.codes import Code, known
 from cluster.language.errors import Refusal
 from cluster.language.gres import AUTO, counted, parse_gpu_requests, plain_gres, with_type
 from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView, retagged
@@ -91,7 +92,7 @@ def deferred_decision(
     Only a hold that slicewise.lua or the daemon has set is released.
     """
     if answer.action == "refuse":
-        return DeferredDecision(refusal=Refusal(answer.code, answer.message, answer.hint))
+        return DeferredDecision(refusal=Refusal(known(answer.code), answer.message, answer.hint))
     texts = _texts(asked, answer)
     if answer.action == "pass" or answer.tres_per_socket is not None or _names_auto(asked):
         return DeferredDecision(refusal=_UNSETTABLE)
@@ -156,7 +157,7 @@ def _names_auto(asked: JobRequest) -> bool:
 
 
 _UNSETTABLE = Refusal(
-    "SW-RESUBMIT",
+    Code.RESUBMIT,
     "It was submitted while the daemon was away, and Slurm can't give its GPUs a type any more.",
     "Cancel it and submit it again.",
 )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import slices_text, slices_words
 from slurm_plugin.admission.snapshot import Recent, Snapshot
@@ -149,7 +150,7 @@ def _used(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> int:
 def _replaced(wants: QosRequest) -> tuple[str, ...]:
     if is_ours(wants.qos):
         raise InvalidInputError(
-            "SW-QOS",
+            Code.QOS,
             f"QOS {wants.qos} is another tenant's; this job is charged to {wants.tenant!r}.",
             f"Leave out --qos, or write --qos={qos_name(wants.tenant)}.",
         )
@@ -171,7 +172,7 @@ def _borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str:
 def _require_may_borrow(tenant: str, snapshot: Snapshot) -> None:
     if not snapshot.borrowing_limits.get(tenant, 0):
         raise InvalidInputError(
-            "SW-QUOTA-BORROW",
+            Code.QUOTA_BORROW,
             f"QOS {borrowed_qos(tenant)}: {tenant!r} may not borrow quota.",
             "Leave out --qos, or ask the operator for: "
             f"slicewise tenant-quota set {tenant} --borrowing-limit N",
@@ -192,7 +193,7 @@ def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None
     kind = None if may_borrow else _never_guaranteed(wants, snapshot)
     if kind is not None:
         raise InvalidInputError(
-            "SW-QUOTA-EXCEEDED",
+            Code.QUOTA_EXCEEDED,
             f"One task has {wants.instances[kind]} instances of {kind}, {wants.tenant!r} is "
             f"guaranteed {snapshot.guaranteed_types[wants.tenant][kind]} and borrows none for it: "
             "it could never start.",
@@ -205,7 +206,7 @@ def _check_cost(wants: QosRequest, snapshot: Snapshot, *, borrows: bool) -> None
     whole = ", for Slurm counts all GPUs of its nodes (--exclusive)" if wants.is_whole else ""
     do = "Leave --exclusive out" if wants.is_whole else "Ask for less"
     raise InvalidInputError(
-        "SW-QUOTA-EXCEEDED",
+        Code.QUOTA_EXCEEDED,
         f"One task costs {slices_words(wants.cost_millislices)}, the quota of "
         f"{wants.tenant!r} is {slices_text(own)}{more}: it could never start{whole}.",
         f"{do}, or ask the operator for a larger quota; slicewise why {wants.tenant} --limits "

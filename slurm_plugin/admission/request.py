@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import (
     AUTO,
@@ -115,7 +116,7 @@ def gpu_type(name: str, snapshot: Snapshot) -> GpuType:
     known = snapshot.gpu_types.get(name)
     if known is None:
         raise InvalidInputError(
-            "SW-PROFILE-UNKNOWN",
+            Code.PROFILE_UNKNOWN,
             f"profile: no node has GPU slices of type {name!r}.",
             f"Choose one of the {types_text(snapshot.gpu_types.values())}.",
         )
@@ -127,7 +128,7 @@ def too_large(need: str, snapshot: Snapshot) -> InvalidInputError:
     types = snapshot.gpu_types.values()
     largest = max((one.memory_mib or 0 for one in types), default=0)
     return InvalidInputError(
-        "SW-NEED-TOO-LARGE",
+        Code.NEED_TOO_LARGE,
         f"{need} do not fit into any GPU slice of this cluster that you may use.",
         f"The largest has {largest / 1024:.1f} GiB; {types_text(types)}.",
     )
@@ -171,13 +172,13 @@ def _shared(name: str, text: str, snapshot: Snapshot) -> tuple[GpuRequest, ...]:
     unpriced = next((one.gres_type for one in found if one.gres_type not in snapshot.shared), None)
     if not found or unpriced:
         raise InvalidInputError(
-            "SW-GRES",
+            Code.GRES,
             f"Shared GPUs ({unpriced or shared}) have no price here, so they can't be charged.",
             f"Ask for slices: {types_text(snapshot.gpu_types.values())}.",
         )
     if name != "gres":
         raise InvalidInputError(
-            "SW-GRES",
+            Code.GRES,
             f"{shared} in {name}: parts of shared GPUs are counted by node.",
             f"Write --gres={shared}:N.",
         )
@@ -198,7 +199,7 @@ def _check_open(text: str, gpus: tuple[GpuRequest, ...]) -> None:
     """Refuse two open types in one text."""
     if sum(one.is_open for one in gpus) > 1:
         raise InvalidInputError(
-            "SW-GRES",
+            Code.GRES,
             f"Slicewise can't choose the types of {text!r}.",
             f"Write --gres=gpu:{AUTO}:N, or a type for each.",
         )
@@ -246,7 +247,7 @@ def _named(request: SubmitRequest) -> frozenset[str]:
 
 def _untyped(count: int, snapshot: Snapshot) -> InvalidInputError:
     return InvalidInputError(
-        "SW-GRES",
+        Code.GRES,
         "The request names no GPU type; this cluster hands out slices of GPUs.",
         f"Write --gres=gpu:TYPE:{count}, or gpu:{AUTO}:{count} for the cheapest; "
         f"{types_text(snapshot.gpu_types.values())}.",
@@ -270,7 +271,7 @@ def _check_memory(one: GpuType, need_mib: int, snapshot: Snapshot) -> None:
     if not has_memory(one, need_mib):
         has = "unknown" if one.memory_mib is None else f"{one.memory_mib / 1024:g} GiB"
         raise InvalidInputError(
-            "SW-NEED-TOO-LARGE",
+            Code.NEED_TOO_LARGE,
             f"need: {need_mib / 1024:g} GiB; the memory of {one.name} is {has}.",
             f"Write gpu:{AUTO}, or a larger type; {types_text(snapshot.gpu_types.values())}.",
         )
@@ -278,7 +279,7 @@ def _check_memory(one: GpuType, need_mib: int, snapshot: Snapshot) -> None:
 
 def _no_memory_of_its_own(name: str, need_mib: int, snapshot: Snapshot) -> InvalidInputError:
     return InvalidInputError(
-        "SW-NEED-TOO-LARGE",
+        Code.NEED_TOO_LARGE,
         f"need: {need_mib / 1024:g} GiB; a job with {name} has no memory of its own: others use the"
         " same GPU.",
         f"Write gpu:{AUTO}, or a type; {types_text(snapshot.gpu_types.values())}.",

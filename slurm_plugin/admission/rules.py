@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal
 from cluster.language.gres import SHARED, gres_text
 from cluster.language.job_class import JobClass
@@ -112,7 +113,7 @@ def as_mode_allows(answer: SubmitAnswer, request: SubmitRequest, mode: Mode) -> 
     if answer.action == "admit" and service:
         return refused(
             Refusal(
-                "SW-MODE",
+                Code.MODE,
                 f"The slicewise daemon is in mode {mode}: it does not run services yet.",
                 'The operator sets mode = "enforce" in slicewise.toml.',
             )
@@ -156,13 +157,13 @@ def check_membership(uid: int, tenant: str, snapshot: Snapshot) -> None:
     yours = ", ".join(sorted(accounts)) or "none"
     if not tenant:
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             "The job names no account, and you have no default one.",
             f"Write --account=ACCOUNT; yours: {yours}.",
         )
     if tenant not in accounts:
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"tenant: {tenant!r} is no Slurm account of yours.",
             f"Yours: {yours}. If you were added just now, try again in a few seconds.",
         )
@@ -182,7 +183,7 @@ def _unmanaged(request: SubmitRequest, managed: frozenset[str]) -> SubmitAnswer:
         return _PASS
     return refused(
         Refusal(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"partition: services do not run in {request.partition!r}.",
             f"They run in: {', '.join(sorted(managed))}.",
         )
@@ -267,7 +268,7 @@ def _admit_service(spec: ServiceSpec, submission: _Submission) -> AdmissionDecis
     request, tenant, snapshot = submission.request, submission.tenant, submission.snapshot
     if spec.tenant != tenant:
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"tenant: the service belongs to {spec.tenant!r}, but the job is charged to"
             f" {tenant!r}.",
             f"Write #SBATCH --account={spec.tenant}, or tenant={tenant}.",
@@ -362,7 +363,7 @@ def _standing(directives: JobDirectives, submission: _Submission) -> JobClass | 
         return None
     if qos not in accounts[tenant]:
         raise InvalidInputError(
-            "SW-QOS",
+            Code.QOS,
             f"Slurm does not list QOS {qos} as one that you may use in account {tenant!r}.",
             "Leave out --qos. Yours: sacctmgr show assoc user=$USER format=account,qos",
         )
@@ -372,7 +373,7 @@ def _standing(directives: JobDirectives, submission: _Submission) -> JobClass | 
 def _check_class(key: str, job_class: JobClass, tenant: str, snapshot: Snapshot) -> None:
     if job_class == "high" and tenant not in snapshot.rules.high_class_for:
         raise InvalidInputError(
-            "SW-CLASS-FORBIDDEN",
+            Code.CLASS_FORBIDDEN,
             f"{key}: the jobs of {tenant!r} may not be of class high.",
             f"Write {key}=normal; the operator lists tenants in [priority] high_class_for.",
         )
@@ -385,7 +386,7 @@ def _require_quota(uid: int, tenant: str, snapshot: Snapshot) -> None:
     if tenant in snapshot.quotas:
         return
     raise InvalidInputError(
-        "SW-QUOTA-NONE",
+        Code.QUOTA_NONE,
         f"tenant: {tenant!r} has no quota, so it may not use GPUs.",
         f"Ask the operator for: slicewise tenant-quota set {tenant} --nominal N",
     )
@@ -397,7 +398,7 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
     shape = replace(spec.replica_shape, gres_type=known.name)
     if request.exclusive or (request.min_nodes or shape.nodes) != shape.nodes:
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             "The script asks for whole nodes or another number of nodes, but a replica has "
             f"{shape.gres} on {shape.nodes} node{'s' * (shape.nodes > 1)}.",
             f"Leave out --exclusive, and write #SBATCH --nodes={shape.nodes}.",
@@ -405,7 +406,7 @@ def _replica(spec: ServiceSpec, request: SubmitRequest, snapshot: Snapshot) -> R
     gpus = gpus_of(request, snapshot)
     if gpus and gpus != (shape.request,):
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"The script asks for {', '.join(map(gres_text, gpus))}, a replica has "
             f"{gres_text(shape.request)}.",
             f"Write #SBATCH --gres={shape.gres}, or leave it out.",
@@ -442,7 +443,7 @@ def _check_limits(
     for gres_type, count in gpus.instances.items():
         if count > limits.get(gres_type, count):
             raise InvalidInputError(
-                "SW-QUOTA-EXCEEDED",
+                Code.QUOTA_EXCEEDED,
                 f"One task has {count} instances of {gres_type}, {tenant!r} may have "
                 f"{limits[gres_type]}: it could never start.",
                 "Ask for fewer or another type, or the operator for a higher limit.",
@@ -465,7 +466,7 @@ def _beyond_budget(
         what, value = "replica", f"{most_min * 60}"
     shorter = f"Write {key}={value} or less" if most_min else "Ask for less"
     return InvalidInputError(
-        "SW-BUDGET-EXCEEDED",
+        Code.BUDGET_EXCEEDED,
         f"{key}: one {what} of {slices_words(cost)} for {time_limit_min} min could use up "
         f"{_hours(cost * time_limit_min * 60)} slice-hours, and {tenant!r} gets at most "
         f"{_hours(budget)} in a period: it could never start.",
@@ -486,7 +487,7 @@ def _check_owner(spec: ServiceSpec, submission: _Submission) -> None:
         return
     job = f"job {living.array_job_id}" if living else "just submitted"
     raise InvalidInputError(
-        "SW-SERVICE-EXISTS",
+        Code.SERVICE_EXISTS,
         f"name: {spec.tenant!r} already has a service {spec.name!r} of another user: {job}.",
         "Choose another name.",
     )
@@ -497,7 +498,7 @@ def _check_array(array: str, spec: ServiceSpec) -> None:
     allowed = {wanted, "0"} if spec.max_replicas == 1 else {wanted}
     if array not in allowed:
         raise InvalidInputError(
-            "SW-SERVICE",
+            Code.SERVICE,
             f"max_replicas: {spec.max_replicas} replicas need the array {wanted}, "
             f"not {array or 'no array'!s}.",
             f"Write #SBATCH --array={wanted}.",

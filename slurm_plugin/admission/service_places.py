@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from slurm_plugin.admission.snapshot import Recent, Snapshot
@@ -22,7 +23,7 @@ def check_generations(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> 
     arrays += sum(count for (*one, _), count in recent.services.items() if tuple(one) == key)
     if arrays >= MOST_GENERATIONS:
         raise InvalidInputError(
-            "SW-SERVICE-ENDING",
+            Code.SERVICE_ENDING,
             f"name: {spec.tenant}/{spec.name} has {arrays} generations; it may have"
             f" {MOST_GENERATIONS}.",
             "Replaced generations are cancelled within seconds: try again then, or cancel them"
@@ -41,7 +42,7 @@ def check_place(spec: ServiceSpec, snapshot: Snapshot, recent: Recent) -> None:
         return
     if why := places.why_none(spec.tenant, Counter(tenant for tenant, _ in services)):
         raise InvalidInputError(
-            "SW-SERVICE-PLACES",
+            Code.SERVICE_PLACES,
             f"name: there is no place for one more service: {why}.",
             "Delete one that is not used, or ask the operator to raise gateway.services or"
             " gateway.services_per_tenant.",

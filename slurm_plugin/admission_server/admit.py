@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
 from slurm_plugin.admission.rules import (
@@ -145,5 +146,5 @@ def _add(counter: Counter[_K], key: _K, amount: int) -> None:
 
 
 _NOT_READY = refused(
-    Refusal("SW-DAEMON-DOWN", "The slicewise daemon is still starting.", "Try again.")
+    Refusal(Code.DAEMON_DOWN, "The slicewise daemon is still starting.", "Try again.")
 )

@@ -18,6 +18,7 @@ from secrets import token_hex
 import uvloop
 from pydantic import BaseModel
 
+from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from cluster.rpc.message import build
 from cluster.rpc.messages import SubmitAnswer, SubmitRequest
@@ -164,7 +165,7 @@ class AdmissionDesk:
         If there are too many, the connection that has been idle for longest is closed.
         """
         if uid not in self._uids:
-            return Refusal("SW-FORBIDDEN", f"Uid {uid} may not ask here; only slurmctld may.")
+            return Refusal(Code.FORBIDDEN, f"Uid {uid} may not ask here; only slurmctld may.")
         if len(self._open) >= _CONNECTIONS:
             next(iter(self._open)).drop()
         self._open[conversation] = None

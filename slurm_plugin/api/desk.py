@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest, KeyUsesRequest
 from cluster.rpc.message import Asker, DoneAnswer
@@ -41,7 +42,7 @@ from slurm_plugin.state.controller import ClusterState
 
 _SHOWN = 64
 _NO_PAGE = WebSettings()
-_FOR_WANT_OF_AN_ACCOUNT = frozenset({"SW-TENANT-UNKNOWN", "SW-FORBIDDEN"})
+_FOR_WANT_OF_AN_ACCOUNT = frozenset({Code.TENANT_UNKNOWN, Code.FORBIDDEN})
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Roles:
         are not known on this host, or who are the launcher or the web server.
         """
         if not self.allows("web", uid):
-            raise InvalidInputError("SW-FORBIDDEN", "Only the web server may ask for other users.")
+            raise InvalidInputError(Code.FORBIDDEN, "Only the web server may ask for other users.")
         if user in self.web_operators:
             return os.geteuid()
         try:
@@ -96,7 +97,7 @@ class Roles:
         is_program = found in (self.launcher, self.web) and found not in self.administrators
         if found is None or is_program:
             raise InvalidInputError(
-                "SW-FORBIDDEN",
+                Code.FORBIDDEN,
                 f"{user[:_SHOWN]!r} is no user of the daemon's host who may see the page.",
             )
         return found
@@ -271,7 +272,7 @@ class Desk:
         service = self._cluster_state.service(array_job_id)
         if service.user != principal.user and principal.uid not in self._roles.administrators:
             raise InvalidInputError(
-                "SW-FORBIDDEN", f"Service {service.name!r} belongs to {service.user!r}."
+                Code.FORBIDDEN, f"Service {service.name!r} belongs to {service.user!r}."
             )
         return service
 

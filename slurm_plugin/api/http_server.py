@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.common.sockets import BACKLOG, BUSY, failure, too_long
@@ -328,4 +329,4 @@ class Connection(web.RequestHandler):
 
 
 _PEERS_FAULTS = (web.RequestPayloadError, OSError)
-_FAILED = Refusal("SW-INTERNAL", "The daemon failed; its log says how.")
+_FAILED = Refusal(Code.INTERNAL, "The daemon failed; its log says how.")

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.key_messages import (
     GrantsAnswer,
@@ -141,4 +142,4 @@ def unknown_key(key_id: str, known: Iterable[KeyView]) -> InvalidInputError:
     named = [one for one in known if one.name == key_id and one.revoked_s is None]
     ids = ", ".join(f"{one.key_id} of {one.tenant}" for one in named)
     hint = f"That is a name; give its id: {ids}." if named else "Yours: slicewise key list"
-    return InvalidInputError("SW-NAME-UNKNOWN", f"You have no key {key_id!r}.", hint)
+    return InvalidInputError(Code.NAME_UNKNOWN, f"You have no key {key_id!r}.", hint)

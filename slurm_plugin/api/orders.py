@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import whole_number
 from cluster.rpc.message import DoneAnswer
@@ -120,7 +121,7 @@ class ServiceOrders:
     def _require_enforced(self) -> None:
         if self._mode != "enforce" or self._cluster_state.is_uninstalled:
             raise InvalidInputError(
-                "SW-MODE",
+                Code.MODE,
                 f"mode {self._cluster_state.mode}: the daemon changes nothing in Slurm.",
                 "The service's owner can: scancel",
             )

@@ -2,6 +2,7 @@
 it.
 """
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.read_messages import PriorityAnswer
 from cluster.settings.file import Settings
@@ -31,11 +32,11 @@ async def explain_priority(
     jobs = jobs_named(about, cluster_state.jobs)
     if not jobs and principal.tenants is None:
         raise InvalidInputError(
-            "SW-NAME-UNKNOWN", f"There is no job {about!r}.", "Waiting jobs: squeue"
+            Code.NAME_UNKNOWN, f"There is no job {about!r}.", "Waiting jobs: squeue"
         )
     if not jobs or not all(map(principal.may_see, jobs)):
         raise InvalidInputError(
-            "SW-FORBIDDEN", f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"
+            Code.FORBIDDEN, f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"
         )
     formula, now_s = formula_of(settings.priority), cluster_state.view.observed_s
     state, costs = cluster_state, settings.costs

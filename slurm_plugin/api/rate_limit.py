@@ -3,6 +3,7 @@
 import math
 import time
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from slurm_plugin.api.access import Principal
 from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
@@ -31,7 +32,7 @@ class RateLimiter:
         for (rate, who), used in known.items():
             if wait := wait_s(used, rate, now_s):
                 raise InvalidInputError(
-                    "SW-RATE",
+                    Code.RATE,
                     f"{whose[rate, who]} changed services and keys {rate.at_once} times in a row.",
                     f"Once in {rate.every_s:g} s is allowed: try again in {math.ceil(wait)} s.",
                 )

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
 from cluster.rpc.journal_messages import (
@@ -75,8 +76,8 @@ _PAGE_ROWS = 2000
 
 _TELL_PLACES = frozenset(
     {
-        *("SW-DATABASE-DOWN", "SW-DATABASE-BUSY"),
-        *("SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
+        *(Code.DATABASE_DOWN, Code.DATABASE_BUSY),
+        *(Code.DATABASE_RIGHTS, Code.DATABASE_FAILED),
     }
 )
 """Codes of failures that say where the database is, and what PostgreSQL answered."""
@@ -279,7 +280,7 @@ class Reads:
         """Raise UnreachableError (SW-SLURM-DOWN) if Slurm was not seen whole."""
         if not self._cluster_state.view.complete:
             raise UnreachableError(
-                "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
+                Code.SLURM_DOWN, "Slurm does not answer the daemon now.", "Try again."
             )
 
     async def from_ledger(self, uid: int, read: Callable[[], T]) -> T:
@@ -297,7 +298,7 @@ class Reads:
                 return await asyncio.shield(reading)
         except TimeoutError:
             raise UnreachableError(
-                "SW-DATABASE-DOWN",
+                Code.DATABASE_DOWN,
                 f"The ledger's database did not answer within {_DEADLINE_S:.0f} s.",
                 "Try again later.",
             ) from None
@@ -306,7 +307,7 @@ class Reads:
         waiting = self._waiting
         if waiting[uid] >= _WAITING_PER_UID or waiting.total() >= _WAITING:
             raise UnreachableError(
-                "SW-BUSY", "The daemon has as many reads in progress as it allows.", "Try again."
+                Code.BUSY, "The daemon has as many reads in progress as it allows.", "Try again."
             )
         waiting[uid] += 1
 
@@ -360,7 +361,7 @@ def _unknown(tenant: str, principal: Principal) -> InvalidInputError:
     """The same error for others' tenants and for none: asking must not reveal names."""
     own = ", ".join(sorted(principal.tenants or ())) or "none"
     hint = "All: slicewise tenant list" if principal.tenants is None else f"Yours: {own}."
-    return InvalidInputError("SW-TENANT-UNKNOWN", f"You have no tenant {tenant!r}.", hint)
+    return InvalidInputError(Code.TENANT_UNKNOWN, f"You have no tenant {tenant!r}.", hint)
 
 
 def require_known(tenant: str, known: Collection[str], principal: Principal) -> None:
@@ -374,7 +375,7 @@ def require_known(tenant: str, known: Collection[str], principal: Principal) -> 
     if principal.tenants is None:
         raise _unknown(tenant, principal)
     raise InvalidInputError(
-        "SW-TENANT-UNKNOWN",
+        Code.TENANT_UNKNOWN,
         f"Your account {tenant!r} has no quota.",
         "The operator can give it one: slicewise tenant-quota set",
     )

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.rpc.messages import REQUEST_LIMIT
 from cluster.rpc.munge import Munge
@@ -42,7 +43,7 @@ _MUNGE_THREADS = 2
 _MUNGE_S = 10.0
 _REPORT_EVERY_S = 10.0
 _NO_CREDENTIAL = Refusal(
-    "SW-MUNGE", "This is not a MUNGE credential.", "Ask with the slicewise command."
+    Code.MUNGE, "This is not a MUNGE credential.", "Ask with the slicewise command."
 )
 
 
@@ -76,7 +77,7 @@ class RemoteSocket:
             await self._server.start_tcp(*host_and_port(self._settings.listen))
         except OSError as error:
             raise SlicewiseError(
-                "SW-SETTINGS",
+                Code.SETTINGS,
                 f"daemon.listen: {self._settings.listen}: {error.strerror}.",
                 "Name an address of this host and a port that is free.",
             ) from None

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from pydantic import BaseModel, ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
 from cluster.runtime.log import bound
@@ -33,9 +34,9 @@ _FIELDS = 32
 _SHOWN = 64
 _WHO = {"launcher": "the launcher", "web": "the web server"}
 _STATUS = {
-    "SW-FORBIDDEN": HTTPStatus.FORBIDDEN,
-    "SW-RATE": HTTPStatus.TOO_MANY_REQUESTS,
-    "SW-WIRE": HTTPStatus.BAD_REQUEST,
+    Code.FORBIDDEN: HTTPStatus.FORBIDDEN,
+    Code.RATE: HTTPStatus.TOO_MANY_REQUESTS,
+    Code.WIRE: HTTPStatus.BAD_REQUEST,
 }
 
 
@@ -65,7 +66,7 @@ class HttpReply:
 
 def nobody_acts(uid: int, user: str) -> int:  # noqa: ARG001 -- as Acting
     """Refuse: InvalidInputError (SW-FORBIDDEN)."""
-    raise InvalidInputError("SW-FORBIDDEN", "Nobody may ask for other users here.")
+    raise InvalidInputError(Code.FORBIDDEN, "Nobody may ask for other users here.")
 
 
 class Routes:
@@ -107,14 +108,14 @@ class Routes:
         uid = asked.uid
         if user is not None:
             if request.changes:
-                raise InvalidInputError("SW-FORBIDDEN", "Changes are made by users themselves.")
+                raise InvalidInputError(Code.FORBIDDEN, "Changes are made by users themselves.")
             if request.asker in _WHO:
                 # Not even for operators: the launcher is told what a web server need not know.
-                raise InvalidInputError("SW-FORBIDDEN", "Programs ask that for themselves.")
+                raise InvalidInputError(Code.FORBIDDEN, "Programs ask that for themselves.")
             uid = self._acting(asked.uid, user)
         if not self._allows(request.asker, uid):
             who = _WHO.get(request.asker, "root and SlurmUser")
-            raise InvalidInputError("SW-FORBIDDEN", f"Only {who} may do that.")
+            raise InvalidInputError(Code.FORBIDDEN, f"Only {who} may do that.")
         return await self.handlers[type(request)](request, uid)
 
     def _read(self, asked: Asked, target: str) -> Request:
@@ -122,7 +123,7 @@ class Routes:
         kind = self._by_place.get(f"{asked.method} {path}")
         if kind is None:
             place = f"{asked.method[:_SHOWN]} {path[:_SHOWN]}"
-            raise InvalidInputError("SW-WIRE", f"There is nothing to ask at {place!r}.")
+            raise InvalidInputError(Code.WIRE, f"There is nothing to ask at {place!r}.")
         if asked.method == "GET":
             return kind.model_validate(dict(_fields(query)))
         # Text from a batch script may be in any encoding.
@@ -141,7 +142,7 @@ def _fields(query: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(query, keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError:
-        raise InvalidInputError("SW-WIRE", f"A query may have {_FIELDS} fields at most.") from None
+        raise InvalidInputError(Code.WIRE, f"A query may have {_FIELDS} fields at most.") from None
 
 
 def status_of(error: Exception) -> HTTPStatus:

@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
 _ALGORITHM = "HS256"
@@ -54,4 +55,4 @@ def _key_in(key_file: Path) -> bytes:
 
 
 def _refused(why: str) -> InvalidInputError:
-    return InvalidInputError("SW-WEB-TOKEN", why, "Make one: scontrol token lifespan=3600")
+    return InvalidInputError(Code.WEB_TOKEN, why, "Make one: scontrol token lifespan=3600")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from cluster.rpc.messages import REQUEST_LIMIT
 from slurm_plugin.api.desk import Roles
@@ -15,7 +16,7 @@ from slurm_plugin.api.routes import Asked, Routes
 from slurm_plugin.common.sockets import bound
 
 LIMITS = HttpLimits(question_s=60.0, answer_s=60.0, body_bytes=REQUEST_LIMIT, refused=128)
-_NO_QUESTION = Refusal("SW-WIRE", "This is no HTTP request.", "Ask with the slicewise command.")
+_NO_QUESTION = Refusal(Code.WIRE, "This is no HTTP request.", "Ask with the slicewise command.")
 
 
 def user_limits(who: Roles) -> UserLimits:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.rpc.web_messages import (
     WebLoginAnswer,
@@ -56,7 +57,7 @@ class WebLogins:
     async def _made(self, _: WebLoginRequest, principal: Principal) -> WebLoginAnswer:
         if not self._settings.listen:
             raise InvalidInputError(
-                "SW-SETTINGS",
+                Code.SETTINGS,
                 "This site serves no web page.",
                 "An operator can: web.listen in slicewise.toml, then slicewise-web.service",
             )
@@ -74,7 +75,7 @@ class WebLogins:
         found = self._tokens.take(token_key(request.token), self._clock_s())
         if found is None:
             raise InvalidInputError(
-                "SW-WEB-LOGIN",
+                Code.WEB_LOGIN,
                 "This login address was used already, or is too old.",
                 f"Make another, which works once within {_LASTS_S} s: slicewise web login",
             )
@@ -88,7 +89,7 @@ class WebLogins:
         key_file = self._settings.slurm_jwt_key
         if key_file is None:
             raise InvalidInputError(
-                "SW-WEB-TOKEN",
+                Code.WEB_TOKEN,
                 "This site lets no tokens of Slurm's in.",
                 "An operator can: web.slurm_jwt_key in slicewise.toml",
             )
@@ -97,7 +98,7 @@ class WebLogins:
         except OSError as error:
             report_failure("web_token_key_failed", error)
             raise OutsideError(
-                "SW-WEB-TOKEN-KEY",
+                Code.WEB_TOKEN_KEY,
                 "The daemon can't read Slurm's key.",
                 "The daemon's log says why: web_token_key_failed",
             ) from None

@@ -1,5 +1,6 @@
 """``slicewise why``: gathers what is known of a job, service or tenant for who may see it."""
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobView
 from cluster.language.periods import next_start_s
@@ -56,18 +57,18 @@ def why(
         return answer if whole else answer.model_copy(update={"tables": ()})
     if about in (principal.tenants or ()):
         raise InvalidInputError(
-            "SW-FORBIDDEN",
+            Code.FORBIDDEN,
             f"Your account {about!r} has no quota: it is no tenant yet.",
             f"The operator can give it one: slicewise tenant-quota set {about} --nominal N",
         )
     hint = "A job submitted just now appears within a second; for ended jobs: sacct -j JOB."
     if principal.tenants is None:
         raise InvalidInputError(
-            "SW-NAME-UNKNOWN", f"There is no job, service or tenant {about!r}.", hint
+            Code.NAME_UNKNOWN, f"There is no job, service or tenant {about!r}.", hint
         )
     own = ", ".join(sorted(principal.tenants)) or "none"
     raise InvalidInputError(
-        "SW-FORBIDDEN",
+        Code.FORBIDDEN,
         f"There is no job, service or tenant {about!r} that you may see.",
         f"{hint} Your tenants: {own}.",
     )
@@ -89,7 +90,7 @@ def _jobs_of_service(
                 found[full_name] = jobs
     if len(found) > 1:
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             f"Several services are named {about!r}.",
             f"Name one of: {', '.join(sorted(found))}.",
         )

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import cost_millislices, whole_board, whole_cost
@@ -278,7 +279,7 @@ def _may_ask_slurm() -> bool:
 
 def _no_nodes(why: str) -> UnreachableError:
     return UnreachableError(
-        "SW-SLURM-DOWN",
+        Code.SLURM_DOWN,
         f"The proposed lines depend on nodes' GPUs and partitions: {why}",
         "Try again once slurmctld answers.",
     )
@@ -384,7 +385,7 @@ an editor that writes in place). slurmctld reads it again by itself."""
 def _no_access(path: Path, error: OSError | UnicodeDecodeError) -> InvalidInputError:
     why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
     return InvalidInputError(
-        "SW-ADMISSION-FILE", f"{path}: {why}.", f"Nothing was changed. {_remedy(path, error)}"
+        Code.ADMISSION_FILE, f"{path}: {why}.", f"Nothing was changed. {_remedy(path, error)}"
     )
 
 

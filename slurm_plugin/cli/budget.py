@@ -9,6 +9,7 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import RENEWED, period_start_s
 from cluster.runtime.console import console, print_json
@@ -226,7 +227,7 @@ def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
 
 def _no_budget(message: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-BUDGET-NONE",
+        Code.BUDGET_NONE,
         message,
         "Operators set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
     )
@@ -239,7 +240,7 @@ def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
     """
     if not _has_begun(ledger, tenant, start_s):
         raise InvalidInputError(
-            "SW-BUSY",
+            Code.BUSY,
             f"The running period of {tenant}'s budget has not begun in the ledger yet.",
             "A running daemon begins it within seconds. Then try again.",
         )
@@ -294,7 +295,7 @@ def _entry(
     Raises InvalidInputError (SW-VALUE) if ``key`` is empty.
     """
     if key is not None and not key.strip():
-        raise InvalidInputError("SW-VALUE", "--key: it is empty.", "Give one, or leave it out.")
+        raise InvalidInputError(Code.VALUE, "--key: it is empty.", "Give one, or leave it out.")
     return BudgetEntry(
         tenant, kind, amount, None, author_name(), reason, key=key or f"command-{uuid4().hex}"
     )
@@ -302,7 +303,7 @@ def _entry(
 
 def _no_amount() -> InvalidInputError:
     return InvalidInputError(
-        "SW-VALUE", "--amount: 0 slice-hours change nothing.", "Give another amount."
+        Code.VALUE, "--amount: 0 slice-hours change nothing.", "Give another amount."
     )
 
 
@@ -310,7 +311,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     """Book what an operator gives or takes, and print what is left."""
     check_words(entry.author, entry.reason)
     if not entry.reason.strip():
-        raise InvalidInputError("SW-VALUE", "--reason: it is empty.", "Say why, in a few words.")
+        raise InvalidInputError(Code.VALUE, "--reason: it is empty.", "Say why, in a few words.")
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         budget = _require_budget(ledger, entry.tenant)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_times_s
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
@@ -200,7 +201,7 @@ def _check_capacity(ledger: "Ledger", settings: Settings, window: Window) -> Non
         return
     if above := _above_capacity(ledger, settings, window, is_removed=False):
         raise InvalidInputError(
-            "SW-QUOTA-CAPACITY",
+            Code.QUOTA_CAPACITY,
             above,
             "Give less, set a window of less for another tenant first, or say --overcommit.",
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
@@ -91,7 +92,7 @@ async def _compile(ledger: "Ledger", settings: Settings, *, again: bool) -> Comp
 def _require_enforce(settings: Settings) -> None:
     if settings.daemon.mode != "enforce":
         raise InvalidInputError(
-            "SW-MODE",
+            Code.MODE,
             f"daemon.mode is {settings.daemon.mode!r}: nothing was written into Slurm.",
             'Preview with --dry-run, or set daemon.mode = "enforce".',
         )
@@ -238,7 +239,7 @@ def _finish(ledger: "Ledger | None", settings: Settings, tell: Notify) -> Undone
     done = asyncio.run(finish(open_slurm(settings), ledger, settings, tell))
     if done is None:
         raise InvalidInputError(
-            "SW-NOTHING",
+            Code.NOTHING,
             "No uninstall is under way (none began, or compile --again ended it): nothing was"
             " changed.",
             "To take Slicewise out of Slurm: slicewise uninstall --dry-run",

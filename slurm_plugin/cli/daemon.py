@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import DaemonSettings, Settings, database_url, load_settings
 from cluster.slurm.unread import UnreadLog
@@ -66,11 +67,11 @@ def _require_slurm_user(settings: DaemonSettings) -> None:
         wanted = pwd.getpwnam(settings.slurm_user).pw_uid
     except KeyError:
         raise InvalidInputError(
-            "SW-USER", f"daemon.slurm_user: there is no user {settings.slurm_user!r}."
+            Code.USER, f"daemon.slurm_user: there is no user {settings.slurm_user!r}."
         ) from None
     if os.geteuid() != wanted:
         raise InvalidInputError(
-            "SW-USER",
+            Code.USER,
             f"The daemon must run as {settings.slurm_user!r} (daemon.slurm_user, uid {wanted}), "
             f"not as uid {os.geteuid()}.",
             f"Run: runuser -u {settings.slurm_user} -- slicewise daemon",

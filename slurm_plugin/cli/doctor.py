@@ -11,6 +11,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.findings import Finding, SectionReport, failure, looked
 from cluster.language.jobs import NodeView
@@ -196,7 +197,7 @@ class _Site:
             )
         if self._is_example:
             raise InvalidInputError(
-                "SW-SETTINGS",
+                Code.SETTINGS,
                 f"{settings_file()} is the example that came with the package.",
                 "Put this site's there: slicewise setup proposes it.",
             )
@@ -245,7 +246,7 @@ class _Site:
             return SectionReport("limits", skipped=_ELSEWHERE)
         if isinstance(self._slurm, SlicewiseError):
             return SectionReport("limits", skipped=_NO_SLURM)
-        if any(one.code == "SW-CLUSTER-NAME" for one in self.slurm().findings):
+        if any(one.code == Code.CLUSTER_NAME for one in self.slurm().findings):
             return SectionReport("limits", skipped="Slurm is another cluster's, as slurm says")
         if isinstance(self._database, SlicewiseError):
             return SectionReport("limits", skipped="the ledger can't be read")

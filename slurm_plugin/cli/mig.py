@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board, board, boards, profile_of, sources
 from cluster.mig import parted
@@ -182,13 +183,13 @@ def _read(file: Path) -> str:
         return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InvalidInputError("SW-INPUT-FILE", f"{file} can't be read: {why}.") from None
+        raise InvalidInputError(Code.INPUT_FILE, f"{file} can't be read: {why}.") from None
 
 
 def _chosen(configs: parted.Configs, name: str | None) -> Iterable[tuple[str, parted.Entry]]:
     if name is not None and name not in configs:
         raise InvalidInputError(
-            "SW-INPUT-FILE",
+            Code.INPUT_FILE,
             f"The file has no configuration {name!r}.",
             f"It has: {', '.join(configs)}.",
         )

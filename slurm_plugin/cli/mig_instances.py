@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import Measurement, read_measurements, require_one_load
 from cluster.language.mig_profiles import Board, board, boards, cost_millislices, profile_of
@@ -77,7 +78,7 @@ def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[
     if len({row.model for row in found}) != 1:
         known = ", ".join(sorted({row.model for row in rows})) or "none"
         raise InvalidInputError(
-            "SW-INPUT-FILE",
+            Code.INPUT_FILE,
             f"The measurements are of these models: {known}.",
             "Choose one: --model, or a --service with the model's name.",
         )
@@ -140,7 +141,7 @@ def instances(
         services = [_service(found[0].model, found, rate, slo_ms)]
     elif files or not services:
         raise InvalidInputError(
-            "SW-USAGE",
+            Code.USAGE,
             "No load is given.",
             "Give FILE with --rate and --slo-ms, or --service NAME=FILE,RATE,SLO_MS.",
         )
@@ -165,7 +166,7 @@ def _keeping(one: ServiceDemand, objective: TokenObjective) -> ServiceDemand:
     if not rows:
         bounds = ", ".join(f"{name} {bound}" for name, bound in objective.keys.items())
         raise InvalidInputError(
-            "SW-SLO-UNREACHABLE",
+            Code.SLO_UNREACHABLE,
             f"No measured configuration of {one.name!r} keeps {bounds}.",
             "Raise it, or measure the model with fewer requests at a time or on larger profiles.",
         )
@@ -180,7 +181,7 @@ def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:
     models = sorted({row.board for one in services for row in one.rows})
     if named is None and len(models) > 1:
         raise InvalidInputError(
-            "SW-INPUT-FILE",
+            Code.INPUT_FILE,
             f"The measurements are of several GPU models: {', '.join(models)}.",
             "Choose one: --board",
         )
@@ -199,7 +200,7 @@ def _choose(
 ) -> ChosenInstances:
     names = [one.name for one in services]
     if len(set(names)) != len(names):
-        raise InvalidInputError("SW-USAGE", "Two services have one name.", "Rename one.")
+        raise InvalidInputError(Code.USAGE, "Two services have one name.", "Rename one.")
     loads = {one.name: _load(one, on) for one in services}
     if len(services) == 1:
         plan = fewest_slices(names[0], loads[names[0]], on, costs)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, error, hint
 from cluster.language.jobs import NodeView
 from cluster.mig.apply import cut as cut_gpu
@@ -177,9 +178,9 @@ def node_findings(
     seen = _named(nodes, name) if nodes is not None else None
     devices = _devices(inventory, settings, name, seen.gpus if seen is not None else ())
     return (
-        *(error("SW-NODE-GPU", fault.removesuffix(".")) for fault in faults(inventory)),
+        *(error(Code.NODE_GPU, fault.removesuffix(".")) for fault in faults(inventory)),
         *(slurm_gres.gres_findings(name, seen, devices) if nodes is not None else ()),
-        *(hint("SW-NODE-TABLE", one.removesuffix(".")) for one in _differences(inventory)),
+        *(hint(Code.NODE_TABLE, one.removesuffix(".")) for one in _differences(inventory)),
         *(slurm_gres.unmanaged(devices, settings.costs) if settings is not None else ()),
     )
 

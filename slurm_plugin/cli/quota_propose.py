@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
@@ -34,7 +35,7 @@ def read_accounts(file: Path) -> tuple[DumpedAccount, ...]:
         text = sys.stdin.read() if file == STANDARD_INPUT else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-INPUT-FILE", f"{file} can't be read: {error}.", "Name a readable text file."
+            Code.INPUT_FILE, f"{file} can't be read: {error}.", "Name a readable text file."
         ) from None
     # A dump begins with a comment or a cluster.
     return (parse_allocations if text.lstrip().startswith("[") else parse_account_dump)(text)
@@ -110,7 +111,7 @@ def _own_words(one: DumpedAccount, faults: FileFaults) -> Mapping[str, object]:
         if len(content) == 1 and not words.keys() & {"parent", "remove"}:
             return dict(words)
         why = f"{_QUOTA} {one.quota!r} may say what tenant-quota set and budget set take."
-    faults.add(one.account, InvalidInputError("SW-INPUT-FILE", why))
+    faults.add(one.account, InvalidInputError(Code.INPUT_FILE, why))
     return {}
 
 

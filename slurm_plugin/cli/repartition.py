@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.exit_codes import ExitCode
 from cluster.runtime.console import console, print_json
@@ -160,13 +161,13 @@ def _close(ledger: "Ledger", lock: "LeaderLock", repartition_id: int) -> None:
     """
     if not lock.hold():
         raise OutsideError(
-            "SW-LOCK",
+            Code.LOCK,
             f"A run cuts GPUs now ({lock.holder()}): nothing was changed.",
             "Close it when that run has ended: slicewise repartition history",
         )
     if ledger.repartitions.find(repartition_id).state is not RepartitionState.STUCK:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"Repartition {repartition_id} is not stuck: nothing was changed.",
             "One in state running is finished by: slicewise repartition run",
         )
@@ -217,7 +218,7 @@ def look(
 def _require_root(what: str) -> None:
     if os.geteuid() != 0:
         raise InvalidInputError(
-            "SW-ROOT",
+            Code.ROOT,
             f"Only root may {what}: nothing was done.",
             "Run it with sudo or from cron.",
         )

@@ -11,6 +11,7 @@ from typing import Annotated, cast
 import typer
 from pydantic import ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.findings import Place
 from cluster.runtime.console import console
@@ -93,7 +94,7 @@ def _answered(known: Mapping[str, object], said: Mapping[str, object]) -> Answer
 
 def _refused(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-USAGE",
+        Code.USAGE,
         f"The answers can't be taken: {why}.",
         f"Keys of the file: {', '.join(Answers.model_fields)}. Nothing was written.",
     )
@@ -163,7 +164,7 @@ def _files(answers: Answers, facts: SlurmFacts) -> Mapping[str, str]:
         asks_by_munge=answers.is_spread,
     )
     lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
-    if any(one.code == "SW-CONF-WEIGHTS" for one in lacks):
+    if any(one.code == Code.CONF_WEIGHTS for one in lacks):
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
     nodes = [one.name for one in facts.nodes if one.is_in(frozenset(answers.partitions))]
     found = {
@@ -195,7 +196,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 def _not_written(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-USAGE",
+        Code.USAGE,
         f"{why}.",
         "Name a directory that does not exist yet, in one that you may write: --output",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
@@ -235,7 +236,7 @@ def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> N
         console().print("Every account is a tenant, each below its parent.")
     if refused := [row for row in rows if row.refusal is not None]:
         raise InvalidInputError(
-            "SW-TENANT-IMPORT",
+            Code.TENANT_IMPORT,
             f"Accounts that can't be taken over: {len(refused)}; the others "
             + ("could be." if dry_run else "are."),
             "The table says why; fix that and import again.",
@@ -268,7 +269,7 @@ def check_tenants(as_json: Json = False) -> None:
         console().print(Text(present.no_tenants_text(others, refused)))
     if found:
         raise InvalidInputError(
-            "SW-TENANT-ACCOUNTS",
+            Code.TENANT_ACCOUNTS,
             f"Tenants that are not where Slurm has their accounts: {len(found)}.",
             "Take Slurm's places: slicewise tenant import; or, for those without an account,"
             " sacctmgr add account NAME cluster=CLUSTER, or slicewise tenant remove.",

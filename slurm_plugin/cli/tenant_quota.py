@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
 from cluster.runtime.console import console, print_json
@@ -212,14 +213,14 @@ def check_capacity(
     above = overcommitted_millislices(after, capacity_millislices)
     if above > overcommitted_millislices(before, capacity_millislices):
         raise InvalidInputError(
-            "SW-QUOTA-CAPACITY",
+            Code.QUOTA_CAPACITY,
             f"The quotas at the top would be {slices_words(above)} above the cluster's"
             f" {slices_text(capacity_millislices)}, and every tenant's limit squeezed.",
             "Give less, or say --overcommit.",
         )
     if types := newly_overcommitted_types(before, after, instances):
         raise InvalidInputError(
-            "SW-QUOTA-CAPACITY",
+            Code.QUOTA_CAPACITY,
             f"Quotas would guarantee {types_beyond_text(types, instances)}: jobs within their"
             " guarantee may wait for each other.",
             "Guarantee fewer, have GPUs cut into more of them, or say --overcommit.",
@@ -318,7 +319,7 @@ def quota_history(tenant: TenantName, as_json: Json = False) -> None:
 def _no_quota(ledger: "Ledger", tenant: str) -> InvalidInputError:
     known = names_text(tenant, ledger.tenants.policy())
     return InvalidInputError(
-        "SW-QUOTA-NONE",
+        Code.QUOTA_NONE,
         f"Tenant {tenant!r} has no quota.",
         f"Tenants with one: {known}. Set it: slicewise tenant-quota set NAME --nominal N",
     )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.overview import in_tree_order
@@ -90,7 +91,7 @@ def _require_known(tenant: str, known: Collection[str]) -> None:
     """
     if tenant not in known:
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"The ledger knows no tenant {tenant!r}.",
             f"Known: {names_text(tenant, known)}.",
         )

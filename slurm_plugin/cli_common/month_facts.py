@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from zoneinfo import ZoneInfo
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period, date_text, next_start_s
 from cluster.rpc.history_messages import CLUSTER, HistoryAnswer, HistoryRequest
@@ -90,6 +91,6 @@ def _of_service(history: Callable[[str], HistoryAnswer], about: str) -> HistoryA
     try:
         return history(about)
     except InvalidInputError as error:
-        if error.refusal.code != "SW-SERVICE-UNKNOWN":
+        if error.refusal.code != Code.SERVICE_UNKNOWN:
             raise
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
 from cluster.rpc.own_tenant import complete_tenant
@@ -95,7 +96,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
     """Return the tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if ``name`` is none."""
     if name not in policy:
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"{name!r} is not a tenant.",
             f"Tenants: {names_text(name, policy)}. Add it: slicewise tenant add NAME",
         )
@@ -135,7 +136,7 @@ def require_in_force(took_s: float | None, wait_s: int | None) -> None:
     """
     if wait_s is not None and took_s is None:
         raise UnreachableError(
-            "SW-TIMEOUT",
+            Code.TIMEOUT,
             f"The change is recorded, and is not in force in Slurm after {wait_s} s.",
             "The daemon brings it into force: systemctl status slicewise-daemon",
         )

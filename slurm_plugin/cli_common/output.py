@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import IO, TYPE_CHECKING, TypeVar
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import terminal_console
 
@@ -146,5 +147,5 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InvalidInputError(
-            "SW-OUTPUT", f"{path} can't be written: {error.strerror}.", "Name another file."
+            Code.OUTPUT, f"{path} can't be written: {error.strerror}.", "Name another file."
         ) from None

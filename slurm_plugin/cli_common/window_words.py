@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time
 from zoneinfo import ZoneInfo
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.moments import FORMS, moment_from_text
 from cluster.language.periods import clock_text as date_and_clock_text
@@ -44,7 +45,7 @@ def _days(part: str) -> Iterator[int]:
     first, _, last = part.partition("-")
     if first not in DAYS or (last or first) not in DAYS or part.endswith("-"):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{part!r} is not a day of the week.",
             f"Write {', '.join(DAYS)}, or mon-fri.",
         )
@@ -60,7 +61,7 @@ def minute_from_text(text: str, key: str, *, ends: bool) -> int:
     found = _CLOCK.fullmatch(text)
     if found is None and not (ends and text == _MIDNIGHT):
         raise InvalidInputError(
-            "SW-VALUE", f"{key} {text!r} is not a time of day.", "Write it as 08:30."
+            Code.VALUE, f"{key} {text!r} is not a time of day.", "Write it as 08:30."
         )
     return int(found[1]) * 60 + int(found[2]) if found else 0
 
@@ -73,13 +74,13 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
     found = moment_from_text(text, datetime.now(UTC), ahead=True, ends=ends, zone=ZoneInfo(zone))
     if found is None:
         raise InvalidInputError(
-            "SW-VALUE", f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
+            Code.VALUE, f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
         )
     shown = found.astimezone(UTC).astimezone(found.tzinfo)
     # A day whose midnight is skipped begins with its first moment.
     if found.time() != time(0) and shown.replace(tzinfo=None) != found.replace(tzinfo=None):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{key} {text!r}: the clocks of {zone} skip that time.",
             f"That night they go forward. Write {shown:%Y-%m-%dT%H:%M}, or another time.",
         )

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
@@ -282,7 +283,7 @@ def _imbalance(found: Verification) -> OutsideError:
     else:  # Each fault that is no amount counts as 1.
         words = "The ledger does not hold what it should:"
     return OutsideError(
-        "SW-LEDGER-IMBALANCE",
+        Code.LEDGER_IMBALANCE,
         f"{words}{faults}",
         "The tables were written to around the triggers: compare with a backup.",
     )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
@@ -155,7 +156,7 @@ def _read_record(file: Path) -> BackupRecord:
     except ValidationError:
         words = f"{path} is no record of a dump."
     raise InvalidInputError(
-        "SW-BACKUP-BROKEN",
+        Code.BACKUP_BROKEN,
         words,
         'Both files are needed that "slicewise ledger db backup" writes.',
     )

@@ -4,7 +4,8 @@ import time
 
 import typer
 
-from cluster.language.exit_codes import ExitCode, exit_code_by
+from cluster.language.exit_codes import ExitCode
+from cluster.language.findings import exit_code_by
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.overview_messages import OverviewRequest
 from cluster.runtime.console import console, print_json

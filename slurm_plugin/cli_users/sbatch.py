@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 
 EXPLAIN_VARIABLE = "SLICEWISE_EXPLAIN"
@@ -69,5 +70,5 @@ def _become_sbatch(arguments: tuple[str, ...]) -> None:
         os.execvpe("sbatch", ("sbatch", *arguments), environment)  # noqa: S606
     except OSError as error:
         raise OutsideError(
-            "SW-SLURM-FAILED", f"sbatch can't be run: {error.strerror}.", "Is it on PATH?"
+            Code.SLURM_FAILED, f"sbatch can't be run: {error.strerror}.", "Is it on PATH?"
         ) from None

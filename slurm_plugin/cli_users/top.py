@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.control import Control
 from rich.segment import Segments
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
@@ -53,7 +54,7 @@ def top(
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidInputError(
-            "SW-USAGE", "top needs a terminal.", "For a pipe or a script: slicewise overview"
+            Code.USAGE, "top needs a terminal.", "For a pipe or a script: slicewise overview"
         )
     client = DaemonClient(load_settings().daemon)
     # The first look is made before the terminal changes: its failure is told as by other commands.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.web_messages import WebLoginRequest
@@ -64,19 +65,19 @@ def _require_user(settings: WebSettings) -> None:
     """Raise InvalidInputError: SW-SETTINGS, SW-USER."""
     if not settings.listen:
         raise InvalidInputError(
-            "SW-SETTINGS", "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
+            Code.SETTINGS, "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
         )
     try:
         wanted = pwd.getpwnam(settings.user).pw_uid
     except KeyError:
         raise InvalidInputError(
-            "SW-USER",
+            Code.USER,
             f"web.user: there is no user {settings.user!r}.",
             f"Make one: useradd --system --no-create-home {settings.user}",
         ) from None
     if os.geteuid() != wanted:
         raise InvalidInputError(
-            "SW-USER",
+            Code.USER,
             f"The web server must run as {settings.user!r} (web.user, uid {wanted}), not as uid"
             f" {os.geteuid()}.",
             f"Run: runuser -u {settings.user} -- slicewise web serve",

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from cluster.language.findings import Severity
 from cluster.rpc.overview_messages import (
@@ -108,7 +109,7 @@ def _about(row: Any) -> tuple[str, ...]:
             return (f"{row.tenant}/{row.name}",)
         case TenantNow():
             return (row.name,)
-        case AttentionItem() if row.code != "SW-NODE-DOWN":
+        case AttentionItem() if row.code != Code.NODE_DOWN:
             return (row.about,)
         case _:
             return ("",)

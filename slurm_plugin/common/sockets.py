@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from cluster.language.codes import Code
 from cluster.language.errors import Refusal, SlicewiseError
 from cluster.rpc.message import FailureAnswer
 from slurm_plugin.common.log import report_failure
@@ -19,12 +20,12 @@ BACKLOG = 512
 _CREDENTIALS = struct.Struct("3i")
 
 
-BUSY = Refusal("SW-BUSY", "Too many connections to the daemon.", "Try again.")
+BUSY = Refusal(Code.BUSY, "Too many connections to the daemon.", "Try again.")
 
 
 def too_long(most_bytes: int) -> Refusal:
     """The refusal of a longer message."""
-    return Refusal("SW-WIRE", f"A message may have {most_bytes} bytes at most here.")
+    return Refusal(Code.WIRE, f"A message may have {most_bytes} bytes at most here.")
 
 
 def failure(refusal: Refusal) -> FailureAnswer:
@@ -38,13 +39,13 @@ def failure_of(error: Exception, uid: int, request_id: str) -> FailureAnswer:
     The answer then names the request as the log does.
     """
     if isinstance(error, ValidationError):
-        return failure(Refusal("SW-WIRE", f"No such message: {_problem(error)}."))
+        return failure(Refusal(Code.WIRE, f"No such message: {_problem(error)}."))
     if isinstance(error, SlicewiseError):
         return failure(error.refusal)
     kind = type(error).__name__
     report_failure("request_failed", error, kind=kind, uid=uid, request_id=request_id)
     hint = f"Tell an operator: request_id={request_id}."
-    return failure(Refusal("SW-INTERNAL", "The daemon failed; its log says how.", hint))
+    return failure(Refusal(Code.INTERNAL, "The daemon failed; its log says how.", hint))
 
 
 def _problem(error: ValidationError) -> str:
@@ -83,7 +84,7 @@ def own_directory(path: Path, mode: int) -> None:
         path.chmod(mode)
     except OSError as error:
         raise SlicewiseError(
-            "SW-USER",
+            Code.USER,
             f"daemon.run_dir: {path}: {error.strerror}.",
             f"It must belong to the user with uid {os.geteuid()}, who runs the daemon.",
         ) from None

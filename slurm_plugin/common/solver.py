@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 
 _NODES = 2_000
@@ -76,7 +77,7 @@ class LinearProgram:
         if info.primal_solution_status != self._feasible:
             status = self._highs.modelStatusToString(self._highs.getModelStatus())
             raise OutsideError(
-                "SW-INTERNAL",
+                Code.INTERNAL,
                 f"HiGHS found no answer: {status}.",
                 "Check that loads and throughputs have plausible sizes; if so, report this with"
                 " them.",

@@ -1,9 +1,10 @@
 """The refusal of everything that would set limits after Slicewise was taken out of Slurm."""
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal
 
 UNINSTALLED = Refusal(
-    "SW-UNINSTALLED",
+    Code.UNINSTALLED,
     "Slicewise was taken out of Slurm: no limits are set.",
     "To set limits again: slicewise compile --again. To keep Slicewise out: disable what still"
     " runs (slicewise-daemon, the timer, cron's line).",

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from cluster.language.codes import Code
 from cluster.language.errors import UnreachableError
 from cluster.runtime.leadership import Lead, Leader, Lock, led_only
 from cluster.slurm.interface import Slurm, SlurmActor
@@ -25,7 +26,7 @@ class Leadership(Lead):
         if not self.leads():
             who = f"the one on {self.holder} does" if self.holder else "none does now"
             raise UnreachableError(
-                "SW-DAEMON-STANDBY",
+                Code.DAEMON_STANDBY,
                 f"This daemon changes nothing in Slurm: {who}.",
                 "Ask that one, or try again in a few seconds.",
             )

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.message import Message, build
 from cluster.rpc.messages import StatusAnswer
@@ -225,7 +226,7 @@ class _Daemon:
         if decided.action in {"admit", "pass"}:
             self._cluster_state.pacing.stir()
         # slurmctld does not wait for a look: whoever was added just now is admitted the next time.
-        if decided.code == "SW-TENANT-UNKNOWN" and not self._seeing:
+        if decided.code == Code.TENANT_UNKNOWN and not self._seeing:
             seeing = asyncio.create_task(self.see_accounts())
             self._seeing.add(seeing)
             seeing.add_done_callback(self._seeing.discard)
@@ -265,6 +266,6 @@ def _only_one(run_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise SlicewiseError(
-                "SW-DAEMON-RUNNING", f"A daemon runs already in {run_dir}.", "Stop it first."
+                Code.DAEMON_RUNNING, f"A daemon runs already in {run_dir}.", "Stop it first."
             ) from None
         yield

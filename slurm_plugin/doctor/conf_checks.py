@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.slurm.fields import numbers
@@ -63,7 +64,7 @@ def _versions(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     parts = re.match(r"(\d+)\.(\d+)", _said(facts, "SLURM_VERSION"))
     if parts and (int(parts[1]), int(parts[2])) < _OLDEST:
         yield error(
-            "SW-VERSION",
+            Code.VERSION,
             f"slurmctld is version {_said(facts, 'SLURM_VERSION')}",
             "Slicewise was tried with 22.05 and newer",
             advice="Upgrade Slurm first.",
@@ -75,7 +76,7 @@ def _cluster(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     # slurmdbd, and so the ledger, has it in small letters.
     if wanted.cluster not in {name, name.lower()}:
         yield error(
-            "SW-CLUSTER-NAME",
+            Code.CLUSTER_NAME,
             f"Slurm's ClusterName is {name}, [cluster] name of slicewise.toml {wanted.cluster}",
             "limits and charges would be those of another cluster",
             setting("cluster", f'name = "{name}"'),
@@ -86,7 +87,7 @@ def _slurm_user(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     name = _said(facts, "SlurmUser").partition("(")[0]
     if name and name != wanted.slurm_user:
         yield error(
-            "SW-CONF-DIFFERS",
+            Code.CONF_DIFFERS,
             f"SlurmUser is {name}, [daemon] slurm_user of slicewise.toml {wanted.slurm_user}",
             "slurmctld can't reach the daemon's admission socket",
             setting("daemon", f'slurm_user = "{name}"'),
@@ -96,7 +97,7 @@ def _slurm_user(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
 def _storage(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     if _said(facts, "AccountingStorageType") != "accounting_storage/slurmdbd":
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             "AccountingStorageType is not accounting_storage/slurmdbd",
             "there are no accounts and no QOS that quotas could be written into",
             _line("AccountingStorageType=accounting_storage/slurmdbd"),
@@ -107,14 +108,14 @@ def _preempt_mode(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     words = _said(facts, "PreemptMode").upper().split(",")
     if "SUSPEND" in words:
         yield error(
-            "SW-CONF-PREEMPT",
+            Code.CONF_PREEMPT,
             "PreemptMode has SUSPEND",
             "a suspended job keeps its GPUs, so the lender gets none of them",
             _line("PreemptMode=REQUEUE"),
         )
     if "CANCEL" in words:
         yield warning(
-            "SW-CONF-PREEMPT",
+            Code.CONF_PREEMPT,
             "PreemptMode is CANCEL",
             "what runs on borrowed quota is ended for good when the lender needs it, instead of"
             " being requeued; a service then loses the slot",
@@ -126,7 +127,7 @@ def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     kind = _said(facts, "SelectType")
     if kind != "select/cons_tres":
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             f"SelectType is {kind or 'not set'}",
             "Slurm gives a job whole nodes, or can't count GPUs by their type",
             _line("SelectType=select/cons_tres"),
@@ -135,7 +136,7 @@ def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         )
     elif not _said(facts, "SelectTypeParameters").upper().startswith(_CORE_WORDS):
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             f"SelectTypeParameters is {_said(facts, 'SelectTypeParameters') or 'not set'}",
             "Slurm does not allot cores, so one job may take all of a node's",
             _line("SelectTypeParameters=CR_Core_Memory"),
@@ -146,7 +147,7 @@ def _gres_types(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     kinds = [kind for kind in _said(facts, "GresTypes").split(",") if kind]
     if "gpu" not in kinds:
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             "GresTypes has no gpu",
             "slurmctld ignores the Gres of all nodes: no job gets a GPU",
             _line(f"GresTypes={','.join((*kinds, 'gpu'))}"),
@@ -169,7 +170,7 @@ def _ports(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     ports = reserved_ports(facts)
     if not ports:
         yield error(
-            "SW-CONF-SERVICES",
+            Code.CONF_SERVICES,
             "MpiParams has no ports=",
             'srun --resv-ports fails, and every replica "ended with 1"',
             _line("MpiParams=ports=21000-21999"),
@@ -177,7 +178,7 @@ def _ports(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         )
     elif len(ports) < _FEW_PORTS:
         yield warning(
-            "SW-CONF-SERVICES",
+            Code.CONF_SERVICES,
             f"MpiParams has {len(ports)} ports",
             "a replica takes up to three of them on all of its nodes, and fails to start where none"
             " is left",
@@ -193,7 +194,7 @@ def _held_again(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         codes = ()
     if _HELD_AGAIN not in codes:
         yield error(
-            "SW-CONF-SERVICES",
+            Code.CONF_SERVICES,
             f"RequeueExitHold lacks {_HELD_AGAIN}",
             "a replica that ends takes its slot with it: a service runs out of slots",
             _line(f"RequeueExitHold={','.join(filter(None, (text, str(_HELD_AGAIN))))}"),
@@ -203,7 +204,7 @@ def _held_again(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 def _requeue(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     if _said(facts, "JobRequeue") == "0":
         yield warning(
-            "SW-CONF-REQUEUE",
+            Code.CONF_REQUEUE,
             "JobRequeue is 0",
             "jobs on borrowed quota that do not say --requeue are ended for good when the lender"
             " needs it",
@@ -215,7 +216,7 @@ def _submit_plugin(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     plugins = [name for name in _said(facts, "JobSubmitPlugins").split(",") if name]
     if "lua" not in plugins:
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             "JobSubmitPlugins has no lua",
             "slurmctld runs no job_submit.lua: no job is admitted, and untyped GPUs pass all"
             f" quotas (mode {wanted.mode})",
@@ -228,14 +229,14 @@ def _submit_plugin(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
 def _priority_type(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     if _said(facts, "PriorityType") != "priority/multifactor":
         yield error(
-            "SW-CONF-PRIORITY",
+            Code.CONF_PRIORITY,
             f"PriorityType is {_said(facts, 'PriorityType') or 'not set'}",
             "Slurm ignores site_factor, so classes, shares and waiting times order no job",
             _line("PriorityType=priority/multifactor"),
         )
     if plugin := _said(facts, "PrioritySiteFactorPlugin"):
         yield error(
-            "SW-CONF-PRIORITY",
+            Code.CONF_PRIORITY,
             f"PrioritySiteFactorPlugin is {plugin}",
             "it overwrites the site_factor that Slicewise sets",
             _line("#PrioritySiteFactorPlugin="),
@@ -269,7 +270,7 @@ def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     age = _number(facts, "PriorityWeightAge") or 0
     if total >= wanted.priority_max:
         yield warning(
-            "SW-CONF-WEIGHTS",
+            Code.CONF_WEIGHTS,
             f"site_factor is {wanted.priority_max} at most, and Slurm's own weights add up to"
             f" {total} ({parts})",
             "the site's factors outweigh classes, shares and waiting: a job may wait for ever",
@@ -279,7 +280,7 @@ def _priority_weights(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
         )
     elif age <= total and 10 * total > wanted.priority_max:
         yield hint(
-            "SW-CONF-WEIGHTS",
+            Code.CONF_WEIGHTS,
             f"Slurm's own weights add up to {total} ({parts}), beside a site_factor of"
             f" {wanted.priority_max} at most",
             "a newer job that has waited its full time may go before an older one",
@@ -291,14 +292,14 @@ def _kill_wait(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     wait_s = _number(facts, "KillWait")
     if wait_s is not None and wait_s < _SHORT_KILL_WAIT_S:
         yield warning(
-            "SW-CONF-BOUNDS",
+            Code.CONF_BOUNDS,
             f"KillWait is {wait_s} s",
             "a replica that must go is killed with the requests that it still answers",
             _line("KillWait=30"),
         )
     if wait_s is not None and wait_s > _LONG_KILL_WAIT_S:
         yield hint(
-            "SW-CONF-BOUNDS",
+            Code.CONF_BOUNDS,
             f"KillWait is {wait_s} s",
             "a lender may wait as long for GPUs that a job does not give up",
             _line("KillWait=30"),
@@ -309,7 +310,7 @@ def _job_age(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     age_s = _number(facts, "MinJobAge")
     if age_s is not None and 0 < age_s < _SHORT_JOB_AGE_S:
         yield warning(
-            "SW-CONF-BOUNDS",
+            Code.CONF_BOUNDS,
             f"MinJobAge is {age_s} s",
             "slurmctld forgets an ended job before the daemon, if it is away for a minute, has"
             " seen how it ended: slots are lost, and charges come later, from accounting",
@@ -321,7 +322,7 @@ def _job_counts(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     most = _number(facts, "MaxJobCount")
     if most is not None and most < _FEW_JOBS:
         yield warning(
-            "SW-CONF-BOUNDS",
+            Code.CONF_BOUNDS,
             f"MaxJobCount is {most}",
             "each slot of a service counts as a job, held or not: soon nothing can be submitted",
             _line("MaxJobCount=10000"),
@@ -329,7 +330,7 @@ def _job_counts(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     size = _number(facts, "MaxArraySize")
     if size is not None and size <= wanted.servers:
         yield warning(
-            "SW-CONF-BOUNDS",
+            Code.CONF_BOUNDS,
             f"MaxArraySize is {size}, and [gateway] servers {wanted.servers}",
             "a service with as many replicas can't be submitted: its slots are one array",
             _line("MaxArraySize=1001"),
@@ -339,7 +340,7 @@ def _job_counts(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
 def _private(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     if _said(facts, "PrivateData").lower() in {"", "none"}:
         yield hint(
-            "SW-CONF-PRIVATE",
+            Code.CONF_PRIVATE,
             "PrivateData is not set",
             "every user sees which tenant runs which service, and of every job name, account and"
             " comment",
@@ -353,7 +354,7 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     if kind != "auth/munge":
         if wanted.asks_by_munge:
             yield warning(
-                "SW-CONF-DIFFERS",
+                Code.CONF_DIFFERS,
                 f"AuthType is {kind}, and commands on other hosts ask the daemon by munge",
                 "they are refused where no munged runs",
                 advice="Run munged with one key on these hosts, or leave [daemon] listen and"
@@ -364,7 +365,7 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     socket = found[1] if found else ""
     if socket != wanted.munge_socket:
         yield warning(
-            "SW-CONF-DIFFERS",
+            Code.CONF_DIFFERS,
             f"Slurm's munge socket is {socket or 'the default'}, [daemon] munge_socket of"
             f" slicewise.toml {wanted.munge_socket or 'not set'}",
             "commands of other hosts may be checked by another munged, with another key",
@@ -375,7 +376,7 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
 def _spec_cores(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     if _said(facts, "AllowSpecResourcesUsage").lower() in {"yes", "1"}:
         yield warning(
-            "SW-CONF-SPEC-CORES",
+            Code.CONF_SPEC_CORES,
             "AllowSpecResourcesUsage is set",
             "by --core-spec a job takes cores that no limit counts, and other GPUs of its node lie"
             " idle",

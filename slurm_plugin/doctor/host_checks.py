@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, warning
 from cluster.slurm.fields import numbers_text
 from slurm_plugin.doctor.facts import DaemonFacts, FileFacts, HostFacts
@@ -16,35 +17,35 @@ def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[F
     """Say what is wrong with a daemon that answers; ``mode`` is that of the settings."""
     if facts.version != facts.own_version:
         yield warning(
-            "SW-RESTART",
+            Code.RESTART,
             f"The daemon is version {facts.version}, the commands here {facts.own_version}",
             "one of them may not understand the other",
             _RESTART,
         )
     if facts.mode != mode:
         yield warning(
-            "SW-RESTART",
+            Code.RESTART,
             f"The daemon runs in mode {facts.mode}, slicewise.toml says {mode}",
             "it reads its settings at its start only",
             _RESTART,
         )
     if not facts.leads and not is_pair:
         yield warning(
-            "SW-DAEMON-RUNNING",
+            Code.DAEMON_RUNNING,
             "The daemon does not lead, and [daemon] pair is false",
             "another daemon with the same ledger acts on Slurm",
             advice="Stop the other one, or set pair = true on both hosts.",
         )
     if not facts.complete:
         yield error(
-            "SW-DAEMON-BLIND",
+            Code.DAEMON_BLIND,
             "The daemon's last look at Slurm was not complete",
             "it decides by what it saw before, and changes nothing",
             Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
         )
     elif facts.looked_s > _LATE_S:
         yield warning(
-            "SW-DAEMON-BLIND",
+            Code.DAEMON_BLIND,
             f"The daemon looked at Slurm {facts.looked_s:.0f} s ago",
             "services and limits follow late",
             Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
@@ -64,21 +65,21 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
 def _file(file: FileFacts) -> Iterator[Finding]:
     if file.duty == "secret" and file.mode & _WORLD:
         yield error(
-            "SW-FILE-RIGHTS",
+            Code.FILE_RIGHTS,
             f"{file.path} has mode {file.mode:04o}",
             "every user of this host can read it, and act as Slicewise",
             Mend(Place.HOST, f"chmod {file.mode & 0o770:04o} {file.path}"),
         )
     elif file.duty == "own" and file.mode & _OTHERS_WRITE:
         yield error(
-            "SW-FILE-RIGHTS",
+            Code.FILE_RIGHTS,
             f"{file.path} has mode {file.mode:04o}",
             "others than its owner can change it",
             Mend(Place.HOST, f"chmod {file.mode & ~_OTHERS_WRITE & 0o7777:04o} {file.path}"),
         )
     if file.owner not in file.owners:
         yield error(
-            "SW-FILE-RIGHTS",
+            Code.FILE_RIGHTS,
             f"{file.path} belongs to {file.owner}, not to {' or '.join(file.owners)}",
             "who owns it can change it, and who needs it may not reach it",
             Mend(Place.HOST, f"chown {file.owners[0]} {file.path}"),
@@ -90,7 +91,7 @@ def _users(users: Mapping[str, bool]) -> Iterator[Finding]:
         setting, _, name = key.partition("=")
         if not is_there:
             yield error(
-                "SW-USER",
+                Code.USER,
                 f"This host has no user {name}, which [daemon] {setting} names",
                 "the daemon knows the launcher, and slurmctld the daemon, by their uid: it must be"
                 " the same on all hosts",
@@ -101,7 +102,7 @@ def _users(users: Mapping[str, bool]) -> Iterator[Finding]:
 def _munge(problem: str) -> Iterator[Finding]:
     if problem:
         yield error(
-            "SW-MUNGE",
+            Code.MUNGE,
             f"munge does not work here: {problem.removesuffix('.')}",
             "commands on this host can't ask the daemon of another, nor can Slurm's",
             Mend(Place.HOST, "systemctl restart munge"),
@@ -117,7 +118,7 @@ def _client_ports(facts: HostFacts, replica_ports: frozenset[int]) -> Iterator[F
     if shared:
         text = numbers_text(shared)
         yield warning(
-            "SW-HOST-PORTS",
+            Code.HOST_PORTS,
             f"The kernel gives ports {text}, of MpiParams, to outgoing connections, too",
             "a replica whose port is taken does not start",
             Mend(Place.HOST, f"sysctl -w net.ipv4.ip_local_reserved_ports={text}"),
@@ -131,7 +132,7 @@ def clock_checks(ahead_s: Mapping[str, float | None]) -> Iterator[Finding]:
         if seconds is not None and abs(seconds) > _SKEW_S:
             way = "ahead of" if seconds > 0 else "behind"
             yield error(
-                "SW-CLOCK-SKEW",
+                Code.CLOCK_SKEW,
                 f"The clock of {name} is {abs(seconds):.0f} s {way} this host's",
                 "munge refuses what is too old or too new, waiting times and charges are wrong",
                 Mend(Place.HOST, "systemctl enable --now chrony"),
@@ -145,7 +146,7 @@ def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> It
         package = Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}")
         is_path = "/" in name
         yield error(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f"This node has no {name}",
             "a replica does not start without it",
             *([] if is_path else [package]),
@@ -155,7 +156,7 @@ def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> It
         )
     if namespaces == 0:
         yield error(
-            "SW-NODE-NAMESPACES",
+            Code.NODE_NAMESPACES,
             "Users of this node may make no namespaces (user.max_user_namespaces is 0)",
             "a replica gets no /dev/shm of its own, and does not start",
             Mend(Place.NODE, "sysctl -w user.max_user_namespaces=15000"),

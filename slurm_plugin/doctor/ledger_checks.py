@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, hint, warning
 from slurm_plugin.common.ledger_facts import LedgerFacts
 from slurm_plugin.doctor.facts import WayBackFacts
@@ -26,7 +27,7 @@ def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
 def _revision(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.revision != facts.head:
         yield error(
-            "SW-DATABASE-OLD",
+            Code.DATABASE_OLD,
             f"The ledger's tables are at revision {facts.revision}, this version needs"
             f" {facts.head}",
             "",
@@ -38,7 +39,7 @@ def _revision(facts: LedgerFacts) -> Iterator[Finding]:
 def _rights(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.lacks:
         yield error(
-            "SW-DATABASE-RIGHTS",
+            Code.DATABASE_RIGHTS,
             f"Role {facts.role} lacks rights of a daemon: {', '.join(facts.lacks)}",
             "the daemon waits, and neither charges nor lends",
             Mend(Place.DATABASE, f"slicewise ledger db grant {facts.role} --as daemon"),
@@ -46,7 +47,7 @@ def _rights(facts: LedgerFacts) -> Iterator[Finding]:
         )
     elif facts.is_owner:
         yield hint(
-            "SW-LEDGER-OWNER",
+            Code.LEDGER_OWNER,
             f"Role {facts.role} owns the ledger's tables or is a superuser",
             "nothing in PostgreSQL keeps the daemon's role from changing what was booked",
             Mend(Place.DATABASE, "createuser --pwprompt slicewise_daemon"),
@@ -59,14 +60,14 @@ def _rights(facts: LedgerFacts) -> Iterator[Finding]:
 def _server(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.server_version < _OLDEST:
         yield warning(
-            "SW-VERSION",
+            Code.VERSION,
             f"PostgreSQL is version {facts.server_version // 10000}",
             "Slicewise was tried with 15 and 18, and PostgreSQL keeps a version for five years",
             advice="Upgrade PostgreSQL.",
         )
     if facts.settings.get("fsync") == "off":
         yield error(
-            "SW-LEDGER-FSYNC",
+            Code.LEDGER_FSYNC,
             "PostgreSQL runs with fsync = off",
             "after a power failure the ledger may be unreadable",
             Mend(Place.DATABASE, "psql -c \"ALTER SYSTEM SET fsync = 'on'\""),
@@ -76,7 +77,7 @@ def _server(facts: LedgerFacts) -> Iterator[Finding]:
 def _copies(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.settings.get("archive_mode", "off") == "off" and not facts.standbys:
         yield hint(
-            "SW-LEDGER-BACKUP",
+            Code.LEDGER_BACKUP,
             "PostgreSQL archives nothing and has no standby",
             "the ledger can't be made again: quotas, budgets, keys, charges, and what Slurm's"
             " limits were before",
@@ -88,7 +89,7 @@ def _copies(facts: LedgerFacts) -> Iterator[Finding]:
 def _seals(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.unsealed_s is not None and facts.unsealed_s > _UNSEALED_S:
         yield warning(
-            "SW-LEDGER-SEALS",
+            Code.LEDGER_SEALS,
             f"Transfers of the last {facts.unsealed_s / 3600:.0f} h have no seal",
             "it would not show if they were changed",
             Mend(Place.DATABASE, "slicewise ledger verify"),
@@ -99,7 +100,7 @@ def _seals(facts: LedgerFacts) -> Iterator[Finding]:
 def _bloat(facts: LedgerFacts) -> Iterator[Finding]:
     if facts.dead_rows > max(_MANY_DEAD, facts.live_rows):
         yield hint(
-            "SW-LEDGER-BLOAT",
+            Code.LEDGER_BLOAT,
             f"Table {facts.bloated} has {facts.dead_rows:,} dead rows beside {facts.live_rows:,}",
             "every look at it reads them, too",
             Mend(Place.DATABASE, f"psql -c 'VACUUM (ANALYZE) slicewise.{facts.bloated}'"),
@@ -111,7 +112,7 @@ def way_back_checks(facts: WayBackFacts, mode: str) -> Iterator[Finding]:
     """Before mode enforce: ask for a dump of what slurmdbd has without Slicewise."""
     if mode != "enforce" and not facts.is_there:
         yield hint(
-            "SW-SACCTMGR-DUMP",
+            Code.SACCTMGR_DUMP,
             f"There is no {facts.dump}",
             "in mode enforce Slicewise changes limits, and only the ledger knows what they were:"
             " without it they can be put back from such a dump alone",

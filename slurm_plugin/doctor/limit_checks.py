@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, hint, warning
 from cluster.language.jobs import NodeView
 from cluster.slurm.interface import Association
@@ -19,14 +20,14 @@ def drift_checks(differences: int, out_of_band: Sequence[str], mode: str) -> Ite
         return
     if differences:
         yield warning(
-            "SW-LIMITS-UNSETTLED",
+            Code.LIMITS_UNSETTLED,
             f"{differences} settings in Slurm are not as the ledger says",
             "quotas hold as Slurm has them",
             Mend(Place.ACCOUNTS, "slicewise compile"),
             advice="The daemon puts them right within seconds; if they stay, its log says why.",
         )
     for text in out_of_band[:_SHOWN]:
-        yield warning("SW-LIMITS-BY-HAND", text.removesuffix("."))
+        yield warning(Code.LIMITS_BY_HAND, text.removesuffix("."))
 
 
 def group_checks(policy: Policy) -> Iterator[Finding]:
@@ -36,7 +37,7 @@ def group_checks(policy: Policy) -> Iterator[Finding]:
         lenders = sorted(one.name for one in below if one.quota.lending_limit_millislices)
         if lenders and not tenant.quota.lending_limit_millislices:
             yield hint(
-                "SW-LENDING-GROUP",
+                Code.LENDING_GROUP,
                 f"{name} has no lending limit, but {', '.join(lenders[:_SHOWN])} below it has",
                 f"what is idle there is lent within {name} only, and to no tenant outside",
                 Mend(
@@ -53,7 +54,7 @@ def type_checks(
     there = instances_of(nodes, partitions)
     for kind, count in overcommitted_types(policy, there).items():
         yield warning(
-            "SW-QUOTA-CAPACITY",
+            Code.QUOTA_CAPACITY,
             f"Quotas guarantee {count} instances of {kind}, the cluster has {there.get(kind, 0)}",
             "jobs within their guarantee may wait for each other",
             Mend(Place.ACCOUNTS, f"slicewise tenant-quota set NAME --type-nominal {kind}=N"),
@@ -73,7 +74,7 @@ def cluster_checks(policy: Policy, elsewhere: Collection[str]) -> Iterator[Findi
         others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         shown = ", ".join(names[:_SHOWN]) + others
         yield warning(
-            "SW-LIMITS-SHARED",
+            Code.LIMITS_SHARED,
             f"Tenants that another cluster of this slurmdbd has, too: {shown}",
             "a QOS has one limit for all clusters, so the daemons of two would set it in turn",
             advice="Give such an account another name on one of the clusters.",
@@ -87,7 +88,7 @@ def minutes_checks(rows: Iterable[Association], policy: Policy) -> Iterator[Find
             continue
         limits = ",".join(f"{tres}={most}" for tres, most in sorted(row.grp_tres_mins.items()))
         yield hint(
-            "SW-LIMITS-MINUTES",
+            Code.LIMITS_MINUTES,
             f"Account {row.account} has GrpTRESMins={limits} of the site's own",
             "once that is used up its jobs wait (AssocGrp...Minutes), whatever quota and budget"
             " say",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, Severity, error, warning
 from cluster.language.jobs import PartitionView
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
@@ -33,7 +34,7 @@ def by_mode(found: Finding, mode: str) -> Finding:
     Their lines are no mends then: slurmctld exits where a partition names a QOS that does not
     exist, and without the gate a partition without AllowQos takes jobs in any QOS.
     """
-    if found.code == "SW-PARTITION-GATE" and mode != "enforce":
+    if found.code == Code.PARTITION_GATE and mode != "enforce":
         why = f"{found.why}, once mode is enforce"
         return replace(found, severity=Severity.HINT, why=why, mends=())
     return found
@@ -44,7 +45,7 @@ def _preemption(view: PartitionView, config: Mapping[str, str]) -> Iterator[Find
     follows = view.preempt_mode == "OFF" and config.get("PreemptMode", "OFF").upper() == "OFF"
     if view.preempt_mode in {"OFF", "SUSPEND", "GANG,SUSPEND"} and not follows:
         yield error(
-            "SW-CONF-PREEMPT",
+            Code.CONF_PREEMPT,
             f"Partition {view.name} has PreemptMode={view.preempt_mode}",
             "lenders wait for borrowed jobs there to end",
             Mend(Place.SLURM_CONF, f"PartitionName={view.name} PreemptMode=REQUEUE"),
@@ -54,7 +55,7 @@ def _preemption(view: PartitionView, config: Mapping[str, str]) -> Iterator[Find
 def _state(view: PartitionView) -> Iterator[Finding]:
     if not view.is_up:
         yield warning(
-            "SW-NODE-DOWN",
+            Code.NODE_DOWN,
             f"Partition {view.name} is not up",
             "no job is submitted to it, or none starts in it",
             Mend(Place.RESTART, f"scontrol update PartitionName={view.name} State=UP"),
@@ -66,7 +67,7 @@ def _without_nodes(facts: SlurmFacts, own: list[PartitionView]) -> Iterator[Find
         nodes = [node for node in facts.nodes if node.is_in(frozenset({view.name}))]
         if not any(node.gpus or node.untyped_gpus for node in nodes):
             yield error(
-                "SW-NODE-GRES",
+                Code.NODE_GRES,
                 f"No node of partition {view.name} has GPUs in Slurm",
                 "nothing can be started there",
                 Mend(Place.NODE, "slicewise node gres"),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, hint, warning
 from slurm_plugin.doctor.facts import ScriptFacts
 
@@ -29,7 +30,7 @@ def script_checks(facts: ScriptFacts, mode: str) -> tuple[Finding, ...]:
 
 def _absent(script: str) -> Finding:
     return error(
-        "SW-SCRIPT-INSTALL",
+        Code.SCRIPT_INSTALL,
         f"{script} does not exist",
         "no job is asked about; slurmctld with JobSubmitPlugins=lua does not start without it",
         Mend(Place.SCRIPT, "slicewise admission install"),
@@ -39,7 +40,7 @@ def _absent(script: str) -> Finding:
 def _lines(facts: ScriptFacts) -> Iterator[Finding]:
     if "slicewise.lua" not in (facts.text or ""):
         yield error(
-            "SW-SCRIPT-INSTALL",
+            Code.SCRIPT_INSTALL,
             f"{facts.script} has no lines of Slicewise",
             "no job is asked about",
             _INSTALL,
@@ -47,7 +48,7 @@ def _lines(facts: ScriptFacts) -> Iterator[Finding]:
         )
     elif facts.has_old_lines:
         yield warning(
-            "SW-SCRIPT-INSTALL",
+            Code.SCRIPT_INSTALL,
             f"The lines in {facts.script} are not those that would be proposed now",
             "nodes, partitions, settings or Slicewise have changed",
             _INSTALL,
@@ -60,7 +61,7 @@ def _module(facts: ScriptFacts) -> Iterator[Finding]:
         return
     if not facts.is_module_there:
         yield error(
-            "SW-SCRIPT-INSTALL",
+            Code.SCRIPT_INSTALL,
             f"{facts.script} loads {facts.module}, which is not there",
             "slurmctld admits nothing",
             _INSTALL,
@@ -68,7 +69,7 @@ def _module(facts: ScriptFacts) -> Iterator[Finding]:
         )
     elif version := _PYTHON.search(facts.module):
         yield hint(
-            "SW-SCRIPT-INSTALL",
+            Code.SCRIPT_INSTALL,
             f"{facts.script} loads {facts.module}, below {version[0].strip('/')}",
             "a new Python on this host moves that file, which switches admission off",
             advice="After such a change run slicewise admission install, and this again.",
@@ -78,7 +79,7 @@ def _module(facts: ScriptFacts) -> Iterator[Finding]:
 def _lua(facts: ScriptFacts) -> Iterator[Finding]:
     if facts.problem:
         yield error(
-            "SW-ADMISSION-LUA",
+            Code.ADMISSION_LUA,
             f"slurmctld's Lua can't run slicewise.lua: {facts.problem.removesuffix('.')}",
             "",
             Mend(Place.SCRIPT, "slicewise admission install"),
@@ -90,7 +91,7 @@ def _lua(facts: ScriptFacts) -> Iterator[Finding]:
 def _switched_off(facts: ScriptFacts) -> Iterator[Finding]:
     if facts.is_off:
         yield warning(
-            "SW-SCRIPT-OFF",
+            Code.SCRIPT_OFF,
             "The kill switch is set: slicewise.lua does nothing",
             "untyped GPUs start above all limits",
             Mend(Place.SCRIPT, "slicewise admission on"),
@@ -100,7 +101,7 @@ def _switched_off(facts: ScriptFacts) -> Iterator[Finding]:
 def _loaded(facts: ScriptFacts, mode: str) -> Iterator[Finding]:
     if facts.loaded and facts.loaded != facts.on_disk:
         yield warning(
-            "SW-RESTART",
+            Code.RESTART,
             f"slurmctld runs slicewise.lua {facts.loaded}, on disk is {facts.on_disk}",
             "it reads a script again only if that is newer than before: one put back with an old"
             " time is not read",
@@ -108,7 +109,7 @@ def _loaded(facts: ScriptFacts, mode: str) -> Iterator[Finding]:
         )
     if facts.loaded and facts.loaded_mode != mode:
         yield warning(
-            "SW-RESTART",
+            Code.RESTART,
             f"slicewise.lua is in mode {facts.loaded_mode}, [daemon] mode is {mode}",
             "what then holds is in docs/explanation/daemon.md, Modes",
             Mend(Place.SCRIPT, f'mode = "{mode}"'),
@@ -119,7 +120,7 @@ def _loaded(facts: ScriptFacts, mode: str) -> Iterator[Finding]:
 def _passed(facts: ScriptFacts, mode: str) -> Iterator[Finding]:
     if facts.unadmitted and mode == "enforce":
         yield warning(
-            "SW-SCRIPT-PASSED",
+            Code.SCRIPT_PASSED,
             f"{facts.unadmitted} jobs got GPUs, or wait for them, without slicewise.lua",
             "slurmctld did not run it, or it was off or not in mode enforce",
             advice="slurmctld's log says why (slicewise, lua).",

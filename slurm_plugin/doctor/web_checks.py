@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, setting, warning
 from slurm_plugin.doctor.facts import CertificateFacts, WebFacts
 
@@ -25,14 +26,14 @@ def web_checks(facts: WebFacts, now_s: float) -> tuple[Finding, ...]:
 def _server(facts: WebFacts) -> Iterator[Finding]:
     if not facts.has_user:
         yield error(
-            "SW-USER",
+            Code.USER,
             f"This host has no user {facts.user}, which [web] user names",
             "the page's server runs as that user, and the daemon knows it by its uid",
             Mend(Place.HOST, f"useradd --system --user-group --no-create-home {facts.user}"),
         )
     if facts.answered == "nobody":
         yield error(
-            "SW-WEB-DOWN",
+            Code.WEB_DOWN,
             f"No server answers at {facts.listen}, which [web] listen names",
             "nobody sees the page",
             Mend(Place.WEB, "systemctl enable --now slicewise-web"),
@@ -40,7 +41,7 @@ def _server(facts: WebFacts) -> Iterator[Finding]:
         )
     elif facts.answered == "another":
         yield error(
-            "SW-WEB-DOWN",
+            Code.WEB_DOWN,
             f"Another program answers at {facts.listen}, which [web] listen names",
             "nobody sees the page, and what is sent to it goes there",
             advice="Name a free port in [web] listen, or end that program.",
@@ -50,7 +51,7 @@ def _server(facts: WebFacts) -> Iterator[Finding]:
 def _files(facts: WebFacts) -> Iterator[Finding]:
     for file in facts.unread:
         yield error(
-            "SW-FILE-RIGHTS",
+            Code.FILE_RIGHTS,
             f"{facts.user} can't read {file}",
             "the page's server does not start, or will not start again",
             Mend(Place.HOST, f"chgrp {facts.user} {file} && chmod g+r {file}"),
@@ -61,7 +62,7 @@ def _files(facts: WebFacts) -> Iterator[Finding]:
 def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
     if facts.problem:
         yield error(
-            "SW-CERTIFICATE",
+            Code.CERTIFICATE,
             f"{facts.file} and its key can't be used: {facts.problem}",
             "the page's server does not start, or will not start again",
             advice=f"[web] certificate and key name a pair of PEM files: {_HOW}.",
@@ -69,7 +70,7 @@ def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
         return
     if facts.ends_s <= now_s:
         yield error(
-            "SW-CERTIFICATE",
+            Code.CERTIFICATE,
             f"The certificate in {facts.file} has ended",
             "browsers refuse the page",
             _RESTART,
@@ -77,7 +78,7 @@ def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
         )
     elif facts.ends_s - now_s < SOON_S:
         yield warning(
-            "SW-CERTIFICATE",
+            Code.CERTIFICATE,
             f"The certificate in {facts.file} ends in {(facts.ends_s - now_s) / 86400:.0f} days",
             "browsers will refuse the page",
             _RESTART,
@@ -85,14 +86,14 @@ def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
         )
     if not facts.is_named:
         yield error(
-            "SW-CERTIFICATE",
+            Code.CERTIFICATE,
             f"The certificate in {facts.file} is not for {facts.host}",
             "browsers refuse the page",
             advice="Get one for that name, or name in [web] url what it is for.",
         )
     if not facts.is_shown:
         yield warning(
-            "SW-CERTIFICATE",
+            Code.CERTIFICATE,
             f"The page's server shows another certificate than the one in {facts.file}",
             "it reads certificates at its start only, and the one that it shows may end",
             _RESTART,
@@ -102,7 +103,7 @@ def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
 def _plain(facts: WebFacts) -> Iterator[Finding]:
     if facts.is_plain:
         yield warning(
-            "SW-WEB-PLAIN",
+            Code.WEB_PLAIN,
             "Browsers reach the page by http, from other hosts, too",
             "whoever can listen in between can be whoever is logged in",
             advice="Let the proxy before it speak https, and name that address in [web] url.",
@@ -114,7 +115,7 @@ def _tokens(facts: WebFacts) -> Iterator[Finding]:
         return
     if facts.slurms_tokens_by:
         yield warning(
-            "SW-WEB-TOKEN-KEY",
+            Code.WEB_TOKEN_KEY,
             f"Slurm signs its tokens with {facts.slurms_tokens_by}, [web] slurm_jwt_key is"
             f" {facts.tokens_by}",
             "no token of Slurm's opens the page's JSON",
@@ -123,7 +124,7 @@ def _tokens(facts: WebFacts) -> Iterator[Finding]:
         )
     else:
         yield warning(
-            "SW-WEB-TOKEN-KEY",
+            Code.WEB_TOKEN_KEY,
             "Slurm makes no tokens (AuthAltTypes has no auth/jwt), and [web] slurm_jwt_key is set",
             "whoever can read that key can make tokens for the page, and nobody else",
             Mend(Place.SLURM_CONF, "AuthAltTypes=auth/jwt"),

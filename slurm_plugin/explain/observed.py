@@ -4,23 +4,24 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from cluster.language.codes import Code
 from slurm_plugin.common.observations import Observations, Submissions
 from slurm_plugin.quota.types import Policy
 
-_NO_QUOTA = "SW-QUOTA-NONE"
+_NO_QUOTA = Code.QUOTA_NONE
 _MOST_HINTS = 4
 _HOUR = 3_600_000
 """Millislice-seconds of a slice-hour."""
 
-_MENDS = {
-    "SW-BUDGET-EXCEEDED": "shorter time limits, or slicewise budget set TENANT --amount N",
-    "SW-CLASS-FORBIDDEN": "class=normal, or the tenant in [priority] high_class_for",
-    "SW-GRES": "a type in --gres, or [admission] untyped in slicewise.toml",
-    "SW-PROFILE-UNKNOWN": "a type that nodes have: slicewise mig profiles",
-    "SW-QOS": "no --qos, or [qos] in slicewise.toml for the site's own",
-    "SW-QUOTA-BORROW": "slicewise tenant-quota set TENANT --borrowing-limit N",
-    "SW-QUOTA-EXCEEDED": "smaller tasks, or slicewise tenant-quota set TENANT --nominal N",
-    "SW-TENANT-UNKNOWN": "--account of one's own; slicewise tenant check",
+_MENDS: Mapping[str, str] = {
+    Code.BUDGET_EXCEEDED: "shorter time limits, or slicewise budget set TENANT --amount N",
+    Code.CLASS_FORBIDDEN: "class=normal, or the tenant in [priority] high_class_for",
+    Code.GRES: "a type in --gres, or [admission] untyped in slicewise.toml",
+    Code.PROFILE_UNKNOWN: "a type that nodes have: slicewise mig profiles",
+    Code.QOS: "no --qos, or [qos] in slicewise.toml for the site's own",
+    Code.QUOTA_BORROW: "slicewise tenant-quota set TENANT --borrowing-limit N",
+    Code.QUOTA_EXCEEDED: "smaller tasks, or slicewise tenant-quota set TENANT --nominal N",
+    Code.TENANT_UNKNOWN: "--account of one's own; slicewise tenant check",
 }
 """What mends the refusals that a new site sees most; the reference has the others."""
 

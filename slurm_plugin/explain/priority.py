@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import WAITING, JobTag, JobView
 from cluster.rpc.read_messages import PriorityAnswer, PriorityFactor, PriorityTerm
@@ -43,7 +44,7 @@ def not_waiting(about: str, jobs: Iterable[JobView]) -> InvalidInputError:
         else f"it is {job.state}"
     )
     return InvalidInputError(
-        "SW-NOTHING",
+        Code.NOTHING,
         f"Job {about} has no priority of Slicewise now: {why}.",
         f"More about it: slicewise why {about}",
     )

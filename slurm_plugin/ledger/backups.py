@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from sqlalchemy import URL, Connection, Engine, text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.runtime.database import postgres_engine, reading, translated
 from slurm_plugin.accounting.types import BackupRecord
@@ -42,7 +43,7 @@ def dump(url: str, file: IO[Any]) -> BackupRecord:
     revision = schema_revisions.current(engine)
     if revision == schema_revisions.BASE:
         raise InvalidInputError(
-            "SW-DATABASE-OLD",
+            Code.DATABASE_OLD,
             f"The database {engine.url.database!r} holds no ledger.",
             "Check which one the URL names: slicewise ledger db current",
         )
@@ -89,7 +90,7 @@ def check(url: str, path: Path, record: BackupRecord) -> None:
 
 def broken(words: str) -> OutsideError:
     """The error of a dump from which a ledger can't be restored."""
-    return OutsideError("SW-BACKUP-BROKEN", words, "Don't rely on it: make another one.")
+    return OutsideError(Code.BACKUP_BROKEN, words, "Don't rely on it: make another one.")
 
 
 def _faults(ledger: Ledger, record: BackupRecord) -> Sequence[str]:
@@ -167,7 +168,7 @@ def _creating(engine: Engine) -> Iterator[Connection]:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection
     except OutsideError as error:
-        if error.refusal.code != "SW-DATABASE-RIGHTS":
+        if error.refusal.code != Code.DATABASE_RIGHTS:
             raise
         hint = "Let it create databases: ALTER ROLE ... CREATEDB. Or use a superuser's URL."
         raise OutsideError(error.refusal.code, error.refusal.message, hint) from None
@@ -192,13 +193,13 @@ def _run(argv: Sequence[str], place: _Place, output: IO[Any] | None = None) -> N
         )
     except FileNotFoundError:
         raise InvalidInputError(
-            "SW-PROGRAM",
+            Code.PROGRAM,
             f"This host has no {argv[0]}.",
             "Install PostgreSQL's client programs of the server's version, or newer ones.",
         ) from None
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        raise OutsideError("SW-DATABASE-FAILED", f"{argv[0]} failed: {said[0]}", _HINTS[argv[0]])
+        raise OutsideError(Code.DATABASE_FAILED, f"{argv[0]} failed: {said[0]}", _HINTS[argv[0]])
 
 
 _HINTS = {

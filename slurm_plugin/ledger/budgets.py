@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import reading, writing
 from slurm_plugin.accounting.budgets import Amend, unspent
@@ -67,7 +68,7 @@ class Budgets(LedgerPart):
             return False
         if tuple(found) != (entry.tenant, entry.kind, entry.amount_millislice_s):
             raise InvalidInputError(
-                "SW-BUDGET-KEY",
+                Code.BUDGET_KEY,
                 f"The key {key!r} belongs to another entry: {found.kind} of {found.tenant}.",
                 "Give each entry a key of its own. Nothing was booked.",
             )

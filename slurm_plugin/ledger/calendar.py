@@ -6,6 +6,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import LedgerPart
@@ -55,7 +56,7 @@ class Windows(LedgerPart):
             found = [one for one in known if one.window_id == window_id]
             if not found:
                 raise InvalidInputError(
-                    "SW-NAME-UNKNOWN",
+                    Code.NAME_UNKNOWN,
                     f"There is no window {window_id}, or it is over.",
                     "List them: slicewise tenant-quota calendar list",
                 )
@@ -83,7 +84,7 @@ def _end(connection: Connection, found: Iterable[Window], author: str, reason: s
 
 def _over(window: Window) -> InvalidInputError:
     return InvalidInputError(
-        "SW-VALUE",
+        Code.VALUE,
         f"The window for {window.tenant or 'all together'} would be over already.",
         "Give a --last in the future.",
     )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Table
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.history_messages import (
     CLUSTER,
@@ -65,7 +66,7 @@ def history_answer(
     tenant, service = history_subject(request.about)
     if service and not ledger.history.knows(tenant, service):
         raise InvalidInputError(
-            "SW-SERVICE-UNKNOWN",
+            Code.SERVICE_UNKNOWN,
             f"Nothing was recorded of a service {request.about!r}.",
             "A service is recorded some seconds after it was applied.",
         )

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, extract, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.key_messages import GrantsAnswer, KeyView
 from cluster.runtime.database import reading, writing
@@ -83,7 +84,7 @@ class Keys(LedgerPart):
                 return
             if connection.execute(self._valid(new.tenant)).scalar_one() >= MOST_KEYS:
                 raise InvalidInputError(
-                    "SW-KEY-REVOKE",
+                    Code.KEY_REVOKE,
                     f"Tenant {new.tenant!r} has {MOST_KEYS} keys already.",
                     "Revoke one that is not used: slicewise key list",
                 )
@@ -99,7 +100,7 @@ class Keys(LedgerPart):
         )
         found = [dict(row) for row in connection.execute(known).mappings()]
         if found and found != [{**values, "valid": True}]:
-            raise InvalidInputError("SW-KEY-TWICE", "This key exists already.", "Try again.")
+            raise InvalidInputError(Code.KEY_TWICE, "This key exists already.", "Try again.")
         return bool(found)
 
     def revoke(self, key_id: str, author: str) -> None:
@@ -121,7 +122,7 @@ class Keys(LedgerPart):
             connection.execute(select(func.slicewise.lock_policy(f"keys of {self._cluster}")))
             if connection.execute(self._valid(tenant)).scalar_one():
                 raise InvalidInputError(
-                    "SW-KEY-REVOKE",
+                    Code.KEY_REVOKE,
                     f"Tenant {tenant!r} has keys that are not revoked.",
                     "Revoke them first: slicewise key list",
                 )

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import reading, writing
 from slurm_plugin.accounting.clock import SETTLED_S
@@ -92,7 +93,7 @@ class Rebalances(LedgerPart):
             found = _runs(connection, self._runs().where(rebalance_runs.c.id == run_id))
         if not found:
             raise InvalidInputError(
-                "SW-NAME-UNKNOWN",
+                Code.NAME_UNKNOWN,
                 f"There is no run {run_id} of slicewise rebalance.",
                 "List them: slicewise rebalance history",
             )

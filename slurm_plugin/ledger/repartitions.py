@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Text, cast, delete, extract, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from cluster.runtime.database import reading, writing
@@ -187,7 +188,7 @@ class Repartitions(LedgerPart):
         found = _repartitions(connection, self._mine().where(recuts.c.id == repartition_id))
         if not found:
             raise InvalidInputError(
-                "SW-NAME-UNKNOWN",
+                Code.NAME_UNKNOWN,
                 f"There is no repartition {repartition_id}.",
                 "List them: slicewise repartition history",
             )

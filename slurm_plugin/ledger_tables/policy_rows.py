@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, cast, extract, func, or_, select, true
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from slurm_plugin.ledger_tables.rebalance_tables import recalls
@@ -73,7 +74,7 @@ def _period(text: str) -> Period:
         return Period(text)
     except ValueError:
         raise InvalidInputError(
-            "SW-DATABASE-NEW",
+            Code.DATABASE_NEW,
             f"The ledger has a budget of period {text!r}, which this version does not know.",
             "This program is older than the ledger: upgrade it.",
         ) from None

@@ -9,6 +9,7 @@ from typing import Literal
 
 from sqlalchemy import Column, Connection, Engine, MetaData, Table, Text, select, text
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import postgres_engine, reading, translated, writing
 from slurm_plugin.ledger_tables.history_tables import HISTORY, history_subjects
@@ -128,7 +129,7 @@ def require_current(engine: Engine) -> None:
         return
     if found in revisions():
         raise InvalidInputError(
-            "SW-DATABASE-OLD",
+            Code.DATABASE_OLD,
             f"The ledger's database is at revision {found}, this version needs {head()}.",
             "Run: slicewise ledger db upgrade",
         )
@@ -149,7 +150,7 @@ def _served(engine: Engine) -> bool:
 
 def _too_new(found: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-DATABASE-NEW",
+        Code.DATABASE_NEW,
         f"The ledger's database is at revision {found}, which this version does not know.",
         "A newer version of slicewise upgraded it: use that one.",
     )
@@ -181,7 +182,7 @@ def downgrade(url: str, revision: str, say: Callable[[str], None] = _unsaid) -> 
     older = known[: known.index(found) + 1] if (found := current(engine)) in known else ()
     if revision not in older:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{revision!r} is not a revision before the database's, {found}.",
             f"Choose one of: {', '.join(older) or 'none'}.",
         )
@@ -225,13 +226,13 @@ def _check_role(connection: Connection, role: str) -> None:
     found = connection.execute(owns, {"role": role, "schema": SCHEMA}).scalar_one_or_none()
     if found is None:
         raise InvalidInputError(
-            "SW-DATABASE-ROLE",
+            Code.DATABASE_ROLE,
             f"PostgreSQL has no role {role!r}.",
             f"Create it first, as PostgreSQL's administrator: CREATE ROLE {role} LOGIN",
         )
     if found:
         raise InvalidInputError(
-            "SW-DATABASE-ROLE",
+            Code.DATABASE_ROLE,
             f"The role {role!r} is a superuser or may act as the owner of the ledger's tables.",
             "Give a role that is neither: no table could be protected from this one.",
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED, tres_name
 from cluster.slurm.interface import Association, Qos
@@ -182,7 +183,7 @@ def found_of(
     # slurmdbd stores cluster names in lower case.
     if cluster not in {named, named.lower()}:
         raise InvalidInputError(
-            "SW-CLUSTER-NAME",
+            Code.CLUSTER_NAME,
             f"[cluster] name is {cluster!r}, but slurmctld's ClusterName is {named!r}.",
             f'Write in slicewise.toml: [cluster] name = "{named.lower()}"; start the daemon again.',
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, warning
 from cluster.language.gres import tres_name
 from cluster.slurm.interface import Association
@@ -32,7 +33,7 @@ def unnamed_findings(left_out: Iterable[Difference]) -> tuple[Finding, ...]:
     shown = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names[:_SHOWN_NAMES])
     return (
         warning(
-            "SW-TENANT-ACCOUNTS",
+            Code.TENANT_ACCOUNTS,
             f"{len(names)} names can't be given to sacctmgr, which reads brackets, commas and"
             f" quotes as its syntax: {shown}",
             advice="Limits above them apply; Slicewise does not set their own limits and lists."
@@ -45,7 +46,7 @@ def _moved(one: AccountDifference, cluster: str) -> Finding:
     above = one.parent or ROOT_ACCOUNT
     put_back = modify_account(one.account, cluster, f"parent={above}")
     return warning(
-        "SW-TENANT-ACCOUNTS",
+        Code.TENANT_ACCOUNTS,
         f"Account {one.account} is {_below(one.slurm_parent)} in Slurm, {_below(one.parent)} in the"
         " ledger",
         "limits on types above it in Slurm bind it too",
@@ -87,7 +88,7 @@ def crowding_findings(allowed: Allowed, found: SlurmLimits, most_jobs: str) -> t
     shown = ", ".join(ascii(name[:_LONGEST_NAME])[1:-1] for name in open_ones[:_SHOWN_NAMES])
     return (
         warning(
-            "SW-SUBMITS-OPEN",
+            Code.SUBMITS_OPEN,
             f"Nothing bounds how many jobs the users of {shown}{others} may have waiting",
             f"one of them can use up MaxJobCount={most_jobs}, and no other user can submit",
             *(
@@ -114,7 +115,7 @@ def unknown_qos(named: Iterable[str], found: SlurmLimits) -> tuple[Finding, ...]
     """Report the site's QOS that stand for a class but do not exist."""
     return tuple(
         warning(
-            "SW-CONF-DIFFERS",
+            Code.CONF_DIFFERS,
             f"[qos] of slicewise.toml names {name}, but slurmdbd has no such QOS",
             "no job can use it",
             Mend(Place.ACCOUNTS, f"sacctmgr add qos {name}"),
@@ -153,7 +154,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         *(_absent(name, found.cluster) for name in absent),
         *(
             error(
-                "SW-TENANT-ACCOUNTS",
+                Code.TENANT_ACCOUNTS,
                 f"Tenant {name} can't have limits",
                 f"Slicewise uses QOS {qos_name(name)} for something else",
                 advice="Give the account another name, and import it.",
@@ -164,7 +165,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         *(_moved(one, found.cluster) for one in moved),
         *(
             error(
-                "SW-LIMITS-PASSED",
+                Code.LIMITS_PASSED,
                 f"QOS {name} has flag OverPartQOS and a GrpTRES=billing",
                 "its jobs pass the gate and count towards no quota",
                 Mend(Place.ACCOUNTS, f"sacctmgr modify qos {name} set Flags-=OverPartQOS"),
@@ -174,7 +175,7 @@ def limit_findings(allowed: Allowed, found: SlurmLimits) -> tuple[Finding, ...]:
         *_announced(allowed, found),
         *(
             warning(
-                "SW-CONF-LIMITS",
+                Code.CONF_LIMITS,
                 f"Slurm does not count GPUs of type {kind}",
                 "no limit on them",
                 advice="AccountingStorageTRES must list the type.",
@@ -195,7 +196,7 @@ def _announced(allowed: Allowed, found: SlurmLimits) -> Iterator[Finding]:
         return
     others = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     yield warning(
-        "SW-LIMITS-GRACE",
+        Code.LIMITS_GRACE,
         f"GraceTime is set on {', '.join(names[:_SHOWN_NAMES])}{others}",
         "preempted jobs fail that end with their srun, and jobs that preempt wait for one another",
         Mend(Place.ACCOUNTS, f"sacctmgr modify qos {','.join(names)} set GraceTime=0"),
@@ -206,7 +207,7 @@ def _announced(allowed: Allowed, found: SlurmLimits) -> Iterator[Finding]:
 def _absent(name: str, cluster: str) -> Finding:
     add = f"sacctmgr add account {name} cluster={cluster}"
     return warning(
-        "SW-TENANT-ACCOUNTS",
+        Code.TENANT_ACCOUNTS,
         f"Slurm has no account {name}",
         "its quota waits",
         *([Mend(Place.ACCOUNTS, add)] if can_have_qos(name) else []),

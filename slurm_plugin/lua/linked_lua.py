@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.slurm_client.run import attempt
 
@@ -37,7 +38,7 @@ def linked_version(plugin_dirs: Iterable[str]) -> str:
         else "that file is not here"
     )
     raise InvalidInputError(
-        "SW-ADMISSION-LUA",
+        Code.ADMISSION_LUA,
         f"{PLUGIN} tells which Lua slurmctld links, but {what}.",
         "Run this on slurmctld's host, or name the version: --lua 5.4",
     )

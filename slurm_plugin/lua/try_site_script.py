@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.slurm_client.run import Reply, attempt
 from slurm_plugin.lua.linked_lua import interpreter
@@ -94,4 +95,4 @@ def _expected(before: Mapping[str, str], name: str) -> str:
 
 
 def _failed(what: str, hint: str) -> InvalidInputError:
-    return InvalidInputError("SW-ADMISSION-LUA", f"job_submit.lua under real Lua: {what}.", hint)
+    return InvalidInputError(Code.ADMISSION_LUA, f"job_submit.lua under real Lua: {what}.", hint)

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.mig.layouts import Placement
 from slurm_plugin.mig.checks import planned
@@ -122,7 +123,7 @@ def barred_lines(due: DueRepartitions) -> list[str]:
     """What Slurm's order of devices keeps from being created, one line each type."""
     return [
         f"No {kind} can be created on {_names(nodes)}: Slurm has no order of devices for it"
-        " in which running jobs keep theirs (SW-REPARTITION-HELD). Planned again when some"
+        f" in which running jobs keep theirs ({Code.REPARTITION_HELD}). Planned again when some"
         " have ended."
         for kind, nodes in due.barred.items()
     ]

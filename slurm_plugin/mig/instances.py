@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import Board
 from cluster.mig.layouts import Layout, geometry
@@ -161,7 +162,7 @@ def _unreachable(
             f"and the least measured is {least_ms:g} ms."
         )
     return InvalidInputError(
-        "SW-SLO-UNREACHABLE",
+        Code.SLO_UNREACHABLE,
         message,
         "Raise the SLO, or measure the model with smaller batches or on larger profiles.",
     )

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from cluster.language.codes import Code
 from cluster.language.findings import Severity
 from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import slices_words
@@ -47,13 +48,13 @@ def attention(
     return tuple(sorted(found, key=lambda one: ranks.index(one.severity)))
 
 
-def _error(code: str, what: str, command: str, about: str = "") -> AttentionItem:
+def _error(code: Code, what: str, command: str, about: str = "") -> AttentionItem:
     return AttentionItem(
         severity=Severity.ERROR, code=code, about=about, what=what, command=command
     )
 
 
-def _warning(code: str, what: str, command: str, about: str = "") -> AttentionItem:
+def _warning(code: Code, what: str, command: str, about: str = "") -> AttentionItem:
     return AttentionItem(
         severity=Severity.WARNING, code=code, about=about, what=what, command=command
     )
@@ -63,31 +64,31 @@ def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
     age_s = facts.now_s - facts.observed_s
     if not facts.complete:
         yield _error(
-            "SW-DAEMON-BLIND",
+            Code.DAEMON_BLIND,
             f"the daemon's last look at Slurm was not complete: this is of {age_s:.0f} s ago",
             "slicewise doctor --section daemon",
         )
     elif age_s > _LATE_S:
         yield _warning(
-            "SW-DAEMON-BLIND",
+            Code.DAEMON_BLIND,
             f"the daemon looked at Slurm {age_s:.0f} s ago",
             "slicewise doctor --section daemon",
         )
     if facts.is_uninstalled:
         yield _error(
-            "SW-UNINSTALLED",
+            Code.UNINSTALLED,
             "Slicewise was taken out of Slurm: no limits are set",
             "slicewise compile --again",
         )
     if facts.services and facts.mode == "enforce" and facts.launcher_silent_s > _LATE_S:
         yield _error(
-            "SW-LAUNCHER-DOWN",
+            Code.LAUNCHER_DOWN,
             f"the launcher has not asked for {facts.launcher_silent_s:.0f} s: no service scales",
             "systemctl status slicewise-launcher",
         )
     if facts.unadmitted:
         yield _warning(
-            "SW-SCRIPT-PASSED",
+            Code.SCRIPT_PASSED,
             f"{_counted(facts.unadmitted, 'job')} got GPUs without slicewise.lua",
             "slicewise doctor --section script",
         )
@@ -99,14 +100,14 @@ def _of_nodes(nodes: Iterable[NodeView], facts: OverviewFacts) -> Iterator[Atten
         by_condition[condition_of(node)].append(node)
     if down := by_condition["down"]:
         yield _error(
-            "SW-NODE-DOWN",
+            Code.NODE_DOWN,
             f"{_named(down)} down, {_slices(down, facts)} with it; sinfo -R says why",
             _resume(down),
             about=down[0].name,
         )
     if draining := by_condition["draining"]:
         yield _warning(
-            "SW-NODE-DOWN",
+            Code.NODE_DOWN,
             f"{_named(draining)} drained, nothing new starts on {_slices(draining, facts)};"
             " sinfo -R says why",
             _resume(draining),
@@ -140,14 +141,14 @@ def _of_services(
         if now.condition == "failing":
             failures = failed_starts(living[0], facts.reports.get((now.tenant, now.name)))
             yield _error(
-                "SW-SERVICE-FAILING",
+                Code.SERVICE_FAILING,
                 f"{name} serves nothing: {_counted(failures, 'start')} failed in a row",
                 f"slicewise service logs {name}",
                 about=name,
             )
         elif kept:
             yield _warning(
-                "SW-WAITING",
+                Code.WAITING,
                 f"{name} has {now.ready} of {_counted(now.ready + now.starting + kept, 'replica')}"
                 " that it wants, as its quota is used up",
                 f"slicewise why {name}",
@@ -170,7 +171,7 @@ def _of_tenants(
         ends_s = facts.now_s + max(0, left) / rate if rate else None
         if left + overdraft <= 0:
             yield _error(
-                "SW-BUDGET-LOW",
+                Code.BUDGET_LOW,
                 f"the budget of {one.name} is used up: nothing that it pays for starts",
                 command,
                 about=one.name,
@@ -179,7 +180,7 @@ def _of_tenants(
             lasts_s = ends_s - facts.now_s
             yield AttentionItem(
                 severity=Severity.WARNING if lasts_s < _SOON_S else Severity.HINT,
-                code="SW-BUDGET-LOW",
+                code=Code.BUDGET_LOW,
                 about=one.name,
                 what=f"the budget of {one.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
                 f" and its period {(one.resets_s - facts.now_s) / 3600:,.1f} h",
@@ -209,7 +210,7 @@ def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]
         waited_s = facts.now_s - (waits_since_s(longest) or 0)
         waits = "waits" if len(jobs) == 1 else "wait"
         yield _warning(
-            "SW-WAITING",
+            Code.WAITING,
             f"{_counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
             f" first for {waited_s / 60:,.0f} min",
             f"slicewise why {longest.task}",

@@ -4,6 +4,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal
 from slurm_plugin.common.known_names import names_text
 from slurm_plugin.quota.tenants import changed
@@ -61,7 +62,7 @@ def require_account(accounts: Accounts, name: str) -> None:
     if name not in accounts:
         known = names_text(name, accounts.keys() - {ROOT_ACCOUNT})
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"Slurm has no account {name!r}; nothing was changed.",
             f"Accounts: {known}. Add one: sacctmgr add account NAME cluster=CLUSTER",
         )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import NoReturn
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import (
@@ -66,7 +67,7 @@ def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
         _refuse_hours(text, key)
     if abs(exact) > MAX_BUDGET_MILLISLICE_S:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{key}: {text} slice-hours are out of range.",
             f"At most {MAX_BUDGET_MILLISLICE_S // SLICE_HOUR_MILLISLICE_S:,}.",
         )
@@ -75,7 +76,7 @@ def signed_slice_hours_from_text(text: str, key: str) -> MillisliceSeconds:
 
 def _refuse_hours(text: str, key: str) -> NoReturn:
     raise InvalidInputError(
-        "SW-VALUE",
+        Code.VALUE,
         f"{key}: {text!r} is not a number of slice-hours.",
         "Give slice-hours such as 1000 or 0.5, in digits with at most five decimals; no sign"
         " but for budget adjust.",
@@ -88,7 +89,7 @@ def period_from_text(text: str) -> Period:
         return Period(text)
     except ValueError:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"--period: there is no period {text!r}.",
             f"Choose one of: {', '.join(Period)}.",
         ) from None
@@ -111,7 +112,7 @@ def budget_from_words(tenant: str, before: Budget | None, words: BudgetWords) ->
     """
     if before is None and (words.period is None or words.amount is None):
         raise InvalidInputError(
-            "SW-BUDGET-NONE",
+            Code.BUDGET_NONE,
             f"Tenant {tenant!r} has no budget yet, so there is nothing to leave as it is.",
             f"Give both: --period {'|'.join(Period)} --amount SLICE_HOURS",
         )
@@ -192,7 +193,7 @@ def _each_once(option: str, texts: Iterable[str]) -> Iterator[str]:
         name = text.partition("=")[0]
         if name in seen:
             raise InvalidInputError(
-                "SW-VALUE",
+                Code.VALUE,
                 f"{option} names {name!r} twice: {seen[name]!r} and {text!r}.",
                 "Name each type or model once.",
             )
@@ -208,7 +209,7 @@ def _refuse_pair(option: str, text: str, known: Iterable[str], kind: str, forms:
     else:
         why = f"no {kind} is called {name!r}"
     raise InvalidInputError(
-        "SW-VALUE",
+        Code.VALUE,
         f"{option} {text!r} can't be read: {why}.",
         f"Write {forms}; COUNT: 0 to {MAX_TYPE_LIMIT}; names: {', '.join(names)}.",
     )

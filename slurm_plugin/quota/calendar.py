@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices, slices_text
 from slurm_plugin.quota.lending import within_limits
@@ -193,7 +194,7 @@ def check_window(
     """
     if window.tenant not in policy and window != replace(window, tenant=ALL, kind=WindowKind.CAP):
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"{window.tenant!r} is not a tenant.",
             "slicewise tenant list shows all; only a cap can apply to all tenants together.",
         )
@@ -202,7 +203,7 @@ def check_window(
     moments = tuple(moments)
     if not any(holds(window, one) for one in moments):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             "The window would never apply: none of its days and hours is between first and last.",
             "Give --days within that time, or leave --days out.",
         )
@@ -364,14 +365,14 @@ def _check_times(window: Window) -> None:
     minutes = (window.begin_min, window.end_min)
     if not all(0 <= one < DAY_MIN for one in minutes) or not window.days <= set(range(WEEK_DAYS)):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             "A window needs days of the week and times of day that exist.",
             "Write --days mon-fri --from 08:00 --to 18:00.",
         )
     first_s, last_s = window.first_s, window.last_s
     if first_s is not None and last_s is not None and last_s <= first_s:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             "The window would end before it begins.",
             "Give a --last later than --first.",
         )
@@ -409,7 +410,7 @@ def _beside(
 def _too_small(policy: Policy, name: str, moment: Moment) -> InvalidInputError:
     has, needed = policy[name].quota.nominal_millislices, effective_nominal(policy)[name]
     return InvalidInputError(
-        "SW-QUOTA-TREE",
+        Code.QUOTA_TREE,
         f"From {moment_text(moment)} on, {name} would have {slices_text(has)} slices and the"
         f" tenants below it {slices_text(needed)}.",
         f"First set a window of {slices_text(needed)} or more for {name}, or windows of less for "

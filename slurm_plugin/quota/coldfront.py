@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.account_dump import DumpedAccount, account_limits
 
@@ -63,7 +64,7 @@ def _last(said: Mapping[str, list[str]], key: str) -> str:
 
 def _unreadable(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-INPUT-FILE",
+        Code.INPUT_FILE,
         f"This is no answer of ColdFront: {why}.",
         "Ask for /api/allocations/?allocation_attributes=true.",
     )

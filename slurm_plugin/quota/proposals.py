@@ -9,6 +9,7 @@ share of that, and may borrow up to its limit.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import gpu_types_of_tres, tres_name
 from cluster.language.units import slices_text
@@ -163,7 +164,7 @@ def _depth(name: str, parents: Accounts) -> int:
     while name in parents:
         if name in above:
             raise InvalidInputError(
-                "SW-INPUT-FILE", f"Account {name} is above itself.", "Mend its parent there."
+                Code.INPUT_FILE, f"Account {name} is above itself.", "Mend its parent there."
             )
         above.append(name)
         name = parents[name]

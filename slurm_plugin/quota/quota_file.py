@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal, TypeVar
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices, millislices_from_text
 from cluster.settings.file import Settings
@@ -162,7 +163,7 @@ def _tables(file: str, text: str) -> Mapping[str, object]:
 def unreadable(file: str, why: str) -> InvalidInputError:
     """Return the error SW-INPUT-FILE for that file."""
     return InvalidInputError(
-        "SW-INPUT-FILE", f"{file}: {why}", "See: slicewise tenant-quota plan --example"
+        Code.INPUT_FILE, f"{file}: {why}", "See: slicewise tenant-quota plan --example"
     )
 
 
@@ -198,7 +199,7 @@ def table_update(
 def _check_removal(words: Mapping[str, object]) -> None:
     if words[_REMOVE] is not True or len(words) > 1:
         raise InvalidInputError(
-            "SW-INPUT-FILE",
+            Code.INPUT_FILE,
             "remove is true, and the only key of its table.",
             "Take out the other keys, or the key remove.",
         )
@@ -209,7 +210,7 @@ def _parent(words: Mapping[str, object]) -> str | None:
     if given is None or isinstance(given, str):
         return given
     raise InvalidInputError(
-        "SW-VALUE", f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
+        Code.VALUE, f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
     )
 
 
@@ -228,7 +229,7 @@ def _like(key: str, known: tuple[str, ...]) -> str:
 
 
 def _bad(problem: str, known: tuple[str, ...]) -> InvalidInputError:
-    return InvalidInputError("SW-INPUT-FILE", f"{problem}.", f"Keys: {', '.join(known)}.")
+    return InvalidInputError(Code.INPUT_FILE, f"{problem}.", f"Keys: {', '.join(known)}.")
 
 
 def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T]) -> _T | None:
@@ -241,14 +242,14 @@ def _text(value: object, key: str) -> str:
     Raises InvalidInputError (SW-VALUE) for anything else.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InvalidInputError("SW-VALUE", f"{key}: {value!r} is neither a number nor text.")
+        raise InvalidInputError(Code.VALUE, f"{key}: {value!r} is neither a number nor text.")
     return str(value)
 
 
 def _weight(text: str, key: str) -> int:
     if not text.isdecimal():
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{key}: {text!r} is not a whole number.",
             "2 gets twice the share of 1.",
         )

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from operator import eq, is_
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, slices_text
@@ -90,11 +91,11 @@ def check_words(author: str, reason: str) -> None:
     for words in (author, reason):
         if len(words) > _MAX_WORDS:
             raise InvalidInputError(
-                "SW-VALUE", f"The text has {len(words)} characters.", f"At most {_MAX_WORDS}."
+                Code.VALUE, f"The text has {len(words)} characters.", f"At most {_MAX_WORDS}."
             )
         if not words.isprintable():
             raise InvalidInputError(
-                "SW-VALUE", f"{words!r} has characters that can't be printed.", "Write plain text."
+                Code.VALUE, f"{words!r} has characters that can't be printed.", "Write plain text."
             )
 
 
@@ -302,13 +303,13 @@ def payers(policy: Policy) -> Mapping[str, str]:
 def _without(policy: Policy, name: str) -> Policy:
     if name not in policy:
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"There is no tenant {name!r}.",
             "slicewise tenant list shows all.",
         )
     if below := children(policy, name):
         raise InvalidInputError(
-            "SW-TENANT-CHILDREN",
+            Code.TENANT_CHILDREN,
             f"Tenant {name!r} has tenants below it: {_some(below)}.",
             "Remove or move them first: slicewise tenant remove NAME.",
         )
@@ -331,7 +332,7 @@ def updated(tenant: Tenant, update: TenantUpdate) -> Tenant:
 def _check_name(name: str) -> None:
     if not _TENANT.fullmatch(name) or name == ROOT_ACCOUNT:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{name!r} can't be a tenant.",
             "A tenant is a Slurm account other than root, of letters, digits, '_', '.', '-'.",
         )
@@ -340,7 +341,7 @@ def _check_name(name: str) -> None:
 def _check_qos(name: str) -> None:
     if not can_have_qos(name):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{name!r} can't be a tenant: Slicewise uses QOS {qos_name(name)} for something else.",
             "Give the account another name: not gate, and none that ends in _borrowed.",
         )
@@ -351,13 +352,13 @@ def _check_parent(policy: Policy, tenant: Tenant) -> None:
         return
     if tenant.parent not in {tenant.name, *policy}:
         raise InvalidInputError(
-            "SW-TENANT-UNKNOWN",
+            Code.TENANT_UNKNOWN,
             f"{tenant.parent!r} is not a tenant, so {tenant.name!r} can't be below it.",
             "Add it first: slicewise tenant add PARENT.",
         )
     if tenant.parent == tenant.name or tenant.name in ancestors(policy, tenant.parent):
         raise InvalidInputError(
-            "SW-TENANT-CHILDREN",
+            Code.TENANT_CHILDREN,
             f"{tenant.name!r} can't be below {tenant.parent!r}, which is itself or below it.",
             "Move the other one first; slicewise tenant list shows the tree.",
         )
@@ -369,21 +370,21 @@ def _check_quota(quota: Quota) -> None:
     check_slices("A lending limit", quota.lending_limit_millislices)
     if not 1 <= quota.weight <= MAX_WEIGHT:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"A weight of {quota.weight} is out of range.",
             f"Give 1 to {MAX_WEIGHT}; 2 gets twice the share of 1.",
         )
     for name in (*quota.type_nominals, *quota.type_limits, *quota.model_limits):
         if not _TYPE_OR_MODEL.fullmatch(name):
             raise InvalidInputError(
-                "SW-VALUE",
+                Code.VALUE,
                 f"{name!r} is not a GPU type or model.",
                 "Write a GRES type such as 3g.40gb, or a model such as H200-141GB.",
             )
     for name, count in (*quota.type_nominals.items(), *quota.type_limits.items()):
         if not 0 <= count <= MAX_TYPE_LIMIT:
             raise InvalidInputError(
-                "SW-VALUE",
+                Code.VALUE,
                 f"{count} instances of {name} are out of range.",
                 f"Give 0 to {MAX_TYPE_LIMIT}.",
             )
@@ -395,7 +396,7 @@ def check_slices(what: str, millislices: int) -> None:
     """Check that an amount of quota is in range. Raises InvalidInputError (SW-VALUE)."""
     if not 0 <= millislices <= MAX_NOMINAL_MILLISLICES:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"{what} of {slices_text(millislices)} slices is out of range.",
             f"Give 0 to {slices_text(MAX_NOMINAL_MILLISLICES)}; a GPU has 7.",
         )
@@ -404,7 +405,7 @@ def check_slices(what: str, millislices: int) -> None:
 def _check_budget(budget: Budget) -> None:
     if budget.period not in tuple(Period):
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"There is no period {budget.period!r}.",
             f"Give one of {', '.join(Period)}.",
         )
@@ -416,7 +417,7 @@ def _check_budget(budget: Budget) -> None:
     for what, amount in amounts.items():
         if not 0 <= amount <= MAX_BUDGET_MILLISLICE_S:
             raise InvalidInputError(
-                "SW-VALUE",
+                Code.VALUE,
                 f"{what} of {amount} millislice-seconds is out of range.",
                 f"Give 0 to {MAX_BUDGET_MILLISLICE_S // _MILLISLICE_S_PER_SLICE_HOUR} slice-hours.",
             )
@@ -478,7 +479,7 @@ def missing_types(policy: Policy) -> Mapping[str, Mapping[str, int]]:
 def _too_few(policy: Policy, tenant: str, kind: str) -> InvalidInputError:
     has, needed = policy[tenant].quota.type_nominals[kind], nominal_types(policy)[tenant][kind]
     return InvalidInputError(
-        "SW-QUOTA-TREE",
+        Code.QUOTA_TREE,
         f"{tenant} is guaranteed {has} instances of {kind}; with these changes the tenants below "
         f"it need {needed}.",
         f"Give {tenant} more of {kind}, or those below it less.",
@@ -495,14 +496,14 @@ def _too_small(
     has, needed = policy[tenant].quota.nominal_millislices, nominal[tenant]
     if not below:
         return InvalidInputError(
-            "SW-QUOTA-TREE",
+            Code.QUOTA_TREE,
             f"{tenant} can't have {slices_text(has)} slices: the tenants below it have "
             f"{slices_text(needed)} ({_some(children(policy, tenant))}).",
             f"Give it {slices_text(needed)} or more, or 0: then it has exactly what they have.",
         )
     wanted, left = nominal[below], max(0, has - needed + nominal[below])
     return InvalidInputError(
-        "SW-QUOTA-TREE",
+        Code.QUOTA_TREE,
         f"{below} needs {slices_text(wanted)} slices; {tenant} has {slices_text(left)} of its"
         f" {slices_text(has)} left.",
         f"First: slicewise tenant-quota set {tenant} --nominal {slices_text(needed)}",

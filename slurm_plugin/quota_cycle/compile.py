@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.findings import Finding, warning
 from cluster.language.jobs import JobView, NodeView
@@ -507,7 +508,7 @@ class _Refused:
         for (kind, name, _, _, word), words in self.of.items():
             if word not in {QOS_LIST, DEFAULT_QOS} and (kind == "qos" or name in policy):
                 raise OutsideError(
-                    "SW-LIMITS-UNSETTLED",
+                    Code.LIMITS_UNSETTLED,
                     f"Slurm did not accept a limit of {kind} {name}: {words.strip()}. "
                     "All others are set, except those that would have grown with it.",
                     "Something else may be changing them; look at sacctmgr show assoc, qos.",

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.language.findings import Finding
 from cluster.language.jobs import ALLOTTED, JobView, NodeView
@@ -161,7 +162,7 @@ def no_daemon(run_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise SlicewiseError(
-                "SW-DAEMON-RUNNING",
+                Code.DAEMON_RUNNING,
                 f"A daemon runs in {run_dir}; it would set all limits again.",
                 "Stop it first: systemctl stop slicewise-daemon",
             ) from None
@@ -327,7 +328,7 @@ async def _undone(
             return doing.done(due)
         if rounds == _ROUNDS:
             raise OutsideError(
-                "SW-LIMITS-UNSETTLED",
+                Code.LIMITS_UNSETTLED,
                 f"Slurm accepted {len(doing.applied)} changes, but does not show all of them. What"
                 f" is still due begins with: sacctmgr {' '.join(stages[0][0])}.",
                 "Run that command to see why, then uninstall again.",
@@ -442,7 +443,7 @@ def move_commands(target: Target, qos: str, jobs: LastJobs) -> tuple[str, ...]:
 def _require_taken(refused: Mapping[LimitChange, str]) -> None:
     for change, words in refused.items():
         raise OutsideError(
-            "SW-SLURM-FAILED",
+            Code.SLURM_FAILED,
             f"Slurm refused {len(refused)} changes, the first of them:"
             f" sacctmgr {' '.join(change)}: {words}",
             "All others were made. Run that command to see why, then do this again.",

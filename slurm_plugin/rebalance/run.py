@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, SlicewiseError
 from slurm_plugin.common.rebalance_steps import (
     RebalanceRun,
@@ -102,7 +103,7 @@ def _outcome(look: RebalanceLook, outcomes: Collection[StepOutcome]) -> RunOutco
 def _require(is_ours: Callable[[], bool]) -> None:
     if not is_ours():
         raise OutsideError(
-            "SW-LOCK",
+            Code.LOCK,
             "PostgreSQL has given the lock to another run: this one stopped where it was.",
             "Nothing is lost: the other run does all steps. See: slicewise rebalance history",
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
+from cluster.language.codes import Code
 from cluster.language.errors import (
     InvalidInputError,
     OutsideError,
@@ -103,7 +104,7 @@ class RepartitionActions:
         found = checks.layout_of(inventory, planned.gpu_uuid)
         if found != planned.before:
             raise OutsideError(
-                "SW-MIG-CHANGED",
+                Code.MIG_CHANGED,
                 f"{planned.gpu_uuid} is cut as {placements_text(found) or 'nothing'}, the plan was"
                 f" made for {placements_text(planned.before) or 'nothing'}.",
                 "The next run makes a new plan.",
@@ -233,7 +234,7 @@ class RepartitionActions:
         node = await self.site.node(name)
         if node is None or (words := checks.unfit(node)):
             raise OutsideError(
-                "SW-REPARTITION-NODE",
+                Code.REPARTITION_NODE,
                 f"Nothing can be done on {name}: {words if node else 'Slurm has no such node'}.",
                 "See: scontrol show node, and the log of its slurmd.",
             )
@@ -280,7 +281,7 @@ def _has_begun(repartition: Repartition, step: RepartitionStep) -> bool:
 def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
     who = f"jobs {_listed(jobs)}" if jobs else "jobs that Slurm does not name"
     return UnreachableError(
-        "SW-REPARTITION-HELD",
+        Code.REPARTITION_HELD,
         f"After {waited_s:g} s {who} still hold instances on {node} that must go.",
         "A longer repartition.move_s waits longer; the next run makes a new plan.",
     )
@@ -288,7 +289,7 @@ def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
 
 def _started(node: str) -> UnreachableError:
     return UnreachableError(
-        "SW-REPARTITION-HELD",
+        Code.REPARTITION_HELD,
         f"A job on {node} holds instances that must go: it started after a reservation had ended.",
         "The next run tries again: slicewise repartition run",
     )
@@ -296,7 +297,7 @@ def _started(node: str) -> UnreachableError:
 
 def _wrong(node: str, words: str) -> OutsideError:
     return OutsideError(
-        "SW-REPARTITION-NODE",
+        Code.REPARTITION_NODE,
         f"{node} is not what it should be: {words}.",
         "See: scontrol show node, and the log of its slurmd.",
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.settings.file import Settings
@@ -79,7 +80,7 @@ async def cut(
         )
     except LostLockError:
         raise UnreachableError(
-            "SW-LOCK",
+            Code.LOCK,
             "PostgreSQL released the lock: this run stopped where it was.",
             "The next run continues: slicewise repartition run",
         ) from None
@@ -97,7 +98,7 @@ def stuck_error(ended: Sequence[Repartition]) -> OutsideError | None:
         return None
     which = ", ".join(f"{one.repartition_id} ({one.planned.node})" for one in stuck)
     return OutsideError(
-        "SW-REPARTITION-STUCK",
+        Code.REPARTITION_STUCK,
         f"Neither done nor undone: repartition {which}. The node is drained.",
         "See slicewise repartition show ID; fix the cause and run it again,"
         " or: slicewise repartition close",

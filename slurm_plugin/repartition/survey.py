@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
@@ -54,7 +55,7 @@ async def survey(
     known = {node.name for node in await slurm.nodes() if has_gpus(node, partitions)}
     if unknown := sorted(set(names) - known):
         raise InvalidInputError(
-            "SW-REPARTITION-NODE",
+            Code.REPARTITION_NODE,
             f"{unknown[0]} is not a node with GPUs in a managed partition.",
             f"Such nodes: {', '.join(sorted(known)) or 'none'}.",
         )

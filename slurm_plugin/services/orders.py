@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.order_messages import OrderRequest, ServiceOrder
 
@@ -52,13 +53,13 @@ def _check(request: OrderRequest, script: ReplicaBounds) -> None:
     most = script.max_replicas if request.max_replicas is None else request.max_replicas
     if most > script.max_replicas:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"The service has {script.max_replicas} slots, not {most}.",
             "For more, raise max_replicas in its file and apply it again.",
         )
     if least > most:
         raise InvalidInputError(
-            "SW-VALUE",
+            Code.VALUE,
             f"At least {least} and at most {most} replicas: the least is above the most.",
             "Give both --min and --max.",
         )

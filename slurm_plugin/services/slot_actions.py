@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobView
 from cluster.language.units import slices_text
@@ -196,7 +197,7 @@ def check_may_retire(service: ServiceView, others: Iterable[ServiceView]) -> Non
     if not under_way and (is_replaced or service.order.delete_s is not None):
         return
     raise InvalidInputError(
-        "SW-SERVICE-CHANGED",
+        Code.SERVICE_CHANGED,
         f"Job {service.array_job_id}: some of its slots are active, or no other array replaces it.",
         f"To end it now, its owner can: scancel {service.array_job_id}",
     )

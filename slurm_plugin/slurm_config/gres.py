@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting
 from cluster.language.gres import GpuRequest, gres_text, parse_gpu_requests
@@ -162,7 +163,7 @@ def _is_one_type(text: str) -> bool:
 def _require_plain(is_plain: object, what: str) -> None:
     if not is_plain:
         raise InvalidInputError(
-            "SW-REPARTITION-CONF",
+            Code.REPARTITION_CONF,
             f"A node's GPUs can't be written into slurm.conf and gres.conf: {what}.",
             "See what its driver calls them: slicewise node probe",
         )
@@ -189,7 +190,7 @@ def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> 
     if node is None:
         return (
             error(
-                "SW-NAME-UNKNOWN",
+                Code.NAME_UNKNOWN,
                 f"Slurm has no node {name}",
                 advice="Name the node with --node, as slurm.conf does.",
             ),
@@ -207,14 +208,14 @@ def gres_findings(name: str, node: NodeView | None, found: Sequence[Device]) -> 
 def _count_findings(kind: str, here: int, slurm: int, mend: Mend) -> Iterator[Finding]:
     if here < slurm:
         yield error(
-            "SW-NODE-GRES",
+            Code.NODE_GRES,
             f"Slurm expects {slurm} gpu:{kind}, but the node has {here}",
             "its slurmd will be INVALID and drained",
             mend,
         )
     elif here > slurm:
         yield error(
-            "SW-NODE-GRES",
+            Code.NODE_GRES,
             f"The node has {here} gpu:{kind}, but Slurm expects {slurm}",
             "the rest lies idle",
             mend,
@@ -226,7 +227,7 @@ def unmanaged(found: Sequence[Device], costs: Mapping[str, int]) -> tuple[Findin
     kinds = dict.fromkeys(one.gres_type for one in found)
     return tuple(
         hint(
-            "SW-NODE-PRICE",
+            Code.NODE_PRICE,
             f"gpu:{kind} is not a type of [gpus] in slicewise.toml",
             "it is not charged",
             setting('gpus."MODEL"', f'types = ["{kind}"]'),

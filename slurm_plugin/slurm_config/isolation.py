@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, warning
 
 _TASKS = Mend(Place.SLURM_CONF, "TaskPlugin=task/cgroup,task/affinity")
@@ -21,7 +22,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
     plugins = config.get("TaskPlugin", "").lower().split(",")
     if "task/cgroup" not in plugins:
         yield error(
-            "SW-CGROUPS",
+            Code.CGROUPS,
             "TaskPlugin has no task/cgroup",
             _OPEN,
             _TASKS,
@@ -31,7 +32,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
         )
     elif config.get("ConstrainDevices", "no").lower() != "yes":
         yield error(
-            "SW-CGROUPS",
+            Code.CGROUPS,
             "cgroup.conf has no ConstrainDevices=yes",
             _OPEN,
             _DEVICES,
@@ -39,7 +40,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
         )
     if config.get("ProctrackType", "").lower() != "proctrack/cgroup":
         yield warning(
-            "SW-CGROUPS",
+            Code.CGROUPS,
             "ProctrackType is not proctrack/cgroup",
             "a process that leaves its job's session may live on with an instance that the next"
             " job gets",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import groupby
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.vendors import accelerator
@@ -88,7 +89,7 @@ def positions(
     """
     if len(after) > len(before):
         raise InvalidInputError(
-            "SW-REPARTITION-CONF",
+            Code.REPARTITION_CONF,
             f"The node would have {len(after)} devices, but Slurm counts {len(before)}.",
             "Write its lines again while it is empty: slicewise node gres",
         )
@@ -110,7 +111,7 @@ def _kept(device: Device | None, after: Collection[Device]) -> Device:
     if device is None or device not in after:
         what = "a pad" if device is None else f"{device.gres_type} ({device.files[-1]})"
         raise InvalidInputError(
-            "SW-REPARTITION-HELD",
+            Code.REPARTITION_HELD,
             f"A running job holds {what}, which would be gone.",
             "Wait until it has ended.",
         )
@@ -157,7 +158,7 @@ def _kinds(
     if found is None:
         held = ", ".join(f"{i}: {fixed[i].gres_type}" for i in sorted(fixed))
         raise InvalidInputError(
-            "SW-REPARTITION-HELD",
+            Code.REPARTITION_HELD,
             f"No order of devices keeps the held ones in place ({held}).",
             "Wait until some of their jobs have ended.",
         )
@@ -298,7 +299,7 @@ def _require_one_line(word: str) -> None:
 
 def _several(text: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-REPARTITION-CONF",
+        Code.REPARTITION_CONF,
         f"This is not a line for a node's GPUs, so it is not written: {text[:200]!a}.",
         "See what the node's driver calls them: slicewise node probe",
     )
@@ -380,7 +381,7 @@ def _bare(line: str) -> str:
 
 def _wrong(what: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-REPARTITION-CONF",
+        Code.REPARTITION_CONF,
         what,
         "A node with GPUs to repartition needs lines of its own in both files: slicewise node gres",
     )

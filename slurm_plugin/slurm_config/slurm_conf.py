@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import ceil
 
 from cluster.language.billing import BillingUnit
+from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.language.gres import SHARED, tres_name
 from cluster.language.jobs import NodeView, PartitionView
@@ -85,7 +86,7 @@ def partition_findings(
     for name in managed:
         if name not in views:
             yield error(
-                "SW-CONF-DIFFERS",
+                Code.CONF_DIFFERS,
                 f"There is no partition {name}",
                 advice="Name the partitions of your GPUs in [cluster] partitions.",
             )
@@ -100,7 +101,7 @@ def partition_findings(
 
 def _memory_finding(partition: PartitionView) -> Finding:
     return warning(
-        "SW-PARTITION-MEMORY",
+        Code.PARTITION_MEMORY,
         f"Partition {partition.name} gives a job that asks for no memory all that its node has",
         "the node's other GPUs lie idle",
         Mend(Place.SLURM_CONF, f"PartitionName={partition.name} DefMemPerGPU=16000"),
@@ -117,7 +118,7 @@ def slow_starts(config: Mapping[str, str], window_min: int | None = None) -> Ite
     delay = _scheduler_values(config).get("batch_sched_delay", _BATCH_SCHED_DELAY)
     if delay != "0":
         yield hint(
-            "SW-CONF-SLOW-START",
+            Code.CONF_SLOW_START,
             f"SchedulerParameters has batch_sched_delay={delay} (Slurm's default is"
             f" {_BATCH_SCHED_DELAY})",
             "a replica that is released may wait as many seconds before Slurm looks at it, also"
@@ -145,7 +146,7 @@ def longest_lose(config: Mapping[str, str], window_min: int | None = None) -> It
     """
     if config.get("PreemptType") == "preempt/qos" and not preempts_youngest_first(config):
         yield hint(
-            "SW-CONF-PREEMPT-ORDER",
+            Code.CONF_PREEMPT_ORDER,
             f"SchedulerParameters lacks {_YOUNGEST}",
             "of jobs on borrowed quota Slurm ends for a lender those of the fewest nodes, and of"
             " these the ones with the lowest ids, which have run longest and lose most work",
@@ -179,7 +180,7 @@ def short_window(config: Mapping[str, str], window_min: int | None) -> Iterator[
     """Say if backfill looks less far ahead than jobs may run: what ``wanted_window_min`` found."""
     if window_min is not None:
         yield hint(
-            "SW-CONF-BACKFILL-WINDOW",
+            Code.CONF_BACKFILL_WINDOW,
             f"Backfill plans {_window_min(config)} minutes ahead (bf_window), and jobs may run"
             " longer (MaxTime)",
             "Slurm keeps no nodes for a job that is first in the queue while those nodes are held"
@@ -221,7 +222,7 @@ def closed_to_qos(
         if view.allow_qos is not None and (lacking := sorted(set(ours) - view.allow_qos)):
             found.append(
                 error(
-                    "SW-PARTITION-GATE",
+                    Code.PARTITION_GATE,
                     f"Partition {view.name} has AllowQos without {', '.join(lacking)}",
                     "their jobs do not start there",
                     Mend(Place.SLURM_CONF, f"{line} AllowQos=ALL"),
@@ -232,7 +233,7 @@ def closed_to_qos(
             kept = ",".join(sorted(view.deny_qos - set(ours)))
             found.append(
                 error(
-                    "SW-PARTITION-GATE",
+                    Code.PARTITION_GATE,
                     f"Partition {view.name} has DenyQos with {', '.join(denied)}",
                     "their jobs do not start there",
                     Mend(Place.SLURM_CONF, f"{line} DenyQos={kept}".removesuffix(" DenyQos=")),
@@ -265,7 +266,7 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
     has = f"{nodes[0]} and {more} more node{'s' * (more > 1)} have" if more else f"{nodes[0]} has"
     if kind == "gpu":
         return error(
-            "SW-GPU-PRICE",
+            Code.GPU_PRICE,
             f"{has} GPUs without a type",
             "Slurm bills by type, so they are not charged and no quota counts them",
             advice="Give them one, as in Gres=gpu:a100:8, and name it in [gpus] of slicewise.toml:"
@@ -273,7 +274,7 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
         )
     if kind in SHARED:
         return error(
-            "SW-GPU-PRICE",
+            Code.GPU_PRICE,
             f"{has} GPUs that jobs share by {kind}, which has no price",
             "its jobs are refused, but where slicewise.lua does not run they are neither charged"
             " nor counted",
@@ -283,7 +284,7 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
         )
     name = kind.removeprefix("gpu:")
     return error(
-        "SW-GPU-PRICE",
+        Code.GPU_PRICE,
         f"{has} {kind}, which has no price",
         "it is not charged and no quota counts it",
         setting('gpus."MODEL"', f'types = ["{name}"]'),
@@ -302,7 +303,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
     enforced = _lacking(_ENFORCED, config.get("AccountingStorageEnforce", ""))
     if enforced:
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             f"AccountingStorageEnforce lacks {', '.join(enforced)}",
             "no limit is enforced",
             Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageEnforce", enforced)),
@@ -310,14 +311,14 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
     counted = _lacking(_counted(costs), config.get("AccountingStorageTRES", ""))
     if counted:
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             f"AccountingStorageTRES lacks {', '.join(counted)}",
             "such GPUs are not charged",
             Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageTRES", counted)),
         )
     if config.get("PreemptType") != "preempt/qos":
         yield error(
-            "SW-CONF-PREEMPT",
+            Code.CONF_PREEMPT,
             "PreemptType is not preempt/qos",
             _NO_PREEMPTION,
             Mend(Place.SLURM_CONF, "PreemptType=preempt/qos"),
@@ -325,7 +326,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
         )
     elif config.get("PreemptMode", "OFF").upper() == "OFF":
         yield error(
-            "SW-CONF-PREEMPT",
+            Code.CONF_PREEMPT,
             "PreemptMode is OFF",
             _NO_PREEMPTION,
             Mend(Place.SLURM_CONF, "PreemptMode=REQUEUE"),
@@ -333,7 +334,7 @@ def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iter
     if "MAX_TRES" in (flags := config.get("PriorityFlags", "")):
         kept = ",".join(flag for flag in flags.split(",") if flag != "MAX_TRES")
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             "PriorityFlags has MAX_TRES",
             "a job is billed for one of its GPU types only",
             Mend(Place.SLURM_CONF, f"PriorityFlags={kept}"),
@@ -373,7 +374,7 @@ def _weight_findings(
     scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
     if len(scales) == 1 and (scale := scales.pop()) not in {0, 1}:
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             f"{where} are those of billing_per_slice = {billing.per_slice * scale}, and [cluster] "
             f"of slicewise.toml says {billing.per_slice}",
             f"a job counts {scale} times what it should",
@@ -385,14 +386,14 @@ def _weight_findings(
         for tres, due in expected.items():
             if weights.get(tres) != due:
                 yield error(
-                    "SW-CONF-LIMITS",
+                    Code.CONF_LIMITS,
                     f"{where}: {tres} is {_number(weights.get(tres))}, not {due}",
                     "",
                     mend,
                 )
     for tres, weight in _others(weights, expected):
         yield error(
-            "SW-CONF-LIMITS",
+            Code.CONF_LIMITS,
             f"{where}: {tres} is {_number(weight)}, not 0",
             "billing counts more than GPUs",
             mend,
@@ -402,7 +403,7 @@ def _weight_findings(
 def _gate_findings(partition: PartitionView) -> Iterator[Finding]:
     if partition.qos != GATE_QOS:
         yield error(
-            "SW-PARTITION-GATE",
+            Code.PARTITION_GATE,
             f"Partition {partition.name} has no QOS={GATE_QOS} on its line",
             "no quota limits jobs there in QOS other than Slicewise's",
             Mend(Place.SLURM_CONF, f"PartitionName={partition.name} QOS={GATE_QOS}"),

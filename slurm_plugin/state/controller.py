@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobView, NodeView
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
@@ -369,7 +370,7 @@ class ClusterState:
         self._require_complete_view()
         if self.mode != "enforce":
             raise InvalidInputError(
-                "SW-MODE",
+                Code.MODE,
                 f"{self._idle_note()}.",
                 f"The service's owner can: scancel {array_job_id}",
             )
@@ -382,7 +383,7 @@ class ClusterState:
             if service.array_job_id == array_job_id:
                 return service
         raise InvalidInputError(
-            "SW-SERVICE-UNKNOWN", f"Job {array_job_id} is not a service in Slurm's queue."
+            Code.SERVICE_UNKNOWN, f"Job {array_job_id} is not a service in Slurm's queue."
         )
 
     def _idle_note(self) -> str:
@@ -393,7 +394,7 @@ class ClusterState:
         self._leader.require()
         if not self.view.complete:
             raise UnreachableError(
-                "SW-SLURM-DOWN", "Slurm does not answer the daemon now.", "Try again."
+                Code.SLURM_DOWN, "Slurm does not answer the daemon now.", "Try again."
             )
 
     def _require_newest(self, array_job_id: int, after: int) -> None:
@@ -403,7 +404,7 @@ class ClusterState:
         """
         if after != self.desired_slots_versions.get(array_job_id):
             raise InvalidInputError(
-                "SW-SERVICE-CHANGED",
+                Code.SERVICE_CHANGED,
                 f"Another request for slots of job {array_job_id} was carried out since this one"
                 " was decided.",
                 "The launcher decides again at its next turn.",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import NodeView
 from cluster.mig.inventory import Inventory
@@ -48,7 +49,7 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(
-            "SW-REPARTITION-CONF",
+            Code.REPARTITION_CONF,
             f"{path} can't be read: {error}.",
             "Set slurm_conf of [repartition] in slicewise.toml: gres.conf is beside it.",
         ) from None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobState, JobView, NodeView, StepView
 from cluster.language.service import directives_of_script, head_lines
@@ -129,7 +130,7 @@ class SlurmObserver:
         self._missed = {array: self._missed.get(array, 0) + 1 for array in missing}
         for array, looks in sorted(self._missed.items()):
             error = OutsideError(
-                "SW-SLURM-FAILED", f"Slurm does not hand out the script of job {array}."
+                Code.SLURM_FAILED, f"Slurm does not hand out the script of job {array}."
             )
             if looks < _LOOKS:
                 raise error

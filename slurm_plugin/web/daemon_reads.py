@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.history_messages import HistoryRequest
@@ -129,14 +130,14 @@ class DaemonReads:
         """Return whose one-time token this is. Raises InvalidInputError (SW-WEB-LOGIN)."""
         if not _may_be_token(token):
             raise InvalidInputError(
-                "SW-WEB-LOGIN", "This is no login address.", "Make one: slicewise web login"
+                Code.WEB_LOGIN, "This is no login address.", "Make one: slicewise web login"
             )
         return await self._vouched(WebUserRequest(token=token))
 
     async def user_by_slurm(self, token: str) -> str:
         """Return whose token of Slurm's this is. Raises InvalidInputError (SW-WEB-TOKEN)."""
         if not _may_be_token(token):
-            raise InvalidInputError("SW-WEB-TOKEN", "This is no token of Slurm's.")
+            raise InvalidInputError(Code.WEB_TOKEN, "This is no token of Slurm's.")
         return await self._vouched(WebTokenRequest(token=token))
 
     async def _vouched(self, request: WebUserRequest | WebTokenRequest) -> str:
@@ -149,7 +150,7 @@ class DaemonReads:
 
     async def _in_turn(self, user: str, client: DaemonClient, request: Request) -> Answer:
         if self._waiting.total() >= _WAITING or self._waiting[user] >= _WAITING_PER_USER:
-            raise UnreachableError("SW-BUSY", "Too many questions wait for the daemon.", "Reload.")
+            raise UnreachableError(Code.BUSY, "Too many questions wait for the daemon.", "Reload.")
         self._waiting[user] += 1
         until_s, again_s = time.monotonic() + _PATIENCE_S, _AGAIN_S
         try:
@@ -159,7 +160,7 @@ class DaemonReads:
                         answer: Answer = await client.ask(request)  # type: ignore[arg-type]  # each request asks for an answer
                         return answer
                 except SlicewiseError as error:
-                    if error.refusal.code != "SW-BUSY" or time.monotonic() > until_s:
+                    if error.refusal.code != Code.BUSY or time.monotonic() > until_s:
                         raise
                 await asyncio.sleep(again_s)
                 again_s = min(2 * again_s, _LATEST_AGAIN_S)

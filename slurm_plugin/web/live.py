@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from cluster.language.codes import Code
 from cluster.language.errors import UnreachableError
 
 _LOOK_S = 0.5
@@ -58,7 +59,7 @@ class Feeds:
         """Raise UnreachableError (SW-BUSY) if too many streams are open for one more."""
         own = sum(one.viewers for known, one in self._feeds.items() if known.user == user)
         if own >= _PER_USER or self.viewers >= _MOST:
-            raise UnreachableError("SW-BUSY", "Too many live pages are open.", "Close some.")
+            raise UnreachableError(Code.BUSY, "Too many live pages are open.", "Close some.")
 
     async def follow(self, key: FeedKey, make: Make) -> AsyncGenerator[str, None]:
         """Yield the page's main part now and whenever it is another one.

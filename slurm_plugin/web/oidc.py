@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from cluster.settings.file import OidcSettings
 from slurm_plugin.common.log import report_failure
@@ -95,10 +96,10 @@ class OidcLogins:
         is_own = begun is not None and hmac.compare_digest(begun.browser.encode(), _bytes(browser))
         if begun is None or not is_own or begun.until_s < self._clock_s():
             raise InvalidInputError(
-                "SW-WEB-LOGIN", "This browser has begun no such login, or too long ago.", _AGAIN
+                Code.WEB_LOGIN, "This browser has begun no such login, or too long ago.", _AGAIN
             )
         if query.get("iss", self._settings.issuer) != self._settings.issuer or "code" not in query:
-            raise InvalidInputError("SW-WEB-LOGIN", "The provider has not let you in.", _AGAIN)
+            raise InvalidInputError(Code.WEB_LOGIN, "The provider has not let you in.", _AGAIN)
         async with self._turn:
             try:
                 claims = await self._claims(query["code"], begun)
@@ -109,7 +110,7 @@ class OidcLogins:
         name = claims.get(self._settings.claim)
         if not isinstance(name, str) or not name:
             raise OutsideError(
-                "SW-WEB-OIDC",
+                Code.WEB_OIDC,
                 f"The provider's id_token has no claim {self._settings.claim!r}.",
                 "See web.oidc.claim and web.oidc.scope in slicewise.toml",
             )
@@ -162,7 +163,7 @@ class OidcLogins:
         )
         if known.get("issuer") != issuer or not is_safe:
             raise OutsideError(
-                "SW-WEB-OIDC",
+                Code.WEB_OIDC,
                 f"What {issuer} says of itself is of another issuer, or names no https addresses.",
                 "Write web.oidc.issuer exactly as the provider's discovery document does.",
             )
@@ -197,9 +198,9 @@ def _bytes(text: str) -> bytes:
 
 def _unbelieved(error: Exception) -> OutsideError:
     """The log has the kind alone: the error's text may hold what the provider gave."""
-    report_failure("web_provider_failed", OutsideError("SW-WEB-OIDC", type(error).__name__))
+    report_failure("web_provider_failed", OutsideError(Code.WEB_OIDC, type(error).__name__))
     return OutsideError(
-        "SW-WEB-OIDC",
+        Code.WEB_OIDC,
         "The OpenID provider can't be asked, or its answer is not to be believed.",
         "The web server's log says more: web_provider_failed",
     )
@@ -211,7 +212,7 @@ def _require_authlib() -> None:
         import httpx2  # noqa: F401, PLC0415
     except ImportError:
         raise SlicewiseError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             "web.oidc needs Authlib and httpx2, which are not installed.",
             "Install the extra: pip install 'slicewise[web]'",
         ) from None

@@ -6,6 +6,7 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Protocol
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.settings.file import WebSettings
 from slurm_plugin.common.connection_places import origin_of
@@ -70,13 +71,13 @@ def secret_in(path: Path, setting: str) -> bytes:
         secret = path.read_bytes().strip()
     except OSError as error:
         raise SlicewiseError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{setting}: {path}: {error.strerror}.",
             "The web server's user must be able to read it.",
         ) from None
     if len(secret) < _SHORTEST:
         raise SlicewiseError(
-            "SW-SETTINGS",
+            Code.SETTINGS,
             f"{setting}: {path} has {len(secret)} bytes, and needs {_SHORTEST} at least.",
             f"Make one: openssl rand -hex 32 > {path}",
         )
@@ -89,5 +90,5 @@ def _bytes(text: str) -> bytes:
 
 def _refused(why: str) -> InvalidInputError:
     return InvalidInputError(
-        "SW-WEB-PROXY", why, "See web.proxies and web.proxy_secret_file in slicewise.toml"
+        Code.WEB_PROXY, why, "See web.proxies and web.proxy_secret_file in slicewise.toml"
     )

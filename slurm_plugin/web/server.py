@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 from aiohttp import web
 from jinja2 import Environment
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer
@@ -148,7 +149,7 @@ class WebServer:
             await self._server.start_tcp(*host_and_port(self._settings.listen), self._seal())
         except OSError as error:
             raise SlicewiseError(
-                "SW-SETTINGS",
+                Code.SETTINGS,
                 f"web.listen: {self._settings.listen}: {error.strerror or error}.",
                 "Name an address of this host and a free port, and files that the server can read.",
             ) from None
@@ -185,7 +186,7 @@ class WebServer:
         request = question.request
         if _host(self._address.scheme, request.host) not in self._hosts:
             raise InvalidInputError(
-                "SW-WEB-HOST",
+                Code.WEB_HOST,
                 "This server has another name than the browser asks for.",
                 f"Use {self._settings.address}; behind a proxy: web.url in slicewise.toml",
             )
@@ -193,7 +194,7 @@ class WebServer:
         try:
             words = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_FIELDS))
         except ValueError:
-            raise InvalidInputError("SW-WIRE", f"A query may have {_FIELDS} fields.") from None
+            raise InvalidInputError(Code.WIRE, f"A query may have {_FIELDS} fields.") from None
         cookie = request.cookies.get(self._cookie, "")
         return Visit(
             method="GET" if request.method == "HEAD" else request.method,
@@ -208,7 +209,7 @@ class WebServer:
 
     async def _answered(self, visit: Visit, connection: Connection) -> web.StreamResponse:
         if visit.method not in ("GET", "POST"):
-            raise InvalidInputError("SW-WIRE", f"Nothing is done here by {visit.method[:16]!r}.")
+            raise InvalidInputError(Code.WIRE, f"Nothing is done here by {visit.method[:16]!r}.")
         if visit.method == "POST":
             self._require_own_origin(visit.request)
         elif (asset := self._assets.get(visit.path)) is not None:
@@ -240,7 +241,7 @@ class WebServer:
         if session is None:
             self._count(_REQUESTS, visit.visitor)
             raise InvalidInputError(
-                "SW-WEB-LOGIN",
+                Code.WEB_LOGIN,
                 "You are not logged in.",
                 "In a shell of the cluster: slicewise web login",
             )
@@ -255,7 +256,7 @@ class WebServer:
             self._count(_REQUESTS, visit.visitor)
             if visit.method != "GET" or not visit.path.endswith(".json"):
                 raise InvalidInputError(
-                    "SW-WEB-TOKEN", "A token of Slurm's opens the page's JSON only.", "PATH.json"
+                    Code.WEB_TOKEN, "A token of Slurm's opens the page's JSON only.", "PATH.json"
                 )
             user = await self._reads.user_by_slurm(authorization[len(_BEARER) :].strip())
             return self._sessions.passing(user)
@@ -268,7 +269,7 @@ class WebServer:
         now_s = time.monotonic()
         known = self._used.get((rate, who), RateUse())
         if wait_s(known, rate, now_s):
-            raise InvalidInputError("SW-RATE", "Too many requests.", "Wait a little.")
+            raise InvalidInputError(Code.RATE, "Too many requests.", "Wait a little.")
         self._used[rate, who] = after_change(known, rate, now_s)
         self._used.move_to_end((rate, who))
         while len(self._used) > _REMEMBERED:
@@ -277,7 +278,7 @@ class WebServer:
     def _require_own_origin(self, request: web.BaseRequest) -> None:
         """Refuse a form that another site sent: InvalidInputError (SW-FORBIDDEN)."""
         if request.headers.get("Origin", "").lower() not in self._origins:
-            raise InvalidInputError("SW-FORBIDDEN", "This form came from another site.")
+            raise InvalidInputError(Code.FORBIDDEN, "This form came from another site.")
 
     # Login
 
@@ -345,7 +346,7 @@ class WebServer:
         given = _form(visit).get("form_token", "").encode("utf-8", "replace")
         if not hmac.compare_digest(given, session.form_token.encode()):
             raise InvalidInputError(
-                "SW-FORBIDDEN", "This form is of another session.", "Reload it."
+                Code.FORBIDDEN, "This form is of another session.", "Reload it."
             )
 
     # Pages
@@ -524,7 +525,7 @@ class WebServer:
         if path.endswith(".json"):
             return web.json_response(_plain(refusal), status=status)
         text = self._templates.get_template("failure.html.j2").render(
-            site=self._site, refusal=refusal, is_login=refusal.code == "SW-WEB-LOGIN"
+            site=self._site, refusal=refusal, is_login=refusal.code == Code.WEB_LOGIN
         )
         return web.Response(text=text, status=status, content_type="text/html")
 
@@ -587,9 +588,9 @@ class WebServer:
             response.headers["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
 
-_LATE = Refusal("SW-TIMEOUT", "The ledger is slow: this did not come in time.", "Reload.")
-_NO_QUESTION = Refusal("SW-WIRE", "This is no HTTP request.", "Ask with a browser.")
-_FAILED = Refusal("SW-INTERNAL", "The web server failed; its log says how.")
+_LATE = Refusal(Code.TIMEOUT, "The ledger is slow: this did not come in time.", "Reload.")
+_NO_QUESTION = Refusal(Code.WIRE, "This is no HTTP request.", "Ask with a browser.")
+_FAILED = Refusal(Code.INTERNAL, "The web server failed; its log says how.")
 
 
 def _status(error: SlicewiseError) -> HTTPStatus:
@@ -601,17 +602,17 @@ def _status(error: SlicewiseError) -> HTTPStatus:
 _STATUS = {
     **dict.fromkeys(
         (
-            *("SW-BUSY", "SW-DAEMON-STANDBY", "SW-SLURM-DOWN"),
-            *("SW-DATABASE-DOWN", "SW-DATABASE-BUSY", "SW-DATABASE-RIGHTS", "SW-DATABASE-FAILED"),
+            *(Code.BUSY, Code.DAEMON_STANDBY, Code.SLURM_DOWN),
+            *(Code.DATABASE_DOWN, Code.DATABASE_BUSY, Code.DATABASE_RIGHTS, Code.DATABASE_FAILED),
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),
-    "SW-INTERNAL": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "SW-WEB-LOGIN": HTTPStatus.UNAUTHORIZED,
-    "SW-WEB-TOKEN": HTTPStatus.UNAUTHORIZED,
-    "SW-WEB-PROXY": HTTPStatus.FORBIDDEN,
-    "SW-WEB-OIDC": HTTPStatus.BAD_GATEWAY,
-    "SW-WEB-HOST": HTTPStatus.MISDIRECTED_REQUEST,
+    Code.INTERNAL: HTTPStatus.INTERNAL_SERVER_ERROR,
+    Code.WEB_LOGIN: HTTPStatus.UNAUTHORIZED,
+    Code.WEB_TOKEN: HTTPStatus.UNAUTHORIZED,
+    Code.WEB_PROXY: HTTPStatus.FORBIDDEN,
+    Code.WEB_OIDC: HTTPStatus.BAD_GATEWAY,
+    Code.WEB_HOST: HTTPStatus.MISDIRECTED_REQUEST,
 }
 
 
@@ -620,7 +621,7 @@ Answers = Mapping[str, Answer | Refusal]
 
 
 def _no_page() -> InvalidInputError:
-    return InvalidInputError("SW-NAME-UNKNOWN", "There is no such page.", "Begin at /")
+    return InvalidInputError(Code.NAME_UNKNOWN, "There is no such page.", "Begin at /")
 
 
 def _json_target(target: str) -> str:
@@ -634,7 +635,7 @@ def _form(visit: Visit) -> Mapping[str, str]:
             visit.body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS
         )
     except ValueError:
-        raise InvalidInputError("SW-WIRE", f"A form may have {_FIELDS} fields.") from None
+        raise InvalidInputError(Code.WIRE, f"A form may have {_FIELDS} fields.") from None
     return dict(fields)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import pwd
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.settings.file import Settings
 
@@ -33,7 +34,7 @@ class SiteUsers:
         user = await asyncio.to_thread(_user, name) if is_known else None
         if user is None or user.pw_uid == 0 or user.pw_name in self._programs:
             raise InvalidInputError(
-                "SW-FORBIDDEN",
+                Code.FORBIDDEN,
                 f"{named[:_LONGEST]!r} is no user of this host who may log in here.",
                 "Operators log in under their own names: web.operators; realms: web.realm",
             )

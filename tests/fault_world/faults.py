@@ -121,5 +121,7 @@ class Faults:
 
 def down(server: str) -> UnreachableError:
     """What a client says of a server that does not answer."""
-    code = {"postgresql": "SW-LEDGER-DOWN", "daemon": "SW-DAEMON-DOWN"}.get(server, "SW-SLURM-DOWN")
+    code = {"postgresql": "SW-DATABASE-DOWN", "daemon": "SW-DAEMON-DOWN"}.get(
+        server, "SW-SLURM-DOWN"
+    )
     return UnreachableError(code, f"{server} does not answer.", "Try again.")

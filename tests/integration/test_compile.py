@@ -20,7 +20,7 @@ from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
-from cluster.language.exit_codes import exit_code_of
+from cluster.language.codes import Code
 from sandbox.cluster import Sandbox
 from sandbox.host.probes import unix_socket_answers
 
@@ -82,7 +82,7 @@ def set_quota(sandbox: Sandbox, tenant: str, nominal: str, *options: str) -> dic
 def refused(sandbox: Sandbox, *argv: str) -> str:
     answer = sandbox.run("root", ("slicewise", *argv), check=False)
     assert "Traceback" not in answer.stderr
-    assert answer.returncode == exit_code_of(answer.stderr.splitlines()[-1])
+    assert answer.returncode == Code(answer.stderr.splitlines()[-1]).exit_code
     return answer.stderr
 
 

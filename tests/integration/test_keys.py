@@ -11,7 +11,7 @@ from api_keys import forget_keys
 from quotas import until_in_force
 from waiting import until, until_is
 
-from cluster.language.exit_codes import exit_code_of
+from cluster.language.codes import Code
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 
@@ -53,7 +53,7 @@ class Site:
         """The last line of what is said."""
         ran = self.sandbox.run(user, ("slicewise", *words), check=False)
         code = ran.stderr.splitlines()[-1]
-        assert ran.returncode == exit_code_of(code)
+        assert ran.returncode == Code(code).exit_code
         return code
 
     def status(self, tenant: str, headers: Mapping[str, str] | None = None) -> int:

@@ -16,7 +16,7 @@ from quotas import until_in_force
 from service_status import until_routed
 from waiting import until, until_is
 
-from cluster.language.exit_codes import exit_code_of
+from cluster.language.codes import Code
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models, write_service_file
 from sandbox.demo.load import Load
@@ -228,7 +228,7 @@ def test_a_wrong_service_file_is_explained_and_submits_nothing(
     assert text != line.file.read_text()
     bad.write_text(text)
     code, said = line.slicewise("alice", "service", "apply", str(bad), check=False)
-    assert code == exit_code_of(re.findall(r"SW-[A-Z-]+", said)[-1])
+    assert code == Code(re.findall(r"SW-[A-Z-]+", said)[-1]).exit_code
     assert [word for word in named if word not in said] == []
     assert "Traceback" not in said
     assert "SW-" in said
@@ -244,5 +244,5 @@ def test_no_path_that_a_user_writes_becomes_a_command(line: Line, path: str) -> 
     bad = line.home / "hostile.toml"
     bad.write_text(text.replace('"PATH"', hostile))
     code, said = line.slicewise("alice", "service", "render", str(bad), check=False)
-    assert code == exit_code_of(re.findall(r"SW-[A-Z-]+", said)[-1])
+    assert code == Code(re.findall(r"SW-[A-Z-]+", said)[-1]).exit_code
     assert not mark.exists()

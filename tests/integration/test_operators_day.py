@@ -19,7 +19,7 @@ from processes import children_of
 from quotas import until_in_force
 from waiting import until, until_is
 
-from cluster.language.exit_codes import exit_code_of
+from cluster.language.codes import Code
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.host.inventory import CLUSTER
@@ -53,7 +53,7 @@ class Operator:
         answer = self.run(*words, check=False)
         assert "Traceback" not in answer.stderr
         message, hint, code = answer.stderr.strip().rsplit("\n", 2)
-        assert answer.returncode == exit_code_of(code), answer
+        assert answer.returncode == Code(code).exit_code, answer
         assert message
         assert hint
         return code

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
 from launcher import main
 
@@ -60,8 +61,8 @@ def test_a_failure_ends_with_the_exit_code_of_its_kind(
         monkeypatch.setattr(main, "app", fail)
         return run(monkeypatch)
 
-    assert ended(InvalidInputError("SW-SERVICE-UNKNOWN", "There is none.")) == 3
-    assert ended(OutsideError("SW-TIMEOUT", "Not yet.")) == 7
+    assert ended(InvalidInputError(Code.SERVICE_UNKNOWN, "There is none.")) == 3
+    assert ended(OutsideError(Code.TIMEOUT, "Not yet.")) == 7
 
 
 @pytest.mark.usefixtures("_nowhere")

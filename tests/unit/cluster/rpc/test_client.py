@@ -325,13 +325,13 @@ def test_a_change_that_one_has_heard_and_the_other_refuses_may_have_been_made(tm
 
 
 def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_was_changed(tmp_path: Path):
-    made = '{"v":1,"ok":false,"code":"SW-KEY-NAME","message":"There is one.","hint":"Revoke it."}'
+    made = '{"v":1,"ok":false,"code":"SW-KEY-TWICE","message":"There is one.","hint":"Revoke it."}'
     pair = Pair(tmp_path, ctl1="mute", ctl2=made)
     with pytest.raises(UnreachableError) as raised:
         pair.delete()
     refusal = raised.value.refusal
     assert refusal.code == "SW-DAEMON-UNSURE"
-    assert "There is one. [SW-KEY-NAME]" in refusal.message
+    assert "There is one. [SW-KEY-TWICE]" in refusal.message
     assert "look before you repeat it" in refusal.hint
     assert pair.asked == ["ctl1", "ctl2"]
     with pytest.raises(UnreachableError, match=r"SW-WIRE.*SW-DAEMON-UNSURE"):

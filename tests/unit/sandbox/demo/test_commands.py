@@ -95,7 +95,7 @@ def test_a_refusal_is_read_with_and_without_a_hint() -> None:
     assert parse_refusal("\nNo quota.\nSW-QUOTA-NONE") == Refusal("SW-QUOTA-NONE", "No quota.")
 
 
-@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):\nKeyError", "SW-X"])
+@pytest.mark.parametrize("text", ["", "Traceback (most recent call last):\nKeyError", "SW-BUSY"])
 def test_a_crash_is_not_taken_for_a_refusal(text: str) -> None:
     with pytest.raises(OutsideError):
         parse_refusal(text)
@@ -199,7 +199,7 @@ def test_commands_run_as_the_right_user_and_say_what_failed() -> None:
         user: str, argv: tuple[str, ...], *, timeout_s: float, check: bool
     ) -> CompletedProcess[str]:
         calls.append((user, argv[2:]))
-        return CompletedProcess(argv, int(user == "bob"), "", "No such thing.\nSW-X\n")
+        return CompletedProcess(argv, int(user == "bob"), "", "No such thing.\nSW-BUSY\n")
 
     commands = Commands(run, {})
     commands.set_quota(VISION)
@@ -211,5 +211,5 @@ def test_commands_run_as_the_right_user_and_say_what_failed() -> None:
     assert calls[1][1] == ("slicewise", "service", "apply", "/s.toml")
     with pytest.raises(OutsideError, match="No such thing"):
         commands.apply(NLP, Path("/s.toml"))
-    assert commands.refused_application(NLP, Path("/s")) == Refusal("SW-X", "No such thing.")
+    assert commands.refused_application(NLP, Path("/s")) == Refusal("SW-BUSY", "No such thing.")
     assert commands.refused_application(GUEST, Path("/s")) is None

@@ -214,13 +214,13 @@ def _asked_by_operators() -> set[type]:
 
 
 async def test_a_refusal_stands_in_the_frame_with_its_status(site: Site):
-    site.made.refused[WhyRequest] = InvalidInputError("SW-JOB-UNKNOWN", "There is no job 814.")
+    site.made.refused[WhyRequest] = InvalidInputError("SW-NAME-UNKNOWN", "There is no job 814.")
     status, text = await site.get("/jobs/814")
     assert status >= 400
     assert "There is no job 814." in text
     assert 'aria-label="Pages"' in text
     status, text = await site.get("/jobs/814.json")
-    assert json.loads(text)["code"] == "SW-JOB-UNKNOWN"
+    assert json.loads(text)["code"] == "SW-NAME-UNKNOWN"
 
 
 async def test_why_says_of_what_a_start_is_and_gives_room_to_sentences_alone(
