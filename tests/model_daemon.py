@@ -277,6 +277,7 @@ class DaemonOnModel:
         qos: str = "",
         run_s: float = inf,
         minutes: int = 10,
+        directives: tuple[str, ...] = (),
         **more: Any,
     ) -> int:
         """Submit a job; raise RefusedError with the daemon's code if it is refused.
@@ -296,7 +297,7 @@ class DaemonOnModel:
         )
         if self.daemon.is_ready and asked.gpus:
             self._token += 1
-            words = submission(asked, f"{self._token:016x}", qos=qos)
+            words = submission(asked, f"{self._token:016x}", qos=qos, directives=directives)
             answer = self.daemon.admission.submit(words)
             if answer.action != "admit":
                 raise RefusedError(answer.code)

@@ -222,28 +222,6 @@ def test_a_lender_has_back_what_its_jobs_need_and_the_service_what_they_leave(fu
         until(lambda tenant=tenant: full.charged(tenant) == full.accounted(tenant))
 
 
-def test_a_daemon_that_is_killed_in_between_takes_nothing_earlier(full: Lent) -> None:
-    """The launcher hangs meanwhile, so that no replica goes."""
-    before = full.ended()
-
-    def killed() -> None:
-        full.sandbox.kill("launcher", signal.SIGSTOP)
-        try:
-            job = full.sbatch("alice", 1, 2)
-            called = until(full.recalls)
-            full.sandbox.kill("daemon")
-            full.start_daemon()
-            time.sleep(3.0)
-            assert full.recalls() == called
-            assert full.states(full.array)["RUNNING"] == OWN + LENT
-        finally:
-            full.sandbox.kill("launcher", signal.SIGCONT)
-        until(lambda: full.states(job, "running,completed"))
-
-    assert full.under_load(killed).failed == []
-    until_is(lambda: full.ended() - before, {"REQUEUED": 1})
-
-
 @pytest.mark.promise("Slurm preempts borrowed runs only after the grace time.")
 def test_who_does_not_go_within_the_grace_is_preempted_by_slurm(full: Lent) -> None:
     before = full.ended()
