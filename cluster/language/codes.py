@@ -742,9 +742,9 @@ class Code(StrEnum):
         Write `bind.conf` as [the gateway](../how-to/gateway.md#running-it) says.
         """)
     GATEWAY_MASTER = ("SW-GATEWAY-MASTER", Area.GATEWAY, ExitCode.FAILED, """
-        `gateway.master_socket` is not set: what replaced processes still do is not seen.
+        HAProxy has no master socket: what replaced processes still do is not seen.
 
-        Set it to HAProxy's option `-S`.
+        Start HAProxy with [its option `-S`](../how-to/gateway.md).
         """)
     CERTIFICATE = ("SW-CERTIFICATE", Area.GATEWAY, ExitCode.FAILED, """
         A certificate of the gateway or the page has ended, ends soon, does not fit its key or host,

@@ -53,15 +53,11 @@ class GatewaySettings(BaseModel):
     bind: str = Field("127.0.0.1:8080", description="Where HAProxy listens, for HTTP and gRPC.")
     runtime_socket: Path = Field(
         Path("/run/haproxy/slicewise.sock"),
-        description="HAProxy's Runtime API, by which the launcher sets routes.",
+        description="HAProxy's Runtime API, by which the launcher sets routes. Beside it "
+        "slicewise-master.sock is HAProxy's option -S.",
     )
     directory: Path = Field(
         Path("/etc/haproxy/slicewise"), description="Directory of the gateway's maps and Lua file."
-    )
-    master_socket: Path | None = Field(
-        None,
-        description="HAProxy's master socket (option -S); shows what processes that a reload has "
-        "replaced still do.",
     )
     domain: str = Field(
         "", description="Clients may also address a service as SERVICE.TENANT.DOMAIN."
@@ -116,6 +112,15 @@ class GatewaySettings(BaseModel):
         "for each open request grows with it, and its CPU for each body of OpenAI's API: up to "
         "0.06 s with 256. So does what retry_once can send again.",
     )
+
+    @property
+    def master_socket(self) -> Path:
+        """HAProxy's master socket (option -S), beside its Runtime API's.
+
+        By it the launcher sees what processes that a reload has replaced still do.
+        """
+        own = self.runtime_socket
+        return own.with_name(f"{own.stem}-master{own.suffix}")
 
     @property
     def places(self) -> ServicePlaces:

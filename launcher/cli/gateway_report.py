@@ -94,7 +94,7 @@ def _findings(settings: GatewaySettings, launcher_user: str) -> Iterator[Finding
         rendered_s=_written_s(file),
         launcher_s=_launcher_s(launcher_user),
         program_s=_installed_s(_PROGRAM),
-        has_master=settings.master_socket is not None,
+        has_master=settings.master_socket.exists(),
         bind=settings.bind,
         held=asyncio.run(haproxy.held_address()),
     )

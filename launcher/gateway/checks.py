@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.codes import Code
-from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
+from cluster.language.findings import Finding, Mend, Place, error, hint, warning
 
 SOON_S = 14 * 86400
 """Seconds before a certificate's end from which on it is said."""
@@ -29,7 +29,7 @@ class GatewayFacts:
             configuration was written; 0 if unknown.
         launcher_s, program_s: Unix seconds at which the launcher began, and at which its program
             was installed; ``launcher_s`` is None if none runs here.
-        has_master: whether gateway.master_socket is set.
+        has_master: whether HAProxy's master socket is there.
         bind: gateway.bind.
         held: the address that systemd holds open for HAProxy; "" if it holds none.
     """
@@ -151,9 +151,8 @@ def _master(facts: GatewayFacts) -> Iterator[Finding]:
     if not facts.has_master:
         yield hint(
             Code.GATEWAY_MASTER,
-            "gateway.master_socket is not set",
+            "HAProxy has no master socket beside gateway.runtime_socket",
             "after a reload of HAProxy the launcher does not see the requests that the replaced"
             " process still has, and may end the replicas that answer them",
-            setting("gateway", 'master_socket = "/run/haproxy/slicewise-master.sock"'),
-            advice="It is HAProxy's option -S: docs/how-to/gateway.md.",
+            advice="Start HAProxy with option -S: docs/how-to/gateway.md.",
         )

@@ -114,8 +114,7 @@ class HaproxyRuntime:
         self._known: LastLook | None = None
         self._everything_s = DEADLINE_S + settings.places.total / _SERVICES_PER_S
         self._looks = _Looks(self._socket)
-        master = settings.master_socket
-        self._replaced = _Replaced(master, self._maps) if master is not None else None
+        self._replaced = _Replaced(settings.master_socket, self._maps)
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,8 +133,6 @@ class HaproxyRuntime:
         shown, known = await self._look(before)
         self._known = known
         gateway = replace(shown, per_tenant=self._per_tenant, hold_s=self._hold_s)
-        if self._replaced is None:
-            return gateway
         return with_replaced(gateway, await self._replaced.observe(known.process))
 
     async def _look(self, known: LastLook | None) -> tuple[Gateway, LastLook]:
@@ -229,8 +226,7 @@ class HaproxyRuntime:
             shown = _parsed_map(await _ask(self._socket, f"show map {path}"))
             await self._tell(entry_commands(path, shown, entries))
         await _end_streams(partial(_ask, self._socket), opens.keys())
-        if self._replaced is not None:
-            await self._replaced.end_streams(opens.keys())
+        await self._replaced.end_streams(opens.keys())
         if unwritten is not None:
             raise unwritten
 
@@ -342,7 +338,8 @@ class _Replaced:
 
         ``newest`` is the process that has replaced them all, and has just answered.
         """
-        if newest == self._last_alone:
+        # Without a master nothing is known of them: slicewise doctor says so (SW-GATEWAY-MASTER).
+        if newest == self._last_alone or not self._master.exists():
             return ()
         living = frozenset(old_workers(await _ask(self._master, "show proc")))
         self._last_alone = "" if living else newest

@@ -180,7 +180,7 @@ class Layout:
     @property
     def haproxy_master_socket(self) -> Path:
         """Socket of HAProxy's master, which knows all workers, also those replaced by a reload."""
-        return self.run / "haproxy" / "master.sock"
+        return self.run / "haproxy" / "runtime-master.sock"
 
     @property
     def gateway_directory(self) -> Path:

@@ -55,7 +55,6 @@ def settings_text(answers: Answers, slurms: SlurmsOwn) -> str:
         *("", "[database]", 'url_file = "/etc/slicewise/database-url"'),
         *("", "[gateway]", f"url = {_toml(f'http://{answers.gateway}:8080')}"),
         'bind = "0.0.0.0:8080"',
-        'master_socket = "/run/haproxy/slicewise-master.sock"',
         *("", "[launcher]", 'url_file = "/etc/slicewise/launcher-database-url"'),
     ]
     if slurms.priority_max is not None:

@@ -334,7 +334,6 @@ async def gateway_up(
         "url": f"http://{address}" if tls is None else f"https://localhost:{address[10:]}",
         "bind": address,
         "runtime_socket": directory / "haproxy.sock",
-        "master_socket": directory / "master.sock",
         "directory": directory,
         "identity": directory / "gateway.crt",
         "services": 2,

@@ -644,11 +644,10 @@ class FakeHaproxy:
 
     @asynccontextmanager
     async def serving(self, directory: Path) -> AsyncIterator[HaproxyRuntime]:
-        of_master = directory / "master.sock"
-        known = settings(directory).model_copy(update={"master_socket": of_master})
+        known = settings(directory)
         async with (
             await asyncio.start_unix_server(self.answer, known.runtime_socket),
-            await asyncio.start_unix_server(self.answer, of_master),
+            await asyncio.start_unix_server(self.answer, known.master_socket),
         ):
             yield HaproxyRuntime(known)
 
