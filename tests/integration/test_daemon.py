@@ -258,7 +258,9 @@ def test_a_slot_is_not_its_users(daemon: Daemon, array: int, who: str) -> None:
 
 def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
     assert (
-        daemon.ask("alice", op="desired-slots", array_job_id=array, slots=[0], after=0)["code"]
+        daemon.ask("alice", op="desired-slots", array_job_id=array, slots=[0], replaces_version=0)[
+            "code"
+        ]
         == "SW-FORBIDDEN"
     )
     assert daemon.ask("bob", op="service-delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
