@@ -46,8 +46,8 @@ class Code(StrEnum):
         member = str.__new__(cls, code)
         member._value_ = code
         member.area, member.exit_code = area, exit_code
-        happened, remedy = text.split("\n\n")
-        member.happened, member.remedy = " ".join(happened.split()), " ".join(remedy.split())
+        parts = text.split("\n\n")
+        member.happened, member.remedy = (" ".join(part.split()) for part in parts)
         return member
 
     # fmt: off
