@@ -6,7 +6,6 @@ number of replicas that goes up and down: the launcher does not know what else i
 it does.
 """
 
-import os
 import random
 import statistics
 from collections import Counter
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
 from itertools import groupby
-from multiprocessing import get_context
 from typing import Any
 
 from cluster.language.jobs import NodeView
 from cluster.language.units import Millislices
 from launcher.turn.slots import Goal, Phase, Slot, SlotId, plan_slots
 from slurm_plugin.mig.node_weights import changes
+from studies.command_line import side_by_side
 from studies.placement import pods
 from studies.placement.pods import SLICES, Request
 from studies.placement.recut import first_cut
@@ -62,9 +61,8 @@ def measured(lists: Mapping[str, Sequence[Request]], seed: int) -> Mapping[str, 
         for per_node in _PER_NODE
         for services in _SERVICES
     }
-    with get_context("fork").Pool(os.cpu_count()) as pool:
-        cells = {**weighed, **gone}
-        found = dict(zip(cells, pool.map(_ten, cells.values()), strict=True))
+    cells = {**weighed, **gone}
+    found = dict(zip(cells, side_by_side(_ten, [*cells.values()], "Counting"), strict=True))
     return {
         "free_gpus": {
             "gpus": _GPUS,
