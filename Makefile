@@ -7,12 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-tests
+MUTATION_READY := $(VENV)/.ready-mutation
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 PACKAGES_VENV := .venv-packages
 PACKAGES_READY := $(PACKAGES_VENV)/.ready
 
-.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-tick bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
+.PHONY: help setup tests-setup lock packages demo test lint unit integration soak nightly mutation docs docs-links screenshots bench-ledger bench-admission bench-gateway bench-engines bench-wake bench-tick bench-rebalance bench-limits bench-commands bench-web wheel slurm slurm-tree matrix wheelhouse sbom deb rpm bench-history bench-rpcs format clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -142,6 +143,7 @@ nightly: tests-setup ## All tests at full size, on every Slurm that is there, an
 	[ -z "$$missing" ] || { $(INSTALL); }
 	@$(PYTEST) -m "not integration"
 	@$(MAKE) --no-print-directory matrix
+	@$(MAKE) --no-print-directory mutation
 
 slurm: $(READY) ## Build a Slurm for SLURM=: make slurm VERSION=25.11.7 [SOURCE=tarball or tree] (ten minutes)
 	@missing="$$($(BIN)/python tests/build_slurm.py --packages $(if $(LUA),--lua $(LUA)))"; \
@@ -158,6 +160,15 @@ MODULES ?=
 matrix: tests-setup ## The integration tests on every Slurm that is there: build/reports/slurm_matrix.json, docs (hours)
 	@$(BIN)/python tests/slurm_matrix.py --builds $(SLURM_BUILDS) --workers $(WORKERS) $(if $(SLURM),--slurm $(SLURM_PLACE)) $(MODULES); \
 	    code=$$?; $(BIN)/python -m docs.generate; exit $$code
+
+# Changes one expression of pure code after the other: the tests should notice.
+$(MUTATION_READY): $(TESTS_READY)
+	$(call ENVIRONMENT,$(VENV),product sandbox web dev mutation,of which mutmut needs 15 MB more to fetch)
+	@touch $@
+
+ROOM ?=
+mutation: $(MUTATION_READY) ## Which mutants of pure rooms the tests notice: build/reports/mutation.json (ROOM=slurm_plugin/quota: minutes; all: hours)
+	@$(BIN)/python tests/mutation.py $(ROOM)
 
 # Sphinx and its theme: what no test needs stays out of `make setup`.
 $(DOCS_READY): pyproject.toml requirements.lock

@@ -63,6 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="try integration tests that failed once more, alone, at the end",
     )
+    parser.addoption(
+        "--no-caretaker",
+        action="store_true",
+        help="use the folder that SLICEWISE_TEST_RUN names; what started this run removes it",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,9 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.second_try:
         second_try = SecondTry(_REPORTS / "flaky.json", failing_alone(_PROJECT))
         config.pluginmanager.register(second_try)
-    config.stash[_RUN_FOLDER] = RunFolder()
+    if not config.option.no_caretaker:
+        config.stash[_RUN_FOLDER] = RunFolder()
     if config.option.basetemp is None:
-        config.option.basetemp = config.stash[_RUN_FOLDER].path / "tmp"
+        config.option.basetemp = current() / f"tmp-{os.getpid()}"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ PRODUCT = "product"
 """The group of what daemon, launcher and commands need."""
 EXTRAS = frozenset({"sandbox", "web"})
 """Extras that are locked; ``amd`` and ``pyslurm`` follow what a node has installed."""
-GROUPS = frozenset({"dev", "docs", "packages", "setup", "studies"})
+GROUPS = frozenset({"dev", "docs", "mutation", "packages", "setup", "studies"})
 _PYPROJECT = "pyproject.toml"
 
 _COMPILE = (

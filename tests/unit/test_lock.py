@@ -23,6 +23,7 @@ INSTALLED = (
     ("product", "sandbox", "web", "dev"),
     ("product", "docs"),
     ("packages",),
+    ("product", "sandbox", "web", "dev", "mutation"),
     ("product", "studies"),
 )
 """Groups that the Makefile installs together, each in an environment."""
