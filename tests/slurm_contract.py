@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.language.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
-from cluster.slurm.interface import Slurm, Tasks
+from cluster.slurm.interface import Association, Qos, Slurm, Tasks
 from cluster.slurm_client.commands import CommandSlurm
 from sandbox.cluster import Sandbox
 
@@ -215,3 +215,120 @@ def assert_same(seen: Look, other: Look) -> None:
         assert job == by_id[job.job_id]
         assert job.tres == by_id[job.job_id].tres
     assert set(seen.steps) == set(other.steps)
+
+
+OWN_QOS, LOAN_QOS = "contract_own", "contract_loan"
+ABOVE, BELOW, MEMBER = "contract_above", "contract_below", "alice"
+"""An account, one below it, and a user in that one, which a test makes before."""
+ORDINARY = "normal"
+"""The QOS that all accounts may use at first."""
+
+
+@dataclass(frozen=True)
+class LimitsLook:
+    """What accounting shows after some changes.
+
+    Attributes:
+        refused: the changes that it refused.
+        qos: those of the contract, by name.
+        rows: the contract's accounts, and the user under (account, user).
+    """
+
+    refused: Mapping[tuple[str, ...], str]
+    qos: Mapping[str, Qos]
+    rows: Mapping[tuple[str, str], Association]
+
+    def lists(self) -> list[set[str]]:
+        """Which QOS the account, the one below it, and its user may use."""
+        return [set(self.rows[key].qos) for key in _ROWS]
+
+    def defaults(self) -> list[str]:
+        """Their default QOS."""
+        return [self.rows[key].default_qos for key in _ROWS]
+
+
+_ROWS = ((ABOVE, ""), (BELOW, ""), (BELOW, MEMBER))
+
+
+async def limits_on(slurm: Slurm, cluster: str, member: str) -> list[LimitsLook]:
+    """Change limits as Slicewise does, and look after each change."""
+
+    def account(name: str, *settings: str) -> tuple[str, ...]:
+        return (
+            "modify",
+            "account",
+            "where",
+            f"name={name}",
+            f"cluster={cluster}",
+            "set",
+            *settings,
+        )
+
+    def of(name: str, *settings: str) -> tuple[str, ...]:
+        return ("modify", "qos", "where", f"name={name}", "set", *settings)
+
+    limit = "grptres=billing=3000,gres/gpu:1g.10gb=2"
+    steps = (
+        ("add", "qos", LOAN_QOS, "preemptmode=requeue", "preemptexempttime=2:30"),
+        ("add", "qos", OWN_QOS, limit, "grptresrunmins=billing=600", "flags=overpartqos"),
+        of(OWN_QOS, f"preempt+={LOAN_QOS}"),
+        account(ABOVE, f"qos+={OWN_QOS},{LOAN_QOS}", f"defaultqos={OWN_QOS}"),
+        account(BELOW, f"qos-={LOAN_QOS}"),
+        account(BELOW, f"defaultqos={LOAN_QOS}"),
+        ("remove", "qos", "where", f"name={OWN_QOS}"),
+        of(OWN_QOS, "grptres=billing=-1", "grptresrunmins=billing=-1"),
+        account(ABOVE, "grptres=gres/gpu:1g.10gb=4"),
+        account(ABOVE, "grptres=gres/gpu:1g.10gb=-1", "defaultqos=-1"),
+        ("remove", "qos", "where", f"name={LOAN_QOS},{OWN_QOS}"),
+    )
+    found = []
+    for change in steps:
+        refused = await slurm.sacctmgr([change])
+        qos = {one.name: one for one in await slurm.qos() if one.name in {OWN_QOS, LOAN_QOS}}
+        rows = {
+            (one.account, MEMBER if one.user == member else one.user): one
+            for one in await slurm.associations()
+            if one.account in {ABOVE, BELOW}
+        }
+        found.append(LimitsLook(refused, qos, rows))
+    return found
+
+
+class LimitsContract:
+    """``limits`` is a fixture of those that inherit these tests: a look after each change."""
+
+    def test_a_qos_has_what_it_was_added_with(self, limits: list[LimitsLook]) -> None:
+        loan, own = limits[1].qos[LOAN_QOS], limits[1].qos[OWN_QOS]
+        assert (loan.preempt_mode, loan.preempt_exempt_s, loan.grp_tres) == ("requeue", 150, {})
+        assert own.grp_tres == {"billing": 3000, "gres/gpu:1g.10gb": 2}
+        assert own.grp_tres_run_mins == {"billing": 600}
+        assert own.flags == {"overpartqos"}
+        assert limits[2].qos[OWN_QOS].preempt == {LOAN_QOS}
+
+    def test_lists_and_defaults_are_inherited(self, limits: list[LimitsLook]) -> None:
+        every = {ORDINARY, OWN_QOS, LOAN_QOS}
+        assert limits[2].lists() == [{ORDINARY}] * 3
+        assert limits[3].lists() == [every] * 3
+        assert limits[3].defaults() == [OWN_QOS] * 3
+        assert limits[4].lists() == [every, every - {LOAN_QOS}, every - {LOAN_QOS}]
+
+    def test_a_default_that_is_not_in_the_list_is_left_out_without_a_word(
+        self, limits: list[LimitsLook]
+    ) -> None:
+        assert limits[5].defaults() == limits[4].defaults()
+        assert limits[5].lists() == limits[4].lists()
+
+    def test_a_qos_that_is_a_default_is_not_removed(self, limits: list[LimitsLook]) -> None:
+        assert limits[6].qos.keys() == {OWN_QOS, LOAN_QOS}
+
+    def test_minus_one_is_no_limit(self, limits: list[LimitsLook]) -> None:
+        own = limits[7].qos[OWN_QOS]
+        assert (own.grp_tres, own.grp_tres_run_mins) == ({"gres/gpu:1g.10gb": 2}, {})
+        assert limits[8].rows[ABOVE, ""].grp_tres == {"gres/gpu:1g.10gb": 4}
+        assert limits[8].rows[BELOW, ""].grp_tres == {}
+        assert limits[9].rows[ABOVE, ""].grp_tres == {}
+
+    def test_what_is_removed_is_in_no_list(self, limits: list[LimitsLook]) -> None:
+        assert limits[10].qos == {}
+        assert limits[10].lists() == [{ORDINARY}] * 3
+        assert not {OWN_QOS, LOAN_QOS} & set(limits[10].defaults())

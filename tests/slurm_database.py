@@ -285,6 +285,8 @@ class SlurmDatabase:
             elif word in {"flags", "flags+"}:
                 flags = flags | {value}
             elif word == "preemptexempttime":
+                # sacctmgr takes a number alone for minutes.
+                assert value == "-1" or ":" in value
                 exempt_s = None if value == "-1" else duration_s(value)
             else:
                 _set_limits(limits[word], value)

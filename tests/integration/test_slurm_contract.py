@@ -9,7 +9,20 @@ from importlib.util import find_spec
 
 import pytest
 from effort import examples
-from slurm_contract import Look, SlurmContract, assert_same, look, scene_on
+from slurm_contract import (
+    ABOVE,
+    BELOW,
+    LOAN_QOS,
+    OWN_QOS,
+    LimitsContract,
+    LimitsLook,
+    Look,
+    SlurmContract,
+    assert_same,
+    limits_on,
+    look,
+    scene_on,
+)
 
 from cluster.language.jobs import JobState
 from cluster.slurm.unread import ignored
@@ -136,6 +149,29 @@ def _filled(sandbox: Sandbox, count: int, rng: random.Random) -> list[str]:
             sandbox.run("root", ("scontrol", "update", f"JobId={tasks}", words))
         arrays.append(array)
     return arrays
+
+
+@pytest.fixture(scope="module")
+def limits(sandbox: Sandbox) -> Iterator[list[LimitsLook]]:
+    alice = sandbox.state.users["alice"].name
+
+    def sacctmgr(*words: str, check: bool = True) -> None:
+        sandbox.run("root", ("sacctmgr", "-i", *words), check=check)
+
+    sacctmgr("add", "account", ABOVE, "parent=root")
+    sacctmgr("add", "account", BELOW, f"parent={ABOVE}")
+    sacctmgr("add", "user", alice, f"account={BELOW}")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sandbox.environment("root").items():
+            patch.setenv(name, value)
+        yield asyncio.run(limits_on(CommandSlurm(), "sandbox", alice))
+    sacctmgr("delete", "user", alice, f"account={BELOW}")
+    sacctmgr("delete", "account", f"name={BELOW},{ABOVE}")
+    sacctmgr("delete", "qos", f"{OWN_QOS},{LOAN_QOS}", check=False)
+
+
+class TestLimitsOnACluster(LimitsContract):
+    """All tests are the contract's."""
 
 
 @pytest.fixture

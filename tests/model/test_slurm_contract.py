@@ -6,20 +6,26 @@ import pytest
 from fault_world.virtual_time import VirtualLoop, WorldClock
 from model_slurm import PARTITION, ModelSite, ModelSlurm
 from slurm_contract import (
+    ABOVE,
+    BELOW,
     CANCELLED_UNTOUCHED,
     INDICES,
     LYING_COMMENT,
     LYING_NAME,
+    MEMBER,
     NOT_UTF8,
     SLEEP,
     SLOTS,
     STUBBORN,
     TAG,
+    LimitsContract,
+    LimitsLook,
     Look,
     SlurmContract,
+    limits_on,
     look,
 )
-from slurm_database import Row
+from slurm_database import CLUSTER, Row
 
 from cluster.slurm.interface import JobChange, Tasks
 from simulation.cluster import SimulatedCluster, SimulatedNode
@@ -72,11 +78,15 @@ async def scene(slurm: ModelSlurm, site: ModelSite) -> frozenset[int]:
     return frozenset({slots, pair, single, plain, ending})
 
 
+def a_site(clock: WorldClock, *rows: Row) -> ModelSite:
+    node = SimulatedNode("gpu01", frozenset({PARTITION}), {"1g.10gb": 7}, 16, 16_000)
+    return ModelSite(SimulatedCluster("test", (node,)), clock, rows)
+
+
 @pytest.fixture(scope="module")
 def seen() -> Look:
     clock = WorldClock()
-    node = SimulatedNode("gpu01", frozenset({PARTITION}), {"1g.10gb": 7}, 16, 16_000)
-    site = ModelSite(SimulatedCluster("test", (node,)), clock, [Row("vision", parent="root")])
+    site = a_site(clock, Row("vision", parent="root"))
     slurm = ModelSlurm(site)
 
     async def looked() -> Look:
@@ -96,3 +106,14 @@ class TestOnTheModel(SlurmContract):
             gpus = {name: count for name, count in job.tres.items() if name.startswith("gres/")}
             assert gpus == {"gres/gpu": "1", "gres/gpu:1g.10gb": "1"}
         assert seen.slots[0].tres["billing"] == "1000"
+
+
+@pytest.fixture(scope="module")
+def limits() -> list[LimitsLook]:
+    rows = Row(ABOVE, parent="root"), Row(BELOW, parent=ABOVE), Row(BELOW, user=MEMBER)
+    slurm = ModelSlurm(a_site(WorldClock(), *rows))
+    return asyncio.run(limits_on(slurm, CLUSTER, MEMBER))
+
+
+class TestLimitsOnTheModel(LimitsContract):
+    """All tests are the contract's."""
