@@ -492,8 +492,6 @@ def _account_value(found: SlurmLimits, key: LimitKey) -> str:
     match word:
         case "grptres":
             return str(row.grp_tres.get(tres, ""))
-        case "grptresrunmins":
-            return str(row.grp_tres_run_mins.get(tres, ""))
         case "qos":
             return _text(_ours(row.qos))
         case _:

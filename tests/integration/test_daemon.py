@@ -257,12 +257,8 @@ def test_a_slot_is_not_its_users(daemon: Daemon, array: int, who: str) -> None:
 
 
 def test_who_may_ask_what(daemon: Daemon, array: int) -> None:
-    assert (
-        daemon.ask("alice", op="desired-slots", array_job_id=array, slots=[0], replaces_version=0)[
-            "code"
-        ]
-        == "SW-FORBIDDEN"
-    )
+    desired = {"array_job_id": array, "slots": [0], "replaces_version": 0}
+    assert daemon.ask("alice", op="desired-slots", **desired)["code"] == "SW-FORBIDDEN"
     assert daemon.ask("bob", op="service-delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
     assert (
         daemon.ask("slicewise", op="service-delete", array_job_id=array)["code"] == "SW-FORBIDDEN"
