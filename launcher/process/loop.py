@@ -192,7 +192,7 @@ class Launcher:
 
     async def run(self, interval_s: float, ended: asyncio.Event) -> None:
         """Run turns until ``ended`` is set; a failed look changes nothing and is tried again."""
-        report("started", interval_s=interval_s, leads=self._leader.leads())
+        report("started", leads=self._leader.leads())
         tell_systemd("READY=1")
         beside = [
             asyncio.create_task(_repeat(turn, SIDE_EVERY_S)) for turn in (self.save, self.tell_keys)
