@@ -1,4 +1,4 @@
-"""Decisions on a real slurmctld: types, moves between the two QOS, what is decided later."""
+"""Decisions on a real slurmctld: types, and what is decided later."""
 
 import signal
 from collections import Counter
@@ -18,8 +18,6 @@ from sandbox.host.probes import unix_socket_answers
 pytestmark = pytest.mark.integration
 
 ONE = "--gres=gpu:1g.10gb:1"
-LASTING = "#!/bin/sh\nsleep 600\n"
-"""It outlives every wait."""
 IN_FORCE = {"vision": 2000, "nlp": 8000}
 """Millislices; a submission before that is weighed on what another module has left."""
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
@@ -64,29 +62,6 @@ def places(users: Users) -> Counter[tuple[str, str]]:
     squeue = ("squeue", "--noheader", "--array", "--user=alice", "--format=%q %T")
     lines = users.sandbox.run("root", squeue).stdout.splitlines()
     return Counter((line.split()[0], line.split()[1]) for line in lines)
-
-
-def placed(users: Users) -> tuple[int, int, int]:
-    """How many tasks run in the own QOS and in the borrowed one, and how many wait."""
-    now = places(users)
-    waiting = now[OWN, "PENDING"] + now[BORROWED, "PENDING"]
-    return now[OWN, "RUNNING"], now[BORROWED, "RUNNING"], waiting
-
-
-def test_jobs_wait_where_there_is_room(users: Users) -> None:
-    """Two fit into the guarantee, four into what may be borrowed; what runs out makes room."""
-    jobs = [users.submit("alice", "sbatch", ONE, script=LASTING).jobs[0] for _ in range(8)]
-    until_is(lambda: placed(users), (2, 4, 2))
-    now = [users.job(job.job_id) for job in jobs]
-    first = next(job for job in now if (job["QOS"], job["JobState"]) == (OWN, "RUNNING"))
-    users.sandbox.run("root", ("scancel", first.job_id))
-    # In which QOS the next one starts depends on where it waited, and on who is quicker: Slurm.
-    until_is(lambda: (sum(placed(users)[:2]), placed(users)[2]), (6, 1))
-
-
-def test_an_array_is_split_between_the_two(users: Users) -> None:
-    users.submit("alice", "sbatch", ONE, "--array=0-7", script=LASTING)
-    until_is(lambda: placed(users), (2, 4, 2))
 
 
 @pytest.fixture

@@ -304,21 +304,3 @@ def test_a_bigger_job_starts_when_slurm_has_planned_it(leased: Leased) -> None:
 
     assert leased.while_asked(until_it_runs).failed == []
     leased.sandbox.run("root", ("scancel", job))
-
-
-def test_a_slot_whose_task_was_cancelled_comes_back(leased: Leased) -> None:
-    task, run = leased.a_run()
-    index = int(task.partition("_")[2])
-    # It runs no more when the command ends, and is cancelled until the daemon has looked.
-    leased.sandbox.run("bob", ("scancel", task))
-    assert leased.runs().get(task) != run
-    until(lambda: leased.states().get(index) in {"PENDING", "RUNNING"})
-    until(leased.runs)
-
-
-def test_a_service_that_was_cancelled_as_a_whole_stays_so(leased: Leased) -> None:
-    task, _ = leased.a_run()
-    leased.sandbox.run("bob", ("scancel", task.partition("_")[0]))
-    until(lambda: set(leased.states().values()) <= {"CANCELLED"})
-    time.sleep(10)
-    assert set(leased.states().values()) <= {"CANCELLED"}

@@ -4,7 +4,9 @@ import pytest
 from model_daemon import DaemonOnModel
 from slurm_database import CLUSTER
 
+from cluster.language.jobs import JobState
 from cluster.language.units import Millislices
+from cluster.slurm.interface import Tasks
 from slurm_plugin.quota.types import TenantUpdate
 
 LAB, LAB_BORROWED = "slicewise_lab", "slicewise_lab_borrowed"
@@ -196,3 +198,24 @@ def test_a_used_up_budget_above_lets_nothing_start_below_though_that_has_its_own
     assert site.runs("group").total() == 0
     site.grant("lab", 1)
     site.until_is(lambda: site.runs("group")[GROUP], 1)
+
+
+@pytest.mark.parametrize("tasks", [0, 8])
+def test_jobs_and_tasks_wait_where_there_is_room(site: DaemonOnModel, tasks: int) -> None:
+    """Two fit into the guarantee, four into what may be borrowed; what runs out makes room."""
+    site.set_quota("lender", 8, **lends(6))
+    site.set_quota("lab", 2, **borrows(4))
+    ids = [site.sbatch("lab", tasks=tasks) for _ in range(1 if tasks else 8)]
+
+    def waiting() -> int:
+        every = (one for one in site.jobs("lab") if one.state is not JobState.RUNNING)
+        return sum(max(1, len(one.untouched)) for one in every)
+
+    site.until_is(lambda: dict(site.runs("lab")), {LAB: 2, LAB_BORROWED: 4})
+    assert waiting() == 2
+    first = next(one for one in site.jobs("lab") if one.qos == LAB and one.start_s)
+    assert (first.array_job_id or first.job_id) in ids
+    target = first.job_id if not tasks else Tasks(ids[0], frozenset({first.task_index or 0}))
+    site.site.model.cancel(target)
+    site.until_is(lambda: dict(site.runs("lab")), {LAB: 2, LAB_BORROWED: 4})
+    assert waiting() == 1

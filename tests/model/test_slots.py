@@ -23,10 +23,10 @@ SERVES_S = 300.0
 """Seconds after which a replica ends by itself."""
 
 
-def apply(site: DaemonOnModel, run_s: float = inf) -> int:
+def apply(site: DaemonOnModel, run_s: float = inf, lease_s: int = 900) -> int:
     """A service of four slots, all held as administrator."""
     array = site.apply(
-        SCRIPT,
+        SCRIPT.replace("max_replicas=4", f"max_replicas=4\n#SLICEWISE lease_s={lease_s}"),
         user="user_lab",
         account="lab",
         run_s=run_s,
@@ -158,6 +158,59 @@ def test_a_daemon_that_is_killed_knows_what_ran_and_what_it_held(
     after = [(slot.job_id, slot.node, slot.ports, slot.start_s) for slot in own.slots(array)[:2]]
     assert after == before
     own.always(lambda: own.slot_states(array) == ["running"] * 2 + ["held"] * 2, 60)
+
+
+def test_a_slot_whose_task_was_cancelled_comes_back(own: DaemonOnModel, array: int) -> None:
+    own.wish(array, 0, 1)
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+    own.site.model.cancel(Tasks(array, frozenset({0})))
+    assert own.runs("lab").total() == 1
+
+    def running() -> list[str]:
+        own.wish(array, 0, 1)
+        return own.slot_states(array)[:2]
+
+    own.until_is(running, ["running"] * 2)
+
+
+def test_a_service_that_was_cancelled_as_a_whole_stays_so(own: DaemonOnModel, array: int) -> None:
+    own.wish(array, 0, 1)
+    own.until_is(lambda: own.slot_states(array)[:2], ["running"] * 2)
+    own.site.model.cancel(array)
+    own.wait(60)
+    own.always(lambda: not own.jobs("lab"), 60)
+    assert own.slots(array) == []
+
+
+LEASE_S = 240
+
+
+def left_s(site: DaemonOnModel) -> list[float]:
+    """How long the replicas that run may still do so."""
+    return [(one.end_s or 0) - site.clock.now_s for one in site.jobs("lab") if one.start_s]
+
+
+def test_a_lease_is_extended_while_the_launcher_is_heard(own: DaemonOnModel) -> None:
+    """It is never much longer ahead: Slurm plans with it."""
+    array = apply(own, lease_s=LEASE_S)
+    own.wish(array, 0)
+    own.until_is(lambda: own.slot_states(array)[0], "running")
+    start_s = own.slots(array)[0].start_s
+    for _ in range(3 * LEASE_S // 60):
+        own.wish(array, 0)
+        own.always(lambda: 0 < left_s(own)[0] <= LEASE_S + 60, 60)
+    assert own.slots(array)[0].start_s == start_s
+
+
+def test_a_replica_of_which_no_launcher_speaks_any_more_ends_with_its_lease(
+    own: DaemonOnModel,
+) -> None:
+    array = apply(own, lease_s=LEASE_S)
+    own.wish(array, 0)
+    own.until_is(lambda: own.slot_states(array)[0], "running")
+    own.wait(2 * LEASE_S + 60)
+    assert left_s(own) == []
+    own.until_is(lambda: own.slot_states(array), ["held"] * 4)
 
 
 def test_idle_quota_is_lent_and_its_lender_has_it_back(site: DaemonOnModel) -> None:
