@@ -936,7 +936,7 @@ def test_verify_counts_what_it_compared(ledger: Ledger):
     assert (verified.transfers, verified.accounts, verified.reservations) == (5, 6, 1)
 
 
-BY_HAND = """
+INSERTED = """
 INSERT INTO slicewise.runs
        (cluster, job_id, start_s, tenant, user_name, task, gres, cost_millislices)
 VALUES ('testing', {task}, 100, 'vision', 'alice', '{task}', '{{"1g.10gb": 1}}', 1000)
@@ -952,21 +952,21 @@ SELECT r.id, {number}, '{kind}', d.id, c.id, {amount}, {until_s}
 """
 
 
-def by_hand(database: str, task: int, charges: Sequence[Transfer], after: int = 0) -> None:
+def insert(database: str, task: int, charges: Sequence[Transfer], after: int = 0) -> None:
     """As who goes around the function that books: the trigger on transfers does its work."""
     for number, one in enumerate(charges, start=after + 1):
         debit, credit = DEBIT_CREDIT[one.kind]
         values = {"kind": one.kind, "amount": one.amount_millislice_s, "until_s": one.until_s}
         accounts = {"debit": debit, "credit": credit}
-        execute(database, BY_HAND.format(task=task, number=number, **values, **accounts))
+        execute(database, INSERTED.format(task=task, number=number, **values, **accounts))
 
 
 def test_transfers_that_are_inserted_by_hand_are_booked_or_refused(ledger: Ledger, database: str):
-    by_hand(database, 1, reserve(a_run(1)).transfers)
-    by_hand(database, 2, reserve(a_run(2)).transfers)
-    by_hand(database, 2, settle(a_run(2), 10).transfers, after=1)
+    insert(database, 1, reserve(a_run(1)).transfers)
+    insert(database, 2, reserve(a_run(2)).transfers)
+    insert(database, 2, settle(a_run(2), 10).transfers, after=1)
     with pytest.raises(psycopg.errors.IntegrityError):
-        by_hand(database, 1, (step(POST, 61, 161),), after=1)
+        insert(database, 1, (step(POST, 61, 161),), after=1)
     assert ledger.budgets.balances() == {
         "vision": a_balance("vision", available=-70_000, reserved=60_000, used=10_000)
     }
