@@ -120,12 +120,12 @@ class OctoberSource:
             raise InvalidInputError("SW-SERVICE-UNKNOWN", "Nothing was recorded.")
         if service:
             return series(
-                request, ready=wave(3, 2), wanted=wave(4, 2), backlog=plain(1), p95=wave(80, 40, 7)
+                request, ready=wave(3, 2), desired=wave(4, 2), backlog=plain(1), p95=wave(80, 40, 7)
             )
         return series(
             request,
-            guaranteed=plain(14_000),
-            used=wave(9_000, 6_000),
+            nominal=plain(14_000),
+            in_use=wave(9_000, 6_000),
             borrowed=wave(1_000, 1_000, 7),
             lent=wave(2_000, 2_000, 7),
             waiting=plain(500),

@@ -227,7 +227,7 @@ class RebalanceLedger(ScriptedLedger):
     def begin_step(self, run_id: int, step: StepName) -> int:
         one = self.runs[run_id]
         record_id = 100 * run_id + len(one.records)
-        begun = StepRecord(step, StepOutcome.BEGUN, 0.0, record_id=record_id)
+        begun = StepRecord(step, StepOutcome.RUNNING, 0.0, record_id=record_id)
         self.runs[run_id] = replace(one, records=(*one.records, begun))
         return record_id
 
@@ -282,7 +282,7 @@ def _abandoned(one: RebalanceRun) -> RebalanceRun:
     why = "The run ended in the middle of this step."
     records = tuple(
         replace(step, outcome=StepOutcome.FAILED, ended_s=1.0, why=why)
-        if step.outcome is StepOutcome.BEGUN
+        if step.outcome is StepOutcome.RUNNING
         else step
         for step in one.records
     )

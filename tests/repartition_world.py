@@ -110,7 +110,7 @@ class MemoryJournal(LedgerParts):
             new = RepartitionStepRecord(
                 step.step,
                 step.direction,
-                RepartitionStepOutcome.BEGUN,
+                RepartitionStepOutcome.RUNNING,
                 0.0,
                 record_id=self._records,
             )

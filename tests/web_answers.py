@@ -260,14 +260,14 @@ class Answers:
             "down": 1000,
         }
         about_tenant = {
-            "guaranteed": 4000,
-            "used": 3000,
+            "nominal": 4000,
+            "in_use": 3000,
             "borrowed": 1000,
             "lent": 500,
             "waiting": 700,
             "budget_left": 0,
         }
-        about_service = {"ready": 3, "wanted": 4, "backlog": 20, "p95": 230, "requests": 12}
+        about_service = {"ready": 3, "desired": 4, "backlog": 20, "p95": 230, "requests": 12}
         is_service = "/" in request.about and not request.about.endswith("/")
         chosen = about_service if is_service else about_tenant
         chosen = about_cluster if request.about == "cluster" else chosen
@@ -373,7 +373,7 @@ class Answers:
             RebalanceStepDone(
                 step="lend",
                 outcome="done",
-                began_s=NOW_S - 100,
+                started_s=NOW_S - 100,
                 took_s=0.31,
                 saw={"idle_millislices": 4000, "tenants": 2},
                 did=(f"vision lends 2 slices to nlp{self.extra}", "nlp gives back 1 slice"),
@@ -382,7 +382,7 @@ class Answers:
             RebalanceStepDone(
                 step="compile",
                 outcome="failed",
-                began_s=NOW_S - 99,
+                started_s=NOW_S - 99,
                 took_s=1.2,
                 saw={},
                 why=f"sacctmgr: Connection refused{self.extra}",
@@ -394,7 +394,7 @@ class Answers:
                 author="root",
                 host="head",
                 outcome=("failed", "done")[number % 2],
-                begun_s=NOW_S - 100,
+                started_s=NOW_S - 100,
                 ended_s=NOW_S - 98,
                 took_s=1.6,
                 steps=steps,
@@ -421,7 +421,7 @@ class Answers:
             author="root",
             state="rolled back",
             error=f"slurmd did not answer{self.extra}",
-            begun_s=NOW_S - 900,
+            started_s=NOW_S - 900,
             ended_s=NOW_S - 800,
             took_s=100.0,
             steps=tuple(
@@ -429,7 +429,7 @@ class Answers:
                     step=step,
                     direction="forward",
                     outcome="done",
-                    began_s=NOW_S - 900 + number,
+                    started_s=NOW_S - 900 + number,
                     took_s=1.5,
                     words=f"{step} of GPU 0{self.extra}",
                 )

@@ -213,7 +213,7 @@ SHAPES_NODE = "slicewise-shapes"
 no job wait for a type that no node has.
 """
 
-REPARTITION_RESERVATION = "slicewise_recut_"
+REPARTITION_RESERVATION = "slicewise_repartition_"
 """Prefix of the names of Slicewise's reservations. Each is of a node with a GPU that is being
 repartitioned, for root only and for a few minutes.
 """

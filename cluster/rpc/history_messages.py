@@ -22,8 +22,8 @@ class HistorySeries(Message):
     Attributes:
         name: of the cluster ``used``, ``lent``, ``idle``, ``draining`` and ``down`` (the states of
             ``slicewise overview``, which add up to its capacity), ``waiting`` and ``late``. Of a
-            tenant, with the tenants below it: ``guaranteed``, ``used``, ``borrowed``, ``lent``,
-            ``waiting``, ``late``, ``budget_left``. Of a service ``ready``, ``wanted``,
+            tenant, with the tenants below it: ``nominal``, ``in_use``, ``borrowed``, ``lent``,
+            ``waiting``, ``late``, ``budget_left``. Of a service ``ready``, ``desired``,
             ``backlog``, ``p95``, ``requests``. ``late`` is what waits within guaranteed quota for
             longer than a recall of it takes.
         values: the mean of each step; of ``budget_left`` what was left at its end.

@@ -18,8 +18,9 @@ class RebalanceStepDone(Message):
 
     Attributes:
         step: reconcile, roll, lend, reclaim, compile, prioritise or cut.
-        outcome: done, skipped or failed; ``begun`` while it goes on, or if its process was killed.
-        began_s: Unix seconds.
+        outcome: done, skipped or failed; ``running`` while it goes on, or if its process was
+            killed.
+        started_s: Unix seconds.
         took_s: seconds; None while it goes on.
         saw: counts on which it decided, by name.
         did: the first lines of what it changed, in order; ``did_lines`` is the number of all.
@@ -30,7 +31,7 @@ class RebalanceStepDone(Message):
 
     step: str
     outcome: str
-    began_s: float
+    started_s: float
     took_s: float | None = None
     saw: dict[str, int]
     did: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class RebalanceDone(Message):
     Attributes:
         author, host: who ran it, and where.
         outcome: running, done, failed or abandoned: killed.
-        begun_s, ended_s: Unix seconds; no end while it runs.
+        started_s, ended_s: Unix seconds; no end while it runs.
         took_s: seconds; None while it runs.
         steps: in the order of their beginnings.
     """
@@ -55,7 +56,7 @@ class RebalanceDone(Message):
     author: str
     host: str
     outcome: str
-    begun_s: float
+    started_s: float
     ended_s: float | None = None
     took_s: float | None = None
     steps: tuple[RebalanceStepDone, ...]
@@ -91,8 +92,8 @@ class RepartitionStepDone(Message):
     Attributes:
         step: reserve, move, cut, tell, verify or resume.
         direction: ``forward`` to the new layout, ``back`` to the one before.
-        outcome: done or failed; ``begun`` while it goes on, or if its process was killed.
-        began_s: Unix seconds.
+        outcome: done or failed; ``running`` while it goes on, or if its process was killed.
+        started_s: Unix seconds.
         took_s: seconds; None while it goes on.
         words: what was done, or what went wrong.
     """
@@ -100,7 +101,7 @@ class RepartitionStepDone(Message):
     step: str
     direction: str
     outcome: str
-    began_s: float
+    started_s: float
     took_s: float | None = None
     words: str = ""
 
@@ -115,7 +116,7 @@ class RepartitionDone(Message):
         reason: why it was cut; ``error``: why it was rolled back or is stuck, "" otherwise.
         gain_millislice_s, drained_millislice_s: gain and loss as the plan computed them.
         state: running, stuck, done, rolled back or closed.
-        begun_s, ended_s: Unix seconds; no end while it goes on or is stuck.
+        started_s, ended_s: Unix seconds; no end while it goes on or is stuck.
         took_s: seconds; None without an end.
         steps: the last ones, in the order of their beginnings; ``earlier_steps`` is the number of
             those before.
@@ -133,7 +134,7 @@ class RepartitionDone(Message):
     author: str
     state: str
     error: str = ""
-    begun_s: float
+    started_s: float
     ended_s: float | None = None
     took_s: float | None = None
     steps: tuple[RepartitionStepDone, ...]

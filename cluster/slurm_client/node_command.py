@@ -162,7 +162,7 @@ async def _submitted(
         *(turn, f"--partition={partition}", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
         *("--cpus-per-task=1", "--mem=1", f"--time={limit_min}", f"--deadline=now+{ends_s}"),
         *("--no-requeue", "--export=ALL", "--chdir=/", "--output=/dev/null"),
-        "--job-name=slicewise-recut",
+        "--job-name=slicewise-repartition",
     )
     script = _SCRIPT.replace("COMMAND", shlex.join(argv), 1)
     command = ("sbatch", "--parsable", *options)

@@ -5,7 +5,7 @@ CREATE TABLE slicewise.rebalance_runs (
     host text NOT NULL,
     outcome text NOT NULL DEFAULT 'running' CONSTRAINT ck_rebalance_runs_outcome_known
         CHECK (outcome IN ('running', 'done', 'failed', 'abandoned')),
-    begun_at timestamptz NOT NULL DEFAULT now(),
+    started_at timestamptz NOT NULL DEFAULT now(),
     ended_at timestamptz,
     CONSTRAINT ck_rebalance_runs_ended_with_outcome
         CHECK ((ended_at IS NULL) = (outcome = 'running'))
@@ -22,15 +22,15 @@ CREATE TABLE slicewise.rebalance_steps (
     step text NOT NULL CONSTRAINT ck_rebalance_steps_step_known
         CHECK (step IN
             ('reconcile', 'roll', 'lend', 'reclaim', 'compile', 'prioritise', 'cut')),
-    outcome text NOT NULL DEFAULT 'begun' CONSTRAINT ck_rebalance_steps_outcome_known
-        CHECK (outcome IN ('begun', 'done', 'skipped', 'failed')),
-    began_at timestamptz NOT NULL DEFAULT now(),
+    outcome text NOT NULL DEFAULT 'running' CONSTRAINT ck_rebalance_steps_outcome_known
+        CHECK (outcome IN ('running', 'done', 'skipped', 'failed')),
+    started_at timestamptz NOT NULL DEFAULT now(),
     ended_at timestamptz,
     saw jsonb NOT NULL DEFAULT '{}',
     did jsonb NOT NULL DEFAULT '[]',
     why text NOT NULL DEFAULT '',
     CONSTRAINT ck_rebalance_steps_ended_with_outcome
-        CHECK ((ended_at IS NULL) = (outcome = 'begun')),
+        CHECK ((ended_at IS NULL) = (outcome = 'running')),
     CONSTRAINT ck_rebalance_steps_json_shapes
         CHECK (jsonb_typeof(saw) = 'object' AND jsonb_typeof(did) = 'array')
 );
@@ -38,8 +38,8 @@ CREATE INDEX ix_rebalance_steps_run ON slicewise.rebalance_steps (run_id, id);
 COMMENT ON TABLE slicewise.rebalance_steps
     IS 'What each step of a run saw and did, and why; one without an end was under way.';
 
-CREATE TABLE slicewise.recuts (
-    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_recuts PRIMARY KEY,
+CREATE TABLE slicewise.repartitions (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_repartitions PRIMARY KEY,
     cluster text NOT NULL,
     node text NOT NULL,
     gpu_uuid text NOT NULL,
@@ -51,43 +51,43 @@ CREATE TABLE slicewise.recuts (
     gain_millislice_s bigint NOT NULL,
     drained_millislice_s bigint NOT NULL,
     state text NOT NULL DEFAULT 'running'
-        CONSTRAINT ck_recuts_state_known
+        CONSTRAINT ck_repartitions_state_known
         CHECK (state IN ('running', 'stuck', 'done', 'rolled back', 'closed')),
     error text NOT NULL DEFAULT '',
     slurm_conf text,
     gres_conf text,
-    begun_at timestamptz NOT NULL DEFAULT now(),
+    started_at timestamptz NOT NULL DEFAULT now(),
     ended_at timestamptz,
     ends jsonb NOT NULL DEFAULT '[]',
-    CONSTRAINT ck_recuts_ended_at_end
+    CONSTRAINT ck_repartitions_ended_at_end
         CHECK ((ended_at IS NULL) = (state IN ('running', 'stuck')))
 );
-CREATE INDEX ix_recuts_newest ON slicewise.recuts (cluster, id);
-CREATE UNIQUE INDEX uq_recuts_unfinished ON slicewise.recuts (cluster, gpu_uuid)
+CREATE INDEX ix_repartitions_newest ON slicewise.repartitions (cluster, id);
+CREATE UNIQUE INDEX uq_repartitions_unfinished ON slicewise.repartitions (cluster, gpu_uuid)
     WHERE ended_at IS NULL;
-COMMENT ON TABLE slicewise.recuts
+COMMENT ON TABLE slicewise.repartitions
     IS 'Each GPU that was cut anew: what it was, what it became, what Slurm was told before.';
 
-CREATE TABLE slicewise.recut_steps (
-    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_recut_steps PRIMARY KEY,
-    recut_id bigint NOT NULL
-        CONSTRAINT fk_recut_steps_recut_id REFERENCES slicewise.recuts (id),
+CREATE TABLE slicewise.repartition_steps (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_repartition_steps PRIMARY KEY,
+    repartition_id bigint NOT NULL
+        CONSTRAINT fk_repartition_steps_repartition_id REFERENCES slicewise.repartitions (id),
     step text NOT NULL
-        CONSTRAINT ck_recut_steps_step_known
+        CONSTRAINT ck_repartition_steps_step_known
         CHECK (step IN ('reserve', 'move', 'cut', 'tell', 'verify', 'resume')),
     direction text NOT NULL
-        CONSTRAINT ck_recut_steps_direction_known CHECK (direction IN ('forward', 'back')),
-    outcome text NOT NULL DEFAULT 'begun'
-        CONSTRAINT ck_recut_steps_outcome_known CHECK (outcome IN ('begun', 'done', 'failed')),
-    began_at timestamptz NOT NULL DEFAULT now(),
+        CONSTRAINT ck_repartition_steps_direction_known CHECK (direction IN ('forward', 'back')),
+    outcome text NOT NULL DEFAULT 'running'
+        CONSTRAINT ck_repartition_steps_outcome_known CHECK (outcome IN ('running', 'done', 'failed')),
+    started_at timestamptz NOT NULL DEFAULT now(),
     ended_at timestamptz,
     words text NOT NULL DEFAULT '',
-    CONSTRAINT ck_recut_steps_ended_with_outcome
-        CHECK ((ended_at IS NULL) = (outcome = 'begun'))
+    CONSTRAINT ck_repartition_steps_ended_with_outcome
+        CHECK ((ended_at IS NULL) = (outcome = 'running'))
 );
-CREATE INDEX ix_recut_steps_recut ON slicewise.recut_steps (recut_id, id);
-COMMENT ON TABLE slicewise.recut_steps
-    IS 'Steps of a re-cut; one without an end was under way when its process was killed.';
+CREATE INDEX ix_repartition_steps_repartition ON slicewise.repartition_steps (repartition_id, id);
+COMMENT ON TABLE slicewise.repartition_steps
+    IS 'Steps of a repartition; one without an end was under way when its process was killed.';
 
 CREATE TABLE slicewise.mig_nodes (
     cluster text,

@@ -184,7 +184,7 @@ def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
     wanted = ("node", "before", "after", "state")
     try:
         return tuple(
-            {name: str(one[name]) for name in wanted} for one in json.loads(said)["recuts"]
+            {name: str(one[name]) for name in wanted} for one in json.loads(said)["repartitions"]
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(

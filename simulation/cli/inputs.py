@@ -106,7 +106,7 @@ def with_failures(
     return replace(site, now=replace(site.now, cluster=replace(site.cluster, failures=failures)))
 
 
-def without_recuts(site: SiteInputs) -> SiteInputs:
+def without_repartitions(site: SiteInputs) -> SiteInputs:
     """The site whose GPUs stay as they are cut, whatever its settings allow."""
     nodes = tuple(replace(node, boards=None) for node in site.cluster.nodes)
     return replace(site, now=replace(site.now, cluster=replace(site.cluster, nodes=nodes)))

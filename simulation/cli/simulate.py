@@ -99,10 +99,10 @@ RepairHours = Annotated[
         show_default=False,
     ),
 ]
-NoRecuts = Annotated[
+NoRepartitions = Annotated[
     bool,
     typer.Option(
-        "--no-recuts",
+        "--no-repartitions",
         help="Leave GPUs as they are cut, also where the settings allow to cut them again: for a"
         " site whose cron does not.",
     ),
@@ -157,7 +157,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 1,
     failures: MeanDays = None,
     repair: RepairHours = None,
-    no_recuts: NoRecuts = False,
+    no_repartitions: NoRepartitions = False,
     report: ReportFile = None,
     processes: Processes = None,
     as_json: Json = False,
@@ -182,7 +182,7 @@ def simulate(
         zone = ZoneInfo(site.zone)
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
         site = inputs.with_failures(site, failures, repair)
-        site = inputs.without_recuts(site) if no_recuts else site
+        site = inputs.without_repartitions(site) if no_repartitions else site
         asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
         services = asked_services(site, asked, service_files, traces)
     planned = _planned(change, site, asked, as_json=as_json)

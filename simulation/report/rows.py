@@ -29,7 +29,7 @@ from simulation.report.words import (
 )
 from simulation.runs.figures import (
     Figures,
-    RecutFigures,
+    RepartitionFigures,
     ReplayedService,
     ReplayedTenant,
     SelfCheck,
@@ -183,10 +183,10 @@ _WORDS = {
 def node_rows(result: SimulationResult) -> Sequence[NodeRow]:
     """Return rows of GPUs that were cut again and of failures, where there can be any."""
     sides = [result.present, *([result.changed] if result.changed else [])]
-    return [*_recut_rows([one.recuts for one in sides]), *_failure_rows(sides)]
+    return [*_repartition_rows([one.repartitions for one in sides]), *_failure_rows(sides)]
 
 
-def _recut_rows(sides: Sequence[RecutFigures | None]) -> Iterator[NodeRow]:
+def _repartition_rows(sides: Sequence[RepartitionFigures | None]) -> Iterator[NodeRow]:
     if not any(sides):
         return
     yield _node_row("GPUs cut again", [f"{one.done:,}" if one else NOTHING for one in sides])

@@ -76,7 +76,7 @@ class ReplayedService:
 
 
 @dataclass(frozen=True)
-class RecutFigures:
+class RepartitionFigures:
     """GPUs that were cut again in one run.
 
     Attributes:
@@ -120,7 +120,7 @@ class Figures:
         late_jobs: sum of the tenants', over all parts of the time.
         refused: jobs that admission refused; they are in no other figure, and wait for nothing.
         steps: the cluster over time, at even distances.
-        recuts: None where GPUs are never cut again.
+        repartitions: None where GPUs are never cut again.
         failures: None where no node ever fails.
     """
 
@@ -141,7 +141,7 @@ class Figures:
     steps: tuple[ClusterSample, ...] = ()
     services: tuple[ReplayedService, ...] = ()
     refused: int = 0
-    recuts: RecutFigures | None = None
+    repartitions: RepartitionFigures | None = None
     failures: FailureFigures | None = None
 
 

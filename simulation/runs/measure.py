@@ -14,12 +14,12 @@ from itertools import count, groupby, islice, zip_longest
 from typing import NamedTuple
 
 from simulation.cluster import Scheduling
-from simulation.runs.figures import ClusterSample, FailureFigures, RecutFigures
+from simulation.runs.figures import ClusterSample, FailureFigures, RepartitionFigures
 from simulation.runs.node_figures import (
     failure_figures,
     joined_failures,
-    joined_recuts,
-    recut_figures,
+    joined_repartitions,
+    repartition_figures,
 )
 from simulation.services.figures import ServiceOutcome, joined_outcome, outcome
 from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
@@ -92,7 +92,7 @@ class RunSums:
             jobs waited.
         replica_millislice_s: the part of what was held that services' replicas held.
         services: what became of the services' requests.
-        recuts, failures: as in ``Figures``.
+        repartitions, failures: as in ``Figures``.
     """
 
     start_s: float
@@ -106,7 +106,7 @@ class RunSums:
     steps: tuple[ClusterSample, ...] = ()
     replica_millislice_s: float = 0.0
     services: tuple[ServiceOutcome, ...] = ()
-    recuts: RecutFigures | None = None
+    repartitions: RepartitionFigures | None = None
     failures: FailureFigures | None = None
 
 
@@ -140,7 +140,7 @@ def joined(parts: Sequence[RunSums]) -> RunSums:
             )
             for service in sorted({one.service for part in parts for one in part.services})
         ),
-        recuts=joined_recuts(part.recuts for part in parts),
+        repartitions=joined_repartitions(part.repartitions for part in parts),
         failures=joined_failures(part.failures for part in parts),
     )
 
@@ -359,7 +359,7 @@ class _Sweep:
             services=tuple(
                 outcome(one, since_s=by.start_s, until_s=by.end_s) for one in self._record.services
             ),
-            recuts=recut_figures(self._record, by.start_s, by.end_s),
+            repartitions=repartition_figures(self._record, by.start_s, by.end_s),
             failures=failure_figures(self._record, by.start_s, by.end_s),
         )
 

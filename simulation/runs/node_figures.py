@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 
-from simulation.runs.figures import FailureFigures, RecutFigures
+from simulation.runs.figures import FailureFigures, RepartitionFigures
 from simulation.site.records import SiteRecord
 
 _SLICE = 1000
 
 
-def recut_figures(record: SiteRecord, start_s: float, end_s: float) -> RecutFigures | None:
+def repartition_figures(
+    record: SiteRecord, start_s: float, end_s: float
+) -> RepartitionFigures | None:
     """What was cut again between two Unix seconds; None where nothing ever is.
 
-    A re-cut counts when it begins, with all that was lost for it.
+    A repartition counts when it begins, with all that was lost for it.
     """
-    if record.recuts is None:
+    if record.repartitions is None:
         return None
-    those = [one for one in record.recuts if start_s <= one.begin_s < end_s]
-    return RecutFigures(
+    those = [one for one in record.repartitions if start_s <= one.begin_s < end_s]
+    return RepartitionFigures(
         done=sum(one.is_done for one in those),
         in_vain=sum(not one.is_done for one in those),
         lost_slice_s=sum(one.lost_millislice_s for one in those) / _SLICE,
@@ -39,12 +41,12 @@ def failure_figures(record: SiteRecord, start_s: float, end_s: float) -> Failure
     )
 
 
-def joined_recuts(parts: Iterable[RecutFigures | None]) -> RecutFigures | None:
+def joined_repartitions(parts: Iterable[RepartitionFigures | None]) -> RepartitionFigures | None:
     """The sums of parts that follow one another; None without any."""
-    those: Sequence[RecutFigures] = [one for one in parts if one is not None]
+    those: Sequence[RepartitionFigures] = [one for one in parts if one is not None]
     if not those:
         return None
-    return RecutFigures(
+    return RepartitionFigures(
         done=sum(one.done for one in those),
         in_vain=sum(one.in_vain for one in those),
         lost_slice_s=sum(one.lost_slice_s for one in those),

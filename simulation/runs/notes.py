@@ -21,7 +21,7 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
         *lost_jobs(experiment, present, changed),
         *_untyped(experiment),
         *_without_gpus(experiment),
-        *_recuts(experiment),
+        *_repartitions(experiment),
         *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
@@ -67,14 +67,14 @@ def _without_gpus(experiment: Experiment) -> Iterator[str]:
         yield "No job asked for GPUs: quotas and lending, which are of GPUs, make no difference."
 
 
-def _recuts(experiment: Experiment) -> Iterator[str]:
+def _repartitions(experiment: Experiment) -> Iterator[str]:
     plans = (experiment.present, experiment.changed)
     if any(isinstance(plan, SlicewisePlan) for plan in plans) and any(
         node.boards is not None for node in experiment.cluster.nodes
     ):
         yield (
             "GPUs are cut again as by etc/slicewise.cron. For a site that does not run it there is"
-            " --no-recuts."
+            " --no-repartitions."
         )
 
 

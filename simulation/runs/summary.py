@@ -48,7 +48,7 @@ def figures(
         tenants=tenants,
         steps=of.steps,
         services=tuple(map(_service, of.services)),
-        recuts=of.recuts,
+        repartitions=of.repartitions,
         failures=of.failures,
     )
 

@@ -34,7 +34,7 @@ from simulation.site.records import (
     replayed,
     replica,
 )
-from simulation.site.recuts import SiteRecuts
+from simulation.site.repartitions import SiteRepartitions
 from simulation.site.requests import Replay, with_time_for
 from simulation.site.window_times import period_times_s, window_times_s
 from simulation.slurm_model.model import SlurmModel
@@ -117,7 +117,7 @@ class Site:
         self._costs_of = {one.name: node_millislices(one, costs) for one in cluster.nodes}
         self._failing = FailingNodes(self._model, down or ())
         self._broken: list[BrokenRun] = []
-        self._recuts = self._recuts_of(cluster)
+        self._repartitions = self._repartitions_of(cluster)
         self._next = 0
         self._followed: dict[int, _Followed] = {}
         self._replicas: list[ReplayedJob] = []
@@ -174,8 +174,8 @@ class Site:
     def _due_s(self) -> float:
         """When something happens next that does not happen in Slurm by itself."""
         due = [self._look_due_s(), self._round_due_s(), self._failing.next_s()]
-        if self._recuts is not None:
-            due.append(self._recuts.next_s())
+        if self._repartitions is not None:
+            due.append(self._repartitions.next_s())
         if self._next < len(self._jobs):
             due.append(self._jobs[self._next].at_s)
         if self._give_up:
@@ -245,7 +245,7 @@ class Site:
         is_bound = self._has_budgets and self._waits
         return next_period_s(self._round_s + 1.0) - 1.0 if is_bound else inf
 
-    def _recuts_of(self, cluster: SimulatedCluster) -> SiteRecuts | None:
+    def _repartitions_of(self, cluster: SimulatedCluster) -> SiteRepartitions | None:
         """The site's repartitions; None where GPUs are never cut again."""
         plan, slicewise = self._plan, self._slicewise
         if not isinstance(plan, SlicewisePlan) or slicewise is None:
@@ -253,14 +253,14 @@ class Site:
         if all(node.boards is None for node in cluster.nodes):
             return None
         leave = slicewise.services.leave
-        return SiteRecuts(cluster, plan.settings, self._model, slicewise.policy_at, leave)
+        return SiteRepartitions(cluster, plan.settings, self._model, slicewise.policy_at, leave)
 
     def _change_nodes(self) -> None:
         """Let nodes fail and come back, and GPUs be cut again."""
         is_changed = self._failing.advance()
-        if self._recuts is not None:
+        if self._repartitions is not None:
             self._collect()
-            is_changed = self._recuts.advance() or is_changed
+            is_changed = self._repartitions.advance() or is_changed
         if is_changed:
             self._note_change(self._model.now_s)
 
@@ -336,8 +336,8 @@ class Site:
         for run in self._model.take_ended():
             if self._slicewise is not None:
                 self._slicewise.ended(run)
-            if self._recuts is not None:
-                self._recuts.ended(run)
+            if self._repartitions is not None:
+                self._repartitions.ended(run)
             if run.start_s is None:
                 continue
             if run.state == NODE_FAIL:
@@ -400,7 +400,7 @@ class Site:
             rounds=0 if slicewise is None else slicewise.rounds,
             services=() if slicewise is None else slicewise.services.records(self._model.now_s),
             replicas=tuple(replicas),
-            recuts=None if self._recuts is None else self._recuts.found,
+            repartitions=None if self._repartitions is None else self._repartitions.found,
             down=self._been_down(),
             broken=tuple(self._broken),
         )

@@ -81,7 +81,7 @@ def replica(tenant: str, cost_millislices: int, run: ReplayedRun) -> ReplayedJob
 
 
 @dataclass(frozen=True)
-class Recut:
+class SimulatedRepartition:
     """A GPU that was cut again, or was to be.
 
     Attributes:
@@ -124,7 +124,7 @@ class SiteRecord:
         rounds: rounds of quotas.
         services: what became of the services' requests.
         replicas: the runs of their replicas, each as a job of its own.
-        recuts: None where GPUs are never cut again.
+        repartitions: None where GPUs are never cut again.
         down, broken: the failures of nodes, and the runs that they ended; None where none fails.
     """
 
@@ -135,6 +135,6 @@ class SiteRecord:
     rounds: int = 0
     services: tuple[ServiceRecord, ...] = ()
     replicas: tuple[ReplayedJob, ...] = ()
-    recuts: tuple[Recut, ...] | None = None
+    repartitions: tuple[SimulatedRepartition, ...] | None = None
     down: tuple[DownNode, ...] | None = None
     broken: tuple[BrokenRun, ...] = ()

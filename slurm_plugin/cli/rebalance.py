@@ -154,7 +154,7 @@ def _print_busy(site: "RunContext", holder: str, *, quiet: bool, as_json: bool) 
 def _is_long(site: "RunContext") -> bool:
     """Whether the run under way may hang, so that cron should report it."""
     newest = site.ledger.rebalances.history(1)
-    return any(site.now_s() - one.begun_s > _LONG_S for one in newest)
+    return any(site.now_s() - one.started_s > _LONG_S for one in newest)
 
 
 def _print_dry_run(site: "RunContext", as_json: bool) -> None:

@@ -292,8 +292,8 @@ def _print_busy(holder: str, as_json: bool) -> None:
 def _print_done(done: RepartitionRun, as_json: bool) -> None:
     ended = done.ended
     if as_json:
-        recuts = [present.repartition_json(one) for one in ended]
-        print_json({"done": True, "recuts": recuts, "barred": _barred_json(done.due)})
+        repartitions = [present.repartition_json(one) for one in ended]
+        print_json({"done": True, "repartitions": repartitions, "barred": _barred_json(done.due)})
     else:
         for one in ended:
             _print_end(one)

@@ -299,8 +299,8 @@ class ReportTenantJson(TypedDict):
     runs: int
     charged_millislice_s: int
     waived_millislice_s: int
-    guaranteed_millislices: int | None
-    used_millislices: int | None
+    nominal_millislices: int | None
+    in_use_millislices: int | None
     borrowed_millislices: int | None
     lent_millislices: int | None
     waiting_millislices: int | None
@@ -332,8 +332,8 @@ class ReportDayJson(TypedDict):
     day: str
     charged_millislice_s: int
     waived_millislice_s: int
-    guaranteed_millislices: int | None
-    used_millislices: int | None
+    nominal_millislices: int | None
+    in_use_millislices: int | None
     borrowed_millislices: int | None
     lent_millislices: int | None
     waiting_millislices: int | None
@@ -527,7 +527,7 @@ class RebalanceStepJson(TypedDict):
 
     step: str
     outcome: str
-    began_s: float
+    started_s: float
     seconds: float | None
     saw: dict[str, Any]
     did: list[Any]
@@ -541,7 +541,7 @@ class RebalanceRunJson(TypedDict):
     author: str
     host: str
     outcome: str
-    begun_s: float
+    started_s: float
     ended_s: float | None
     steps: list[RebalanceStepJson]
 
@@ -551,7 +551,7 @@ class RebalanceStepPlannedJson(TypedDict):
 
     step: str
     outcome: str
-    began_s: float
+    started_s: float
     seconds: float | None
     saw: dict[str, Any]
     would: list[Any]
@@ -592,7 +592,7 @@ class RepartitionStepJson(TypedDict):
     step: str
     direction: str
     outcome: str
-    began_s: float
+    started_s: float
     seconds: float | None
     words: str
 
@@ -604,7 +604,7 @@ class RepartitionJson(RepartitionPlannedJson):
     author: str
     state: str
     error: str
-    begun_s: float
+    started_s: float
     ended_s: float | None
     steps: list[RepartitionStepJson]
 
@@ -624,7 +624,7 @@ class RepartitionsDoneJson(TypedDict):
     """What a run did, and which types Slurm's order of devices bars on which nodes."""
 
     done: bool
-    recuts: list[RepartitionJson]
+    repartitions: list[RepartitionJson]
     barred: dict[str, list[str]]
 
 

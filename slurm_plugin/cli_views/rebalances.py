@@ -19,7 +19,7 @@ _LONGEST_WHY = 80
 """Most characters of a reason in a column: longer ones filled screens, a word on each line."""
 
 _STEP_STYLES = {
-    StepOutcome.BEGUN: "yellow",
+    StepOutcome.RUNNING: "yellow",
     StepOutcome.DONE: "green",
     StepOutcome.SKIPPED: "dim",
     StepOutcome.FAILED: "red",
@@ -94,7 +94,7 @@ def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
     return FittingTable(
         (
             column("id", (one.run_id for one in runs), right=True),
-            times_column("begun", (int(one.begun_s) for one in runs)),
+            times_column("started", (int(one.started_s) for one in runs)),
             column("by", (f"{one.author} on {one.host}" for one in runs), rank=2),
             column("outcome", (Text(one.outcome, style=_RUN_STYLES[one.outcome]) for one in runs)),
             column("s", (_run_seconds(one) for one in runs), right=True, rank=1),
@@ -116,7 +116,7 @@ def _done(run: RebalanceRun) -> object:
 
 def _not_done(run: RebalanceRun) -> object:
     """The steps that were not done; ``all`` if no step was tried because Slurm was not seen."""
-    missing = {StepOutcome.FAILED, StepOutcome.BEGUN}
+    missing = {StepOutcome.FAILED, StepOutcome.RUNNING}
     names = [one.step for one in run.records if one.outcome in missing]
     return ", ".join(names) or ("all" if run.outcome is RunOutcome.FAILED else NOTHING)
 
@@ -124,7 +124,7 @@ def _not_done(run: RebalanceRun) -> object:
 def run_facts(run: RebalanceRun) -> Facts:
     """One run; its steps are in ``steps_table``."""
     rows = {
-        "begun": Text(f"{time_text(int(run.begun_s))} by {run.author} on {run.host}"),
+        "started": Text(f"{time_text(int(run.started_s))} by {run.author} on {run.host}"),
         "outcome": Text(run.outcome, style=_RUN_STYLES[run.outcome]),
         "took": NOTHING if run.took_s is None else Text(f"{run.took_s:.1f} s"),
     }
@@ -138,7 +138,7 @@ def run_json(run: RebalanceRun) -> dict[str, Any]:
         "author": run.author,
         "host": run.host,
         "outcome": run.outcome,
-        "begun_s": run.begun_s,
+        "started_s": run.started_s,
         "ended_s": run.ended_s,
         "steps": [record_json(one) for one in run.records],
     }
@@ -149,7 +149,7 @@ def record_json(record: StepRecord, did: str = "did") -> dict[str, Any]:
     return {
         "step": record.step,
         "outcome": record.outcome,
-        "began_s": record.began_s,
+        "started_s": record.started_s,
         "seconds": record.took_s,
         "saw": dict(record.saw),
         did: list(record.did),

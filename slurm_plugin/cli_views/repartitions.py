@@ -129,7 +129,7 @@ def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
     return FittingTable(
         (
             column("id", (one.repartition_id for one in repartitions), right=True),
-            times_column("begun", (int(one.begun_s) for one in repartitions), rank=1),
+            times_column("started", (int(one.started_s) for one in repartitions), rank=1),
             column("node", (one.node for one in planned)),
             column("GPU", (one.gpu_uuid for one in planned), rank=3),
             column("change", (change_text(p.before, p.after) for p in planned), folds=True),
@@ -157,7 +157,7 @@ def repartition_facts(repartition: Repartition) -> Facts:
         "why": Text(planned.reason),
         "gain": Text(f"{slice_seconds_text(planned.gain_millislice_s)} slice-seconds"),
         "drained": Text(f"{slice_seconds_text(planned.drained_millislice_s)} slice-seconds"),
-        "begun": Text(f"{time_text(int(repartition.begun_s))} by {repartition.author}"),
+        "started": Text(f"{time_text(int(repartition.started_s))} by {repartition.author}"),
         "state": Text(repartition.state, style=_STYLES[repartition.state]),
         "error": Text(repartition.error or "none"),
     }
@@ -170,7 +170,7 @@ def steps_table(records: Sequence[RepartitionStepRecord]) -> FittingTable:
         (
             column("step", (one.step for one in records)),
             column("way", (one.direction for one in records)),
-            times_column("began", (int(one.began_s) for one in records), rank=1),
+            times_column("started", (int(one.started_s) for one in records), rank=1),
             column("s", map(_step_seconds, records), right=True),
             column("outcome", (one.outcome for one in records)),
             column("what", (one.words or NOTHING for one in records), folds=True),
@@ -190,7 +190,7 @@ def repartition_json(repartition: Repartition) -> "RepartitionJson":
         "author": repartition.author,
         "state": repartition.state,
         "error": repartition.error,
-        "begun_s": repartition.begun_s,
+        "started_s": repartition.started_s,
         "ended_s": repartition.ended_s,
         "steps": [_record_json(one) for one in repartition.records],
     }
@@ -201,7 +201,7 @@ def _record_json(record: RepartitionStepRecord) -> "RepartitionStepJson":
         "step": record.step,
         "direction": record.direction,
         "outcome": record.outcome,
-        "began_s": record.began_s,
+        "started_s": record.started_s,
         "seconds": record.took_s,
         "words": record.words,
     }

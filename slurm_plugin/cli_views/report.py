@@ -17,13 +17,16 @@ def report_table(facts: MonthFacts) -> FittingTable:
     found = facts.tenants
     means = {
         name: [slices(mean(one.history, name)) for one in found]
-        for name in ("guaranteed", "used", "borrowed", "lent", "waiting")
+        for name in ("nominal", "in_use", "borrowed", "lent", "waiting")
     }
     return FittingTable(
         (
             column("tenant", (one.name for one in found)),
             column("slice-hours", (hours(one.used_millislice_s) for one in found), right=True),
-            *(column(name, cells, right=True, rank=1) for name, cells in means.items()),
+            *(
+                column(name.replace("_", " "), cells, right=True, rank=1)
+                for name, cells in means.items()
+            ),
             column("in time", (percent(kept_by_tenant(one.history)) for one in found), right=True),
         )
     )

@@ -49,8 +49,8 @@ class TenantFigures:
     """
 
     tenant: str
-    guaranteed: int
-    used: int
+    nominal: int
+    in_use: int
     borrowed: int
     lent: int
     waiting: int
@@ -63,7 +63,7 @@ class ServiceFigures:
     """A service, all generations together.
 
     Attributes:
-        wanted, backlog, requests: replicas that the launcher wants, requests that wait, and those
+        desired, backlog, requests: replicas that the launcher wants, requests that wait, and those
             that came each second; None if it has told nothing lately.
         p95: milliseconds within which 95 % of the last requests were answered; None without any.
     """
@@ -71,7 +71,7 @@ class ServiceFigures:
     tenant: str
     service: str
     ready: int
-    wanted: int | None
+    desired: int | None
     backlog: int | None
     requests: float | None
     p95: float | None

@@ -18,9 +18,9 @@ class StepName(StrEnum):
 
 
 class StepOutcome(StrEnum):
-    """Outcome of a step. ``begun``: the step is under way, or its process was killed."""
+    """Outcome of a step. ``running``: the step is under way, or its process was killed."""
 
-    BEGUN = "begun"
+    RUNNING = "running"
     DONE = "done"
     SKIPPED = "skipped"
     FAILED = "failed"
@@ -40,7 +40,7 @@ class StepRecord:
     """A step as the journal has it.
 
     Attributes:
-        began_s, ended_s: Unix seconds; no end while the step is under way.
+        started_s, ended_s: Unix seconds; no end while the step is under way.
         saw: numbers and names on which the step decided.
         did: what the step changed, one line each.
         why: explanation in one line; for a step that failed or was skipped, the reason.
@@ -49,7 +49,7 @@ class StepRecord:
 
     step: StepName
     outcome: StepOutcome
-    began_s: float
+    started_s: float
     ended_s: float | None = None
     saw: Mapping[str, object] = field(default_factory=dict, hash=False)
     did: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class StepRecord:
     @property
     def took_s(self) -> float | None:
         """Seconds that the step took, to the millisecond; None while it is under way."""
-        return None if self.ended_s is None else round(self.ended_s - self.began_s, 3)
+        return None if self.ended_s is None else round(self.ended_s - self.started_s, 3)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RebalanceRun:
     Attributes:
         author: user who ran it.
         host: host on which it ran.
-        begun_s, ended_s: Unix seconds; no end while it runs.
+        started_s, ended_s: Unix seconds; no end while it runs.
         records: its steps in the order of their beginnings.
     """
 
@@ -77,11 +77,11 @@ class RebalanceRun:
     author: str
     host: str
     outcome: RunOutcome
-    begun_s: float
+    started_s: float
     ended_s: float | None = None
     records: tuple[StepRecord, ...] = ()
 
     @property
     def took_s(self) -> float | None:
         """Seconds that the run took, to the millisecond; None while it runs."""
-        return None if self.ended_s is None else round(self.ended_s - self.begun_s, 3)
+        return None if self.ended_s is None else round(self.ended_s - self.started_s, 3)

@@ -32,12 +32,12 @@ _OF_CLUSTER: dict[str, HistoryUnit] = dict.fromkeys(
     ("used", "lent", "idle", "draining", "down", "waiting", "late"), "millislices"
 )
 _OF_TENANTS: dict[str, HistoryUnit] = {
-    **dict.fromkeys(("guaranteed", "used", "borrowed", "lent", "waiting", "late"), "millislices"),
+    **dict.fromkeys(("nominal", "in_use", "borrowed", "lent", "waiting", "late"), "millislices"),
     "budget_left": "millislice_s",
 }
 _OF_SERVICES: dict[str, HistoryUnit] = {
     "ready": "replicas",
-    "wanted": "replicas",
+    "desired": "replicas",
     "backlog": "requests",
     "p95": "ms",
     "requests": "requests_per_s",

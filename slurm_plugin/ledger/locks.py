@@ -21,4 +21,4 @@ class Locks(LedgerPart):
 
     def repartitioning(self, host: str) -> LeaderLock:
         """The lock of the process that repartitions GPUs."""
-        return LeaderLock(self._engine, "slicewise recut", self._cluster, host)
+        return LeaderLock(self._engine, "slicewise repartition", self._cluster, host)

@@ -69,7 +69,7 @@ class Rebalances(LedgerPart):
             "why": why,
             "ended_at": func.now(),
         }
-        begun = (of.id == record_id, of.outcome == StepOutcome.BEGUN)
+        begun = (of.id == record_id, of.outcome == StepOutcome.RUNNING)
         with writing(self._engine) as connection:
             connection.execute(update(rebalance_steps).where(*begun).values(ended))
 
@@ -107,10 +107,10 @@ class Rebalances(LedgerPart):
     def begun_before_s(self, at_s: float) -> float | None:
         """Unix seconds when the newest run began that had begun by ``at_s``; None without one."""
         of = rebalance_runs.c
-        begun = func.extract("epoch", func.max(of.begun_at))
+        begun = func.extract("epoch", func.max(of.started_at))
         until = func.to_timestamp(at_s)
         with reading(self._engine) as connection:
-            found = select(begun).where(of.cluster == self._cluster, of.begun_at <= until)
+            found = select(begun).where(of.cluster == self._cluster, of.started_at <= until)
             return seconds(connection.execute(found).scalar_one())
 
     def _forget_old_runs(self, connection: Connection) -> None:
@@ -120,10 +120,10 @@ class Rebalances(LedgerPart):
         """
         of = rebalance_runs.c
         settled = func.now() - timedelta(seconds=SETTLED_S)
-        newest = select(func.max(of.begun_at)).where(
-            of.cluster == self._cluster, of.begun_at <= settled
+        newest = select(func.max(of.started_at)).where(
+            of.cluster == self._cluster, of.started_at <= settled
         )
-        is_old = of.begun_at < func.least(
+        is_old = of.started_at < func.least(
             func.now() - timedelta(days=KEPT_DAYS), newest.scalar_subquery()
         )
         old = select(of.id).where(of.cluster == self._cluster, is_old)
@@ -142,7 +142,7 @@ class Rebalances(LedgerPart):
         }
         connection.execute(
             update(rebalance_steps)
-            .where(step.run_id.in_(ids), step.outcome == StepOutcome.BEGUN)
+            .where(step.run_id.in_(ids), step.outcome == StepOutcome.RUNNING)
             .values(killed)
         )
         abandoned = {"outcome": RunOutcome.ABANDONED, "ended_at": func.now()}
@@ -160,7 +160,7 @@ def _runs(connection: Connection, wanted: Select[Any]) -> tuple[RebalanceRun, ..
             author=row.author,
             host=row.host,
             outcome=RunOutcome(row.outcome),
-            begun_s=float(row.begun_s),
+            started_s=float(row.started_s),
             ended_s=seconds(row.ended_s),
             records=tuple(map(_record, steps)),
         )
@@ -172,7 +172,7 @@ def _record(row: Row[Any]) -> StepRecord:
     return StepRecord(
         step=StepName(row.step),
         outcome=StepOutcome(row.outcome),
-        began_s=float(row.began_s),
+        started_s=float(row.started_s),
         ended_s=seconds(row.ended_s),
         saw=row.saw,
         did=tuple(row.did),

@@ -13,7 +13,7 @@ from cluster.mig.layouts import Placement
 from cluster.runtime.database import reading, writing
 from slurm_plugin.ledger.base import DEADLINE, LedgerPart, seconds
 from slurm_plugin.ledger_tables.journal_entries import entries_of, newest_of, with_steps
-from slurm_plugin.ledger_tables.repartition_tables import mig_nodes, recut_steps, recuts
+from slurm_plugin.ledger_tables.repartition_tables import mig_nodes, repartition_steps, repartitions
 from slurm_plugin.mig.steps import (
     UNFINISHED,
     Direction,
@@ -63,19 +63,19 @@ class Repartitions(LedgerPart):
             "drained_millislice_s": planned.drained_millislice_s,
         }
         with writing(self._engine) as connection:
-            made = insert(recuts).values(values).returning(recuts.c.id)
+            made = insert(repartitions).values(values).returning(repartitions.c.id)
             repartition_id = connection.execute(made).scalar_one()
             return self._repartition(connection, repartition_id)
 
     def unfinished(self) -> tuple[Repartition, ...]:
         """Repartitions that are running or stuck, the oldest first."""
-        mine = self._mine().where(recuts.c.state.in_(UNFINISHED)).order_by(recuts.c.id)
+        mine = self._mine().where(repartitions.c.state.in_(UNFINISHED)).order_by(repartitions.c.id)
         with reading(self._engine) as connection:
             return _repartitions(connection, mine)
 
     def history(self, limit: int, before: int | None = None) -> tuple[Repartition, ...]:
         """The newest ``limit`` repartitions, newest first, with their steps; those before an id."""
-        newest = newest_of(self._mine(), recuts, limit, before)
+        newest = newest_of(self._mine(), repartitions, limit, before)
         with reading(self._engine) as connection:
             return _repartitions(connection, newest)
 
@@ -88,8 +88,8 @@ class Repartitions(LedgerPart):
 
     def begin_step(self, repartition_id: int, step: Next) -> int:
         """Record that a step begins; return the record's id, for ``end_step``."""
-        values = {"recut_id": repartition_id, "step": step.step, "direction": step.direction}
-        made = insert(recut_steps).values(values).returning(recut_steps.c.id)
+        values = {"repartition_id": repartition_id, "step": step.step, "direction": step.direction}
+        made = insert(repartition_steps).values(values).returning(repartition_steps.c.id)
         with writing(self._engine) as connection:
             return int(connection.execute(made).scalar_one())
 
@@ -98,7 +98,7 @@ class Repartitions(LedgerPart):
         ended = {"outcome": outcome, "words": words, "ended_at": func.now()}
         with writing(self._engine) as connection:
             connection.execute(
-                update(recut_steps).where(recut_steps.c.id == record_id).values(ended)
+                update(repartition_steps).where(repartition_steps.c.id == record_id).values(ended)
             )
 
     def keep_texts(self, repartition_id: int, slurm_conf: str, gres_conf: str) -> Repartition:
@@ -106,8 +106,8 @@ class Repartitions(LedgerPart):
         first = {"slurm_conf": slurm_conf, "gres_conf": gres_conf}
         with writing(self._engine) as connection:
             connection.execute(
-                update(recuts)
-                .where(recuts.c.id == repartition_id, recuts.c.gres_conf.is_(None))
+                update(repartitions)
+                .where(repartitions.c.id == repartition_id, repartitions.c.gres_conf.is_(None))
                 .values(first)
             )
             return self._repartition(connection, repartition_id)
@@ -120,13 +120,15 @@ class Repartitions(LedgerPart):
         if state not in UNFINISHED:
             values |= {"ended_at": func.now(), "slurm_conf": None, "gres_conf": None}
         with writing(self._engine) as connection:
-            connection.execute(update(recuts).where(recuts.c.id == repartition_id).values(values))
+            connection.execute(
+                update(repartitions).where(repartitions.c.id == repartition_id).values(values)
+            )
 
     def forget(self, before_s: float, most: int) -> int:
         """Delete at most ``most`` repartitions that ended before ``before_s``, the oldest first;
         return how many.
         """
-        of = recuts.c
+        of = repartitions.c
         old = (
             select(of.id)
             .where(of.cluster == self._cluster, of.ended_at < func.to_timestamp(before_s))
@@ -136,18 +138,23 @@ class Repartitions(LedgerPart):
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
             ids = connection.execute(old).scalars().all()
-            connection.execute(delete(recut_steps).where(recut_steps.c.recut_id.in_(ids)))
-            connection.execute(delete(recuts).where(of.id.in_(ids)))
+            connection.execute(
+                delete(repartition_steps).where(repartition_steps.c.repartition_id.in_(ids))
+            )
+            connection.execute(delete(repartitions).where(of.id.in_(ids)))
         return len(ids)
 
     def step_seconds(self) -> Mapping[RepartitionStep, list[float]]:
         """Seconds that each step forward took in repartitions that are done, the newest first."""
-        of = recut_steps.c
-        seconds = extract("epoch", of.ended_at - of.began_at).label("seconds")
+        of = repartition_steps.c
+        seconds = extract("epoch", of.ended_at - of.started_at).label("seconds")
         found = (
             select(of.step, seconds)
-            .join(recuts, recuts.c.id == of.recut_id)
-            .where(recuts.c.cluster == self._cluster, recuts.c.state == RepartitionState.DONE)
+            .join(repartitions, repartitions.c.id == of.repartition_id)
+            .where(
+                repartitions.c.cluster == self._cluster,
+                repartitions.c.state == RepartitionState.DONE,
+            )
             .where(of.direction == Direction.FORWARD, of.outcome == RepartitionStepOutcome.DONE)
             .order_by(of.id.desc())
             .limit(_NEWEST_STEPS)
@@ -182,10 +189,10 @@ class Repartitions(LedgerPart):
         return {row.node: NodeSurvey(float(row.seen_s), row.inventory) for row in rows}
 
     def _mine(self) -> Select[Any]:
-        return entries_of(recuts, self._cluster)
+        return entries_of(repartitions, self._cluster)
 
     def _repartition(self, connection: Connection, repartition_id: int) -> Repartition:
-        found = _repartitions(connection, self._mine().where(recuts.c.id == repartition_id))
+        found = _repartitions(connection, self._mine().where(repartitions.c.id == repartition_id))
         if not found:
             raise InvalidInputError(
                 Code.NAME_UNKNOWN,
@@ -196,7 +203,7 @@ class Repartitions(LedgerPart):
 
 
 def _repartitions(connection: Connection, wanted: Select[Any]) -> tuple[Repartition, ...]:
-    found = with_steps(connection, wanted, recut_steps, recut_steps.c.recut_id)
+    found = with_steps(connection, wanted, repartition_steps, repartition_steps.c.repartition_id)
     return tuple(_repartition_of(row, tuple(map(_record, steps))) for row, steps in found)
 
 
@@ -218,7 +225,7 @@ def _repartition_of(row: Row[Any], records: tuple[RepartitionStepRecord, ...]) -
         author=row.author,
         state=RepartitionState(row.state),
         error=row.error,
-        begun_s=float(row.begun_s),
+        started_s=float(row.started_s),
         ended_s=seconds(row.ended_s),
         slurm_conf=row.slurm_conf,
         gres_conf=row.gres_conf,
@@ -231,7 +238,7 @@ def _record(row: Row[Any]) -> RepartitionStepRecord:
         step=RepartitionStep(row.step),
         direction=Direction(row.direction),
         outcome=RepartitionStepOutcome(row.outcome),
-        began_s=float(row.began_s),
+        started_s=float(row.started_s),
         ended_s=seconds(row.ended_s),
         words=row.words,
         record_id=row.id,

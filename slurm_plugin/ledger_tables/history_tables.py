@@ -66,15 +66,15 @@ history_cluster = _figures(
 history_tenants = _figures(
     "history_tenants",
     "Tenants with those below them, in millislices: means, and maxima of a step.",
-    *_amounts("guaranteed", "used", "borrowed", "lent", "waiting", "late"),
-    *_maxima("used", "waiting"),
+    *_amounts("nominal", "in_use", "borrowed", "lent", "waiting", "late"),
+    *_maxima("in_use", "waiting"),
     Column("budget_left", BigInteger),
 )
 
 history_services = _figures(
     "history_services",
     "Services: replicas, requests that wait and that come each second, and milliseconds.",
-    *(Column(name, REAL) for name in ("ready", "wanted", "backlog", "requests", "p95")),
+    *(Column(name, REAL) for name in ("ready", "desired", "backlog", "requests", "p95")),
     *(Column(MAX + name, REAL) for name in ("ready", "backlog", "p95")),
 )
 

@@ -12,7 +12,7 @@ def entries_of(entries: Table, cluster: str) -> Select[Any]:
     of = entries.c
     return select(
         entries,
-        extract("epoch", of.begun_at).label("begun_s"),
+        extract("epoch", of.started_at).label("started_s"),
         extract("epoch", of.ended_at).label("ended_s"),
     ).where(of.cluster == cluster)
 
@@ -44,7 +44,7 @@ def _steps(
     return connection.execute(
         select(
             steps,
-            extract("epoch", of.began_at).label("began_s"),
+            extract("epoch", of.started_at).label("started_s"),
             extract("epoch", of.ended_at).label("ended_s"),
         )
         .where(entry_id.in_(entry_ids))

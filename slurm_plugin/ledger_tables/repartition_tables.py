@@ -30,8 +30,8 @@ def _listed(
     return ", ".join(f"'{word}'" for word in words)
 
 
-recuts = Table(
-    "recuts",
+repartitions = Table(
+    "repartitions",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("cluster", Text, nullable=False),
@@ -48,14 +48,14 @@ recuts = Table(
     Column("error", Text, nullable=False, server_default=""),
     Column("slurm_conf", Text),
     Column("gres_conf", Text),
-    Column("begun_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("ended_at", DateTime(timezone=True)),
     Column("ends", JSONB, nullable=False, server_default="[]"),
     CheckConstraint(f"state IN ({_listed(RepartitionState)})", name="state_known"),
     CheckConstraint("(ended_at IS NULL) = (state IN ('running', 'stuck'))", name="ended_at_end"),
-    Index("ix_recuts_newest", "cluster", "id"),
+    Index("ix_repartitions_newest", "cluster", "id"),
     Index(
-        "uq_recuts_unfinished",
+        "uq_repartitions_unfinished",
         "cluster",
         "gpu_uuid",
         unique=True,
@@ -64,23 +64,23 @@ recuts = Table(
     comment="Each GPU that was cut anew: what it was, what it became, what Slurm was told before.",
 )
 
-recut_steps = Table(
-    "recut_steps",
+repartition_steps = Table(
+    "repartition_steps",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("recut_id", BigInteger, ForeignKey(recuts.c.id), nullable=False),
+    Column("repartition_id", BigInteger, ForeignKey(repartitions.c.id), nullable=False),
     Column("step", Text, nullable=False),
     Column("direction", Text, nullable=False),
-    Column("outcome", Text, nullable=False, server_default="begun"),
-    Column("began_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("outcome", Text, nullable=False, server_default="running"),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("ended_at", DateTime(timezone=True)),
     Column("words", Text, nullable=False, server_default=""),
     CheckConstraint(f"step IN ({_listed(RepartitionStep)})", name="step_known"),
     CheckConstraint(f"direction IN ({_listed(Direction)})", name="direction_known"),
     CheckConstraint(f"outcome IN ({_listed(RepartitionStepOutcome)})", name="outcome_known"),
-    CheckConstraint("(ended_at IS NULL) = (outcome = 'begun')", name="ended_with_outcome"),
-    Index("ix_recut_steps_recut", "recut_id", "id"),
-    comment="Steps of a re-cut; one without an end was under way when its process was killed.",
+    CheckConstraint("(ended_at IS NULL) = (outcome = 'running')", name="ended_with_outcome"),
+    Index("ix_repartition_steps_repartition", "repartition_id", "id"),
+    comment="Steps of a repartition; one without an end was under way when its process was killed.",
 )
 
 mig_nodes = Table(

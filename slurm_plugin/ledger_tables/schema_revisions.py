@@ -54,10 +54,10 @@ _KEPT = (
 _ADDED = tuple(table.name for table in (history_subjects, *HISTORY))
 """Tables to which the daemon adds rows, and from which it deletes old ones. None of it is money."""
 
-_JOURNALS = ("recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
+_JOURNALS = ("repartitions", "repartition_steps", "mig_nodes", "rebalance_runs", "rebalance_steps")
 """Tables that repartitioning and rebalancing write and overwrite. None of it is money."""
 
-_FORGOTTEN = ("recuts", "recut_steps", "rebalance_runs", "rebalance_steps")
+_FORGOTTEN = ("repartitions", "repartition_steps", "rebalance_runs", "rebalance_steps")
 """Journals from which old rows are deleted."""
 
 _REPLACED = ("recalls",)

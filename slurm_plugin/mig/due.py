@@ -25,7 +25,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class GpuRecut:
+class GpuRepartition:
     """What becomes of one GPU of a node.
 
     Attributes:
@@ -66,48 +66,50 @@ def _of_board(
     found: SitePlanInput, of: PlanInput, orders: "_Orders"
 ) -> Iterator[PlannedRepartition]:
     def can_be(changes: Sequence[GpuChange]) -> bool:
-        recuts = [
-            _recut(gpu.name, (one.placement for one in change.destroyed), change.created, of.types)
+        repartitions = [
+            _repartition(
+                gpu.name, (one.placement for one in change.destroyed), change.created, of.types
+            )
             for gpu, change in changes
         ]
-        return orders.try_also(changes[-1][0].node, recuts)
+        return orders.try_also(changes[-1][0].node, repartitions)
 
     orders.awaited |= {of.types[one.profile] for one in of.demand.waiting}
     for step in plan(of.board, of.gpus, of.demand, of.terms, can_be):
         # What is asked for may lack an order, too, if an earlier step has filled its GPU.
         for created in dict.fromkeys((step.create, step.asked)):
-            recut = _recut(step.gpu, step.destroy, created, of.types)
-            if orders.try_also(step.node, [recut]):
-                orders.decided[step.node].append(recut)
+            repartition = _repartition(step.gpu, step.destroy, created, of.types)
+            if orders.try_also(step.node, [repartition]):
+                orders.decided[step.node].append(repartition)
                 yield planned(replace(step, create=created), found.layouts[step.gpu])
                 break
 
 
-def _recut(
+def _repartition(
     gpu: str,
     destroyed: Iterator[Placement] | tuple[Placement, ...],
     created: Sequence[Placement],
     types: Mapping[str, str],
-) -> GpuRecut:
-    return GpuRecut(gpu, tuple(destroyed), tuple(types[one.profile] for one in created))
+) -> GpuRepartition:
+    return GpuRepartition(gpu, tuple(destroyed), tuple(types[one.profile] for one in created))
 
 
 class _Orders:
-    """Which recuts Slurm has orders for, and which have been decided, by node."""
+    """Which repartitions Slurm has orders for, and which have been decided, by node."""
 
     def __init__(self, found: SitePlanInput) -> None:
         self._looks = found.looks
-        self._known: dict[tuple[str, tuple[GpuRecut, ...]], bool] = {}
+        self._known: dict[tuple[str, tuple[GpuRepartition, ...]], bool] = {}
         self._refused = defaultdict[str, set[str]](set)
         self.awaited: set[str] = set()
-        self.decided = defaultdict[str, list[GpuRecut]](list)
+        self.decided = defaultdict[str, list[GpuRepartition]](list)
 
-    def try_also(self, node: str, more: Sequence[GpuRecut]) -> bool:
+    def try_also(self, node: str, more: Sequence[GpuRepartition]) -> bool:
         """Whether Slurm has an order for the node with these beside what is decided there."""
-        recuts = (*self.decided[node], *more)
-        can = self._known.get((node, recuts))
+        repartitions = (*self.decided[node], *more)
+        can = self._known.get((node, repartitions))
         if can is None:
-            can = self._known[node, recuts] = has_order(self._looks[node], recuts)
+            can = self._known[node, repartitions] = has_order(self._looks[node], repartitions)
         if not can:
             for kind in more[-1].created:
                 self._refused[kind].add(node)
@@ -134,17 +136,17 @@ def _names(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:_NAMED])}{more}"
 
 
-def has_order(look: NodeLook, recuts: Sequence[GpuRecut]) -> bool:
-    """Whether Slurm has an order for the node's devices after these recuts.
+def has_order(look: NodeLook, repartitions: Sequence[GpuRepartition]) -> bool:
+    """Whether Slurm has an order for the node's devices after these repartitions.
 
     Each job that stays must keep its devices.
     """
     before = look.positions
     if isinstance(before, str):
         return False
-    gone = {device for one in recuts for device in _devices(look, one.gpu, one.destroyed)}
+    gone = {device for one in repartitions for device in _devices(look, one.gpu, one.destroyed)}
     stays = [one for one in before if one is not None and one not in gone]
-    created = Counter(kind for one in recuts for kind in one.created)
+    created = Counter(kind for one in repartitions for kind in one.created)
     new = [
         Device(kind, (f"created {number}",))
         for kind, count in created.items()

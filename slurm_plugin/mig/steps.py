@@ -32,9 +32,9 @@ class Direction(StrEnum):
 
 
 class RepartitionStepOutcome(StrEnum):
-    """Outcome of a step. ``begun``: the step is under way, or its process was killed."""
+    """Outcome of a step. ``running``: the step is under way, or its process was killed."""
 
-    BEGUN = "begun"
+    RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
 
@@ -88,7 +88,7 @@ class RepartitionStepRecord:
     """A step as the journal has it.
 
     Attributes:
-        began_s: Unix seconds.
+        started_s: Unix seconds.
         ended_s: Unix seconds; None while the step is under way, or if its process was killed.
         words: what was done, or what went wrong.
         record_id: number of the record in the journal; 0 before it is stored.
@@ -97,7 +97,7 @@ class RepartitionStepRecord:
     step: RepartitionStep
     direction: Direction
     outcome: RepartitionStepOutcome
-    began_s: float
+    started_s: float
     ended_s: float | None = None
     words: str = ""
     record_id: int = 0
@@ -105,7 +105,7 @@ class RepartitionStepRecord:
     @property
     def took_s(self) -> float | None:
         """Seconds that the step took, to the millisecond; None while it is under way."""
-        return None if self.ended_s is None else round(self.ended_s - self.began_s, 3)
+        return None if self.ended_s is None else round(self.ended_s - self.started_s, 3)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Repartition:
     author: str
     state: RepartitionState
     error: str
-    begun_s: float
+    started_s: float
     ended_s: float | None
     slurm_conf: str | None
     gres_conf: str | None
@@ -133,7 +133,7 @@ class Repartition:
     @property
     def took_s(self) -> float | None:
         """Seconds that it took, to the millisecond; None while it goes on or is stuck."""
-        return None if self.ended_s is None else round(self.ended_s - self.begun_s, 3)
+        return None if self.ended_s is None else round(self.ended_s - self.started_s, 3)
 
     @property
     def reservation(self) -> str:
@@ -143,7 +143,7 @@ class Repartition:
     @property
     def drain_reason(self) -> str:
         """Beginning of the reason with which the node is drained if going back fails."""
-        return f"slicewise re-cut {self.repartition_id}:"
+        return f"slicewise repartition {self.repartition_id}:"
 
     def layouts(self, direction: Direction) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
         """The layouts at the start and at the end of that way."""
@@ -177,7 +177,7 @@ def is_due(repartition: Repartition, now_s: float) -> bool:
         return True
     tries = sum(one.direction is Direction.BACK for one in failed)
     rest_s = min(_AGAIN_S * 2.0 ** min(tries - 1, 16), _LATEST_AGAIN_S)
-    return now_s >= (failed[-1].ended_s or failed[-1].began_s) + rest_s
+    return now_s >= (failed[-1].ended_s or failed[-1].started_s) + rest_s
 
 
 def next_step(

@@ -65,8 +65,8 @@ def _in_order(facts: OverviewFacts, reader: Reader) -> list[tuple[ServiceView, .
 def _tenant(now: TenantNow, late: int) -> TenantFigures:
     return TenantFigures(
         tenant=now.name,
-        guaranteed=now.nominal_millislices,
-        used=now.in_use_millislices,
+        nominal=now.nominal_millislices,
+        in_use=now.in_use_millislices,
         borrowed=now.borrowed_millislices,
         lent=now.lent_millislices,
         waiting=now.waiting_millislices,
@@ -80,7 +80,7 @@ def _service(now: ServiceNow) -> ServiceFigures:
         tenant=now.tenant,
         service=now.name,
         ready=now.ready,
-        wanted=now.desired_replicas,
+        desired=now.desired_replicas,
         backlog=now.backlog,
         requests=now.rate_per_s,
         p95=now.p95_ms,

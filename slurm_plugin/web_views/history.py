@@ -38,8 +38,8 @@ def cluster_chart(answer: HistoryAnswer, zone: str) -> Markup:
 
 
 def tenant_chart(answer: HistoryAnswer, zone: str) -> Markup:
-    """What is guaranteed to a tenant, and what it used, borrowed, lent and waited for."""
-    names = ("guaranteed", "used", "borrowed", "lent", "waiting")
+    """A tenant's nominal, and what it had in use, borrowed, lent and waited for."""
+    names = ("nominal", "in_use", "borrowed", "lent", "waiting")
     return _drawn_markup(_chart(answer, zone, _SLICES, "Quota and use", names))
 
 
@@ -48,7 +48,7 @@ def service_charts(answer: HistoryAnswer, zone: str) -> Sequence[Markup]:
     return [
         _drawn_markup(_chart(answer, zone, (unit, 1), title, names))
         for title, unit, names in (
-            ("Replicas", "replicas", ("ready", "wanted")),
+            ("Replicas", "replicas", ("ready", "desired")),
             ("Requests that wait", "requests", ("backlog",)),
             ("Time within which 95 % were answered", "ms", ("p95",)),
             ("Requests that came", "requests/s", ("requests",)),
@@ -104,7 +104,9 @@ def _chart(
 ) -> TimeChart:
     known = {one.name: one for one in answer.series}
     series = tuple(
-        ChartSeries(name, tuple(_divided(one, unit[1]) for one in known[name].values))
+        ChartSeries(
+            name.replace("_", " "), tuple(_divided(one, unit[1]) for one in known[name].values)
+        )
         for name in names
         if name in known
     )
@@ -125,7 +127,7 @@ def _divided(value: float | None, by: int) -> float | None:
 
 
 def _summary(title: str, series: Sequence[ChartSeries]) -> str:
-    """``Replicas: ready 1 to 4, at last 2; wanted ...``."""
+    """``Replicas: ready 1 to 4, at last 2; desired ...``."""
     words = []
     for one in series:
         known = [value for value in one.values if value is not None]

@@ -10,7 +10,7 @@ from slurm_plugin.common.history import TEN_S
 
 STATES = ("used", "lent", "idle", "draining", "down")
 """The cluster's series that add up to all slices."""
-HELD = ("guaranteed", "used", "borrowed", "lent", "waiting", "late")
+HELD = ("nominal", "in_use", "borrowed", "lent", "waiting", "late")
 """A tenant's series of millislices."""
 
 
@@ -200,8 +200,8 @@ def kept_by_tenant(history: HistoryAnswer) -> float | None:
     held beyond in a part of an hour counts for the rest of that hour.
     """
     held = late = 0.0
-    series = (values_of(history, name) for name in ("used", "guaranteed", "late"))
-    for used, guaranteed, waited, samples in zip(*series, history.samples, strict=True):
-        held += min(used or 0.0, guaranteed or 0.0) * samples
+    series = (values_of(history, name) for name in ("in_use", "nominal", "late"))
+    for used, nominal, waited, samples in zip(*series, history.samples, strict=True):
+        held += min(used or 0.0, nominal or 0.0) * samples
         late += (waited or 0.0) * samples
     return ratio(held, held + late)

@@ -118,9 +118,9 @@ def _tenant_row(tenant: TenantMonth) -> Mapping[str, str]:
 def _section(tenant: TenantMonth) -> Mapping[str, Any]:
     history, name = tenant.history, tenant.name
     row = _tenant_row(tenant)
-    held = ("used", "guaranteed", "borrowed", "lent", "waiting")
+    held = ("in_use", "nominal", "borrowed", "lent", "waiting")
     summary = (
-        f"In the mean {name} had {row['guaranteed']} slices guaranteed and used {row['used']};"
+        f"In the mean {name} had a nominal of {row['nominal']} slices and {row['in_use']} in use;"
         f" it borrowed {row['borrowed']} and lent {row['lent']}."
     )
     charts = [_lines(f"Slices of {name}", summary, "slices", history, held)]
@@ -147,7 +147,7 @@ def _of_service(tenant: TenantMonth, service: ServiceMonth) -> Sequence[TimeChar
     replicas = f"In the mean {row['ready']} replicas were ready, at most {row['most']}."
     times = f"In the mean 95 % of the requests were answered within {row['p95']} ms."
     return (
-        _lines(f"Replicas of {full}", replicas, "replicas", history, ("ready", "wanted")),
+        _lines(f"Replicas of {full}", replicas, "replicas", history, ("ready", "desired")),
         _lines(f"95th percentile of {full}", times, "ms", history, ("p95",)),
     )
 

@@ -37,7 +37,7 @@ class Idle:
 def idle(record: MixedRecord, load: MixedLoad) -> Idle:
     """Sum up what was idle while figures count, event by event."""
     there = record.instances or load.instances
-    find = _idle_now if record.site.recuts is None else _idle_of_any_type
+    find = _idle_now if record.site.repartitions is None else _idle_of_any_type
     held, waiting = Counter[str](), Counter[str]()
     sums, at_s = [0.0, 0.0, 0.0], load.warm_s
     changes = (*_of_jobs(record.site.jobs), *_of_services(record.services))

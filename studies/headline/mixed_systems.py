@@ -42,13 +42,13 @@ from studies.headline.systems import QOS_FIRST, SHARES_FIRST
 
 STATIC_GPUS, STATIC, FAIR_SHARE = "static_gpus", "static", "fair_share"
 PRIORITY, KUEUE_HPA, SLICEWISE = "priority", "kueue_hpa", "slicewise"
-SLICEWISE_RECUT = "slicewise_recut"
+SLICEWISE_REPARTITION = "slicewise_repartition"
 
 _LONG_KILL_WAIT_S = 60.0
 """Two services have requests of some 50 s, which 30 s less 2 would lose (decision 45)."""
 _ON_MIG = {WHOLE: "7g.80gb"}
 """What a whole GPU is where it is cut again: one MIG instance."""
-_RECUT = Settings.model_validate(
+_REPARTITION = Settings.model_validate(
     {
         "cluster": {"name": "headline", "partitions": [PARTITION]},
         "gpus": {"A100-80GB": {"types": [SLICE, HALF, _ON_MIG[WHOLE]]}},
@@ -134,7 +134,7 @@ def slicewise(load: MixedLoad) -> MixedRecord:
     return _by_slicewise(load, cluster, SETTINGS, load.guaranteed_types)
 
 
-def slicewise_recut(load: MixedLoad) -> MixedRecord:
+def slicewise_repartition(load: MixedLoad) -> MixedRecord:
     """Slicewise, where GPUs are cut again as jobs ask, by the default settings.
 
     Whole GPUs are in MIG mode, too: as one instance.
@@ -143,7 +143,7 @@ def slicewise_recut(load: MixedLoad) -> MixedRecord:
     types = {name: _renamed(of, _ON_MIG) for name, of in load.guaranteed_types.items()}
     cluster = _cluster(load, _renamed(load.instances, _ON_MIG), as_advised=True)
     cluster = replace(cluster, nodes=tuple(map(_cut_again, cluster.nodes)))
-    found = _by_slicewise(replace(load, jobs=jobs), cluster, _RECUT, types)
+    found = _by_slicewise(replace(load, jobs=jobs), cluster, _REPARTITION, types)
     back = {new: old for old, new in _ON_MIG.items()}
     ran = tuple(replace(job, gpus=_renamed(job.gpus, back)) for job in found.site.jobs)
     return replace(found, site=replace(found.site, jobs=ran))
@@ -155,7 +155,7 @@ def _renamed(instances: Mapping[str, int], names: Mapping[str, str]) -> Mapping[
 
 def _cut_again(node: SimulatedNode) -> SimulatedNode:
     """The node with boards that are each cut into instances of one type."""
-    boards = boards_of(node.gpus, _RECUT)
+    boards = boards_of(node.gpus, _REPARTITION)
     if boards is None:
         raise ValueError(f"{node.name}: its instances fit on no boards")
     alike = sorted(geometry(board(boards.model)).layouts, key=sorted)
@@ -206,7 +206,7 @@ MIXED_SETS: Mapping[str, Callable[[MixedLoad], MixedRecord]] = {
     PRIORITY: priority,
     KUEUE_HPA: kueue_hpa,
     SLICEWISE: slicewise,
-    SLICEWISE_RECUT: slicewise_recut,
+    SLICEWISE_REPARTITION: slicewise_repartition,
 }
 
 
@@ -214,7 +214,7 @@ def sets_on(layout: str) -> Mapping[str, Callable[[MixedLoad], MixedRecord]]:
     """The systems that are compared on a layout: where all ask for one type, nothing is cut."""
     if len(LAYOUTS[layout]) > 1:
         return MIXED_SETS
-    return {name: run for name, run in MIXED_SETS.items() if name != SLICEWISE_RECUT}
+    return {name: run for name, run in MIXED_SETS.items() if name != SLICEWISE_REPARTITION}
 
 
 def _times(load: MixedLoad) -> SiteTimes:

@@ -17,7 +17,7 @@ from benchmarks.machine import machine
 from cluster.language.errors import InvalidInputError
 from studies import command_line
 from studies.command_line import save, side_by_side
-from studies.placement import parvagpu, pods, recut, whole
+from studies.placement import parvagpu, pods, repartition, whole
 from studies.placement.online import replay
 from studies.placement.optimum import Bounds, optimum
 from studies.placement.policies import policies
@@ -29,7 +29,7 @@ _LOADS = (1.0, 1.1, 1.2, 1.3)
 _SEEDS = 10
 _GPUS, _REQUESTS, _WARM = 32, 20_000, 0.2
 _FEW_GPUS, _FEW_REQUESTS = 3, 40
-_RECUT_GPUS, _RECUT_REQUESTS = 16, 3_000
+_REPARTITION_GPUS, _REPARTITION_REQUESTS = 16, 3_000
 _FLEETS = (100, 1_000, 10_000)
 _OURS = "slicewise"
 _Found = TypeVar("_Found")
@@ -61,7 +61,7 @@ def main() -> None:
     report = {
         "parvagpu": scenarios,
         **_report(_replay(options.seed), options.seed),
-        **_recut(options.seed),
+        **_repartition(options.seed),
         **whole.measured(_PODS, options.seed),
     }
     save(report, options.report)
@@ -123,7 +123,7 @@ def _bounds(name: str, found: Bounds) -> Mapping[str, float]:
     return {name: found.found, f"{name}_at_most": found.most}
 
 
-def _recut(seed: int) -> Mapping[str, Any]:
+def _repartition(seed: int) -> Mapping[str, Any]:
     """Measure what repartitioning brings where GPUs are cut beforehand."""
     cells = [
         _Cell(name, load, seed + number, is_small=False)
@@ -131,40 +131,42 @@ def _recut(seed: int) -> Mapping[str, Any]:
         for load in _LOADS
         for number in range(_SEEDS)
     ]
-    found = dict(side_by_side(_recuts, cells, "Cutting"))
+    found = dict(side_by_side(_repartitions, cells, "Cutting"))
     ratios = {
         cell: {policy: one.accepted_ratio for policy, one in outcomes.items()}
         for cell, outcomes in found.items()
     }
     lists = {name: _outcomes(found, name) for name in _PODS}
     return {
-        "recut": lists[next(iter(_PODS))],
-        "recut_pod_lists": lists,
-        "recut_margin_points": {name: _margins(ratios, name) for name in _PODS},
-        "recut_setting": {
-            "gpus": _RECUT_GPUS,
-            "requests": _RECUT_REQUESTS,
-            "recut_s": recut.RECUT_S,
-            "patience_s": recut.PATIENCE_S,
+        "repartition": lists[next(iter(_PODS))],
+        "repartition_pod_lists": lists,
+        "repartition_margin_points": {name: _margins(ratios, name) for name in _PODS},
+        "repartition_setting": {
+            "gpus": _REPARTITION_GPUS,
+            "requests": _REPARTITION_REQUESTS,
+            "repartition_s": repartition.REPARTITION_S,
+            "patience_s": repartition.PATIENCE_S,
         },
     }
 
 
-def _recuts(cell: _Cell) -> tuple[_Cell, Mapping[str, recut.Outcome]]:
+def _repartitions(cell: _Cell) -> tuple[_Cell, Mapping[str, repartition.Outcome]]:
     chance = random.Random(cell.seed)  # noqa: S311
-    requests = pods.in_order(_PODS[cell.pods], _RECUT_REQUESTS, _RECUT_GPUS, cell.load, chance)
-    return cell, recut.outcomes(_PODS[cell.pods], requests, _RECUT_GPUS, _WARM)
+    requests = pods.in_order(
+        _PODS[cell.pods], _REPARTITION_REQUESTS, _REPARTITION_GPUS, cell.load, chance
+    )
+    return cell, repartition.outcomes(_PODS[cell.pods], requests, _REPARTITION_GPUS, _WARM)
 
 
 def _outcomes(
-    cells: Mapping[_Cell, Mapping[str, recut.Outcome]], name: str
+    cells: Mapping[_Cell, Mapping[str, repartition.Outcome]], name: str
 ) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
     """Means over the seeds, by load and policy."""
     return {
         _percent(load): {
             policy: {
                 key: round(statistics.mean(getattr(each[policy], key) for each in outcomes), 4)
-                for key in ("accepted_ratio", "recuts", "drained_slice_hours")
+                for key in ("accepted_ratio", "repartitions", "drained_slice_hours")
             }
             for policy in outcomes[0]
         }
@@ -270,7 +272,7 @@ def _or_blank(value: object) -> str:
 def _accepted(report: Mapping[str, Any], name: str) -> Mapping[str, Mapping[str, float]]:
     return {
         load: {policy: one["accepted_ratio"] for policy, one in outcomes.items()}
-        for load, outcomes in report["recut_pod_lists"][name].items()
+        for load, outcomes in report["repartition_pod_lists"][name].items()
     }
 
 

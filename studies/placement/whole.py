@@ -23,7 +23,7 @@ from slurm_plugin.mig.node_weights import changes
 from studies.command_line import side_by_side
 from studies.placement import pods
 from studies.placement.pods import SLICES, Request
-from studies.placement.recut import first_cut
+from studies.placement.repartition import first_cut
 
 _GPUS, _REQUESTS, _WARM, _SEEDS = 32, 4_000, 0.2, 10
 _PER_NODE, _LOADS = (1, 4, 8), (0.6, 0.8)

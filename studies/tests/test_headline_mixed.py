@@ -48,7 +48,7 @@ from studies.headline.mixed_shares import idle
 from studies.headline.mixed_systems import (
     MIXED_SETS,
     SLICEWISE,
-    SLICEWISE_RECUT,
+    SLICEWISE_REPARTITION,
     STATIC,
     MixedRecord,
     sets_on,
@@ -265,12 +265,12 @@ def test_idle_instances_could_serve_who_waits_for_their_type_and_cut_anew_others
     assert found.other_type_s == pytest.approx(10 * by.seconds)
     rest = 112 - 10 - 3.5
     assert found.unwanted_s == pytest.approx(rest * by.seconds)
-    cut = replace(record, site=replace(record.site, recuts=()))
+    cut = replace(record, site=replace(record.site, repartitions=()))
     assert idle(cut, by).wanted_s == 0.0
     assert idle(cut, by).other_type_s == pytest.approx((120 + 3.5 / 3) * by.seconds)
 
 
-@pytest.mark.parametrize("system", ["static_gpus", SLICEWISE, SLICEWISE_RECUT])
+@pytest.mark.parametrize("system", ["static_gpus", SLICEWISE, SLICEWISE_REPARTITION])
 def test_all_of_the_capacity_is_accounted_for(system: str) -> None:
     by = load(*[job("batch1", 650.0, 900.0) for _ in range(INSTANCES[SLICE])])
     found = mixed_figures(system, MIXED_SETS[system](by), by)
@@ -282,11 +282,11 @@ def test_all_of_the_capacity_is_accounted_for(system: str) -> None:
 
 def test_where_gpus_are_cut_again_more_small_jobs_run() -> None:
     by = load(*[job("batch1", 650.0, 1500.0) for _ in range(INSTANCES[SLICE] + 20)])
-    record = MIXED_SETS[SLICEWISE_RECUT](by)
-    assert mixed_figures(SLICEWISE_RECUT, record, by).unstarted == 0
-    assert record.site.recuts
-    assert SLICEWISE_RECUT in sets_on("mixed")
-    assert SLICEWISE_RECUT not in sets_on("alike")
+    record = MIXED_SETS[SLICEWISE_REPARTITION](by)
+    assert mixed_figures(SLICEWISE_REPARTITION, record, by).unstarted == 0
+    assert record.site.repartitions
+    assert SLICEWISE_REPARTITION in sets_on("mixed")
+    assert SLICEWISE_REPARTITION not in sets_on("alike")
 
 
 def test_figures_of_several_loads_are_means() -> None:

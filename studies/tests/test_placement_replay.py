@@ -113,7 +113,7 @@ def test_the_command_writes_every_key_of_the_report(
     listed = pod_list(tmp_path / "mine.csv", (1, 140, 600), (1, 470, 60), (1, 1000, 300))
     report = tmp_path / "reports" / "placement.json"
     sizes = {"_REQUESTS": 60, "_GPUS": 3, "_FEW_REQUESTS": 8, "_FEW_GPUS": 1, "_SEEDS": 2}
-    sizes |= {"_RECUT_REQUESTS": 40, "_RECUT_GPUS": 2}
+    sizes |= {"_REPARTITION_REQUESTS": 40, "_REPARTITION_GPUS": 2}
     for name, size in {**sizes, "_FLEETS": (10,)}.items():
         monkeypatch.setattr(command, name, size)
     for name, size in {"_REQUESTS": 60, "_MOVES": 60, "_SEEDS": 2}.items():
@@ -133,10 +133,15 @@ def test_the_command_writes_every_key_of_the_report(
     assert found["pod_lists"] == {"mine": found["online"]}
     assert {"optimum", "optimum_refusing"} <= set(found["small"]["mine"]["130%"])
     assert {"p50", "p99"} <= set(found["decision_us"]["10"])
-    assert list(found["recut"]) == list(found["online"])
-    assert list(found["recut"]["100%"]) == ["never", "twice_daily", "asked_alone", "slicewise"]
-    for outcome in found["recut"]["130%"].values():
-        assert set(outcome) == {"accepted_ratio", "recuts", "drained_slice_hours"}
+    assert list(found["repartition"]) == list(found["online"])
+    assert list(found["repartition"]["100%"]) == [
+        "never",
+        "twice_daily",
+        "asked_alone",
+        "slicewise",
+    ]
+    for outcome in found["repartition"]["130%"].values():
+        assert set(outcome) == {"accepted_ratio", "repartitions", "drained_slice_hours"}
     assert {"gpus", "node_weights", "victims"} == set(found["free_gpus"])
 
 

@@ -54,7 +54,7 @@ def steps(stored_s: int, count: int, step_s: int | None = None) -> HistorySteps:
 def used(ledger: Ledger, of: HistorySteps) -> Mapping[int, tuple[float | None, float | None]]:
     """Mean and maximum of what vision used, by seconds since the begin."""
     found = ledger.history.rows("vision", "", of)
-    return {at_s - T0_S: (row["used"], row["max_used"]) for at_s, row in sorted(found.items())}
+    return {at_s - T0_S: (row["in_use"], row["max_in_use"]) for at_s, row in sorted(found.items())}
 
 
 def test_a_minute_is_the_mean_of_its_looks_and_a_missing_minute_a_gap(ledger: Ledger):
@@ -116,7 +116,7 @@ def test_a_figure_that_was_not_known_is_left_out_of_the_mean(ledger: Ledger):
     )
     ledger.history.sum_up(T0_S + 60)
     (row,) = ledger.history.rows("vision", "bert", steps(MINUTE_S, 1)).values()
-    assert (row["p95"], row["max_p95"], row["wanted"]) == (50.0, 50.0, 2.0)
+    assert (row["p95"], row["max_p95"], row["desired"]) == (50.0, 50.0, 2.0)
     (row,) = ledger.history.rows("vision", "", steps(MINUTE_S, 1)).values()
     assert row["budget_left"] == 400
     ledger.history.add([sample(60, 1, None)])
@@ -198,9 +198,9 @@ def test_an_answer_has_each_step_and_none_for_gaps(ledger: Ledger):
     found = asked(ledger, "vision", 40)
     assert (found.step_s, found.times_s) == (10, tuple(T0_S + each for each in (0, 10, 20, 30)))
     series = {one.name: one for one in found.series}
-    assert series["used"].values == (1000, None, 3000, None)
-    assert series["used"].highest == (1000, None, 3000, None)
-    assert (series["used"].unit, series["lent"].highest) == ("millislices", ())
+    assert series["in_use"].values == (1000, None, 3000, None)
+    assert series["in_use"].highest == (1000, None, 3000, None)
+    assert (series["in_use"].unit, series["lent"].highest) == ("millislices", ())
     cluster = {one.name: one.values for one in asked(ledger, "cluster", 10).series}
     assert (cluster["used"], cluster["idle"]) == ((1000,), (6000,))
     service = {one.name: one.values for one in asked(ledger, "vision/bert", 10).series}

@@ -266,7 +266,7 @@ def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased)
     node, start_s, _ = leased.a_run()[1]
     (job_id,) = (int(job_id) for (job_id,) in leased.squeue("%A", "running"))
     daemon = DaemonClient(load_settings(leased.sandbox.layout.settings_file).daemon)
-    name = "reservationname=slicewise_recut_0"
+    name = "reservationname=slicewise_repartition_0"
     what = ("flags=maint,ignore_jobs", "users=root", "duration=5", f"nodes={node}")
     leased.sandbox.run("root", ("scontrol", "create", "reservation", name, "starttime=now", *what))
 

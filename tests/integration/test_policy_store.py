@@ -626,7 +626,14 @@ _ALTERATIONS = (
 
 
 JOURNALS = frozenset(
-    {"recuts", "recut_steps", "mig_nodes", "rebalance_runs", "rebalance_steps", "recalls"}
+    {
+        "repartitions",
+        "repartition_steps",
+        "mig_nodes",
+        "rebalance_runs",
+        "rebalance_steps",
+        "recalls",
+    }
 )
 
 

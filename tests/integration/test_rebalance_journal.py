@@ -228,7 +228,7 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger) -> None:
     record_id = ledger.rebalances.begin_step(run_id, StepName.LEND)
     begun = ledger.rebalances.find(run_id)
     assert (begun.author, begun.host, begun.outcome) == ("olga", "head1", RunOutcome.RUNNING)
-    assert (begun.records[0].outcome, begun.records[0].ended_s) == (StepOutcome.BEGUN, None)
+    assert (begun.records[0].outcome, begun.records[0].ended_s) == (StepOutcome.RUNNING, None)
     saw = {"idle": {"vision": 3000}, "waiting": [12, 13]}
     ledger.rebalances.end_step(
         record_id, StepOutcome.DONE, saw, ["vision lends nlp 3"], "it is idle"
@@ -239,7 +239,7 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger) -> None:
     assert (record.step, record.outcome, record.saw) == (StepName.LEND, StepOutcome.DONE, saw)
     assert (record.did, record.why) == (("vision lends nlp 3",), "it is idle")
     assert done.ended_s is not None
-    assert done.ended_s >= record.began_s >= done.begun_s
+    assert done.ended_s >= record.started_s >= done.started_s
 
 
 def test_the_next_run_marks_what_a_killed_one_left(ledger: Ledger) -> None:
@@ -263,7 +263,7 @@ def test_what_is_old_is_forgotten(ledger: Ledger, database: str) -> None:
     old, newer = (ledger.rebalances.open("cron", "head1") for _ in range(2))
     ledger.rebalances.begin_step(old, StepName.ROLL)
     with psycopg.connect(database) as connection:
-        aged = "UPDATE slicewise.rebalance_runs SET begun_at = begun_at - %s WHERE id = %s"
+        aged = "UPDATE slicewise.rebalance_runs SET started_at = started_at - %s WHERE id = %s"
         for run_id, days in ((old, KEPT_DAYS + 1), (newer, KEPT_DAYS - 1)):
             connection.execute(aged, (timedelta(days=days), run_id))
     newest = ledger.rebalances.open("cron", "head1")
@@ -275,7 +275,7 @@ def test_the_newest_run_before_a_clock_was_set_is_known_however_long_ago_that_se
 ) -> None:
     run_id = ledger.rebalances.open("cron", "head1")
     with psycopg.connect(database) as connection:
-        aged = "UPDATE slicewise.rebalance_runs SET begun_at = begun_at - interval '365 days'"
+        aged = "UPDATE slicewise.rebalance_runs SET started_at = started_at - interval '365 days'"
         connection.execute(aged)
     now_s = ledger.rebalances.now_s()
     for _ in range(2):

@@ -43,7 +43,7 @@ LOCKS = {
     StepName.LEND: "recalls IN EXCLUSIVE MODE",
     StepName.RECLAIM: "recalls",
     StepName.COMPILE: "known_limits IN EXCLUSIVE MODE",
-    StepName.CUT: "recut_steps IN EXCLUSIVE MODE",
+    StepName.CUT: "repartition_steps IN EXCLUSIVE MODE",
 }
 """What each step waits for while another session holds it. Prioritise waits for slurmctld."""
 GATE = """
@@ -361,7 +361,7 @@ def test_runs_that_are_killed_at_any_moment_change_nothing_of_the_end(site: Site
         before = site.ledger.rebalances.history(1)
         run = site.begin()
         until(lambda before=before: site.ledger.rebalances.history(1) != before)
-        time.sleep(chance.uniform(0, newest.ended_s - newest.begun_s))
+        time.sleep(chance.uniform(0, newest.ended_s - newest.started_s))
         run.kill()
         run.wait()
         site.rebalance()

@@ -157,7 +157,7 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
         return clients, ended
 
     clients, ended = asyncio.run(repartition())
-    (done,) = ended["recuts"]
+    (done,) = ended["repartitions"]
     assert (done["state"], done["node"], len(done["moves"])) == ("done", "gpu01", 2), done
     assert clients.failed == []
     assert len(clients.answers) > 50
@@ -195,7 +195,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     driver = FaultyDriver(cluster.sandbox.layout.drivers / planned["node"])
     driver.fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
     run = cluster.root("slicewise", "repartition", "run", "--json", check=False)
-    (ended,) = json.loads(run.stdout)["recuts"]
+    (ended,) = json.loads(run.stdout)["repartitions"]
     assert run.returncode == 1
     assert ended["state"] == "rolled back"
     assert "SW-DRIVER" in ended["error"]
@@ -220,9 +220,9 @@ def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster
         run.kill()
         run.wait()
     stall(cluster, None)
-    (done,) = cluster.repartition("run")["recuts"]
+    (done,) = cluster.repartition("run")["repartitions"]
     assert done["state"] == "done", done
-    begun = [one["step"] for one in done["steps"] if one["outcome"] == "begun"]
+    begun = [one["step"] for one in done["steps"] if one["outcome"] == "running"]
     assert begun == STEPS
     until_is(lambda: cluster.state(job), "RUNNING")
     assert cluster.reservations() == "No reservations in the system"
@@ -244,7 +244,7 @@ def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster
     for job in (*lent, last):
         until_is(lambda job=job: cluster.state(job), "RUNNING")
     owed = cluster.waiting("3g.40gb")
-    (done,) = cluster.repartition("run")["recuts"]
+    (done,) = cluster.repartition("run")["repartitions"]
     ended = [f"job {job}" for job in (*lent, last)]
     assert (done["state"], done["node"], sorted(done["ends"])) == ("done", "gpu01", sorted(ended))
     until_is(lambda: cluster.state(owed), "RUNNING")
@@ -256,7 +256,10 @@ def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster
 
 def under_way(cluster: Cluster) -> RepartitionStep | None:
     for repartition in cluster.ledger.repartitions.unfinished():
-        if repartition.records and repartition.records[-1].outcome is RepartitionStepOutcome.BEGUN:
+        if (
+            repartition.records
+            and repartition.records[-1].outcome is RepartitionStepOutcome.RUNNING
+        ):
             return repartition.records[-1].step
     return None
 
@@ -267,7 +270,7 @@ def stall(cluster: Cluster, step: RepartitionStep | None) -> None:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
         )
-        connection.execute("DROP TRIGGER IF EXISTS stall ON slicewise.recut_steps")
+        connection.execute("DROP TRIGGER IF EXISTS stall ON slicewise.repartition_steps")
         if step is None:
             return
         connection.execute(
@@ -275,6 +278,6 @@ def stall(cluster: Cluster, step: RepartitionStep | None) -> None:
             " 'BEGIN PERFORM pg_sleep(300); RETURN NEW; END'"
         )
         connection.execute(
-            "CREATE TRIGGER stall BEFORE UPDATE ON slicewise.recut_steps FOR EACH ROW"
+            "CREATE TRIGGER stall BEFORE UPDATE ON slicewise.repartition_steps FOR EACH ROW"
             f" WHEN (NEW.step = '{step}') EXECUTE FUNCTION slicewise.stall()"
         )

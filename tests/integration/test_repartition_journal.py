@@ -39,14 +39,14 @@ def test_a_step_that_was_begun_is_seen_before_it_has_ended(ledger: Ledger) -> No
     (record,) = ledger.repartitions.find(repartition_id).records
     assert (record.step, record.outcome, record.ended_s) == (
         RepartitionStep.CUT,
-        RepartitionStepOutcome.BEGUN,
+        RepartitionStepOutcome.RUNNING,
         None,
     )
     ledger.repartitions.end_step(record_id, RepartitionStepOutcome.FAILED, "busy")
     (record,) = ledger.repartitions.find(repartition_id).records
     assert (record.outcome, record.words) == (RepartitionStepOutcome.FAILED, "busy")
     assert record.ended_s is not None
-    assert record.ended_s >= record.began_s
+    assert record.ended_s >= record.started_s
 
 
 def test_one_gpu_is_in_one_unfinished_re_cut(ledger: Ledger) -> None:
@@ -138,7 +138,7 @@ def test_old_re_cuts_go_and_what_is_unfinished_stays(ledger: Ledger, database: s
         ledger.repartitions.finish(one, RepartitionState.DONE, "")
     with psycopg.connect(database) as connection:
         connection.execute(
-            "UPDATE slicewise.recuts SET begun_at = now() - interval '401 days',"
+            "UPDATE slicewise.repartitions SET started_at = now() - interval '401 days',"
             " ended_at = ended_at - (CASE id WHEN %s THEN 399 ELSE 401 END) * interval '1 day'",
             (ids[2],),
         )

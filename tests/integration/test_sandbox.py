@@ -306,7 +306,7 @@ def device(sandbox: Sandbox, job: str) -> str:
 
 async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
     """Each step of a repartition once, by hand."""
-    settings, name = load_settings(), "slicewise_recut_1"
+    settings, name = load_settings(), "slicewise_repartition_1"
     repartition, slurm_conf = settings.repartition, settings.repartition.slurm_conf.read_text()
     gres_conf = repartition.gres_conf.read_text()
     await maintenance.reserve(name, node, 5)

@@ -73,7 +73,7 @@ def test_nothing_holds_more_than_the_boards_have(jobs: Sequence[HistoryJob], see
     for _, change in sorted(events):
         held += change
         assert held <= 4 * 8
-    for one in record.recuts or ():
+    for one in record.repartitions or ():
         assert 0 <= one.lost_millislice_s <= (one.end_s - one.begin_s) * 2 * 7500
 
 

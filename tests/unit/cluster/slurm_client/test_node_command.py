@@ -36,9 +36,13 @@ def sbatch(slurm: Path) -> set[str]:
 
 async def test_a_command_runs_in_the_reservation_on_that_node_alone(slurm: Path) -> None:
     words = ("printf", "%s|", "it's", "two words", "$HOME", "")
-    assert await run_on("gpu01", "slicewise_recut_1", words, 90) == "it's|two words|$HOME||"
+    assert await run_on("gpu01", "slicewise_repartition_1", words, 90) == "it's|two words|$HOME||"
     options = sbatch(slurm)
-    assert {"--reservation=slicewise_recut_1", "--partition=gpu", "--nodelist=gpu01"} <= options
+    assert {
+        "--reservation=slicewise_repartition_1",
+        "--partition=gpu",
+        "--nodelist=gpu01",
+    } <= options
     assert {"--mem=1", "--time=2", "--export=ALL", "--no-requeue"} <= options
     # A killed caller's job does not wait for ever.
     assert "--deadline=now+210" in options

@@ -150,12 +150,12 @@ def test_loans_that_two_tenants_show_count_once_and_are_in_order() -> None:
 def test_repartitions_are_read() -> None:
     one = {"node": "gpu01", "before": "a", "after": "b", "state": "done", "steps": []}
     expected = {"node": "gpu01", "before": "a", "after": "b", "state": "done"}
-    assert parse_repartitions(json.dumps({"recuts": [one]})) == (expected,)
-    assert parse_repartitions('{"recuts": []}') == ()
+    assert parse_repartitions(json.dumps({"repartitions": [one]})) == (expected,)
+    assert parse_repartitions('{"repartitions": []}') == ()
 
 
 def test_unreadable_answers_are_errors_not_nothing() -> None:
-    for answer in ("", "{}", '{"recuts": [{}]}'):
+    for answer in ("", "{}", '{"repartitions": [{}]}'):
         with pytest.raises(OutsideError, match="repartition"):
             parse_repartitions(answer)
     with pytest.raises(OutsideError, match="Loans"):

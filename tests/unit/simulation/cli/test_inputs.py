@@ -14,7 +14,7 @@ from simulation.cli.inputs import (
     present_plan,
     read_site,
     slicewise_plan,
-    without_recuts,
+    without_repartitions,
 )
 from simulation.history.jobs import JobHistory
 from simulation.site.plans import SlicewisePlan, SlurmPlan
@@ -222,4 +222,4 @@ def test_gpus_may_stay_as_they_are_cut(tmp_path: Path):
     file.write_text(f"{text}\n[repartition]\nallowed = true\n")
     of = read_site(file)
     assert any(node.boards for node in of.cluster.nodes)
-    assert not any(node.boards for node in without_recuts(of).cluster.nodes)
+    assert not any(node.boards for node in without_repartitions(of).cluster.nodes)

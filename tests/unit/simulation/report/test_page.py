@@ -9,7 +9,7 @@ from simulation_figures import CHANGED, END_S, HOSTILE, PRESENT, SERVICE, result
 
 from simulation.report.page import DRAWN, simulation_html
 from simulation.report.rows import node_rows
-from simulation.runs.figures import FailureFigures, RecutFigures, SimulationResult
+from simulation.runs.figures import FailureFigures, RepartitionFigures, SimulationResult
 
 
 class Page(HTMLParser):
@@ -108,8 +108,11 @@ def test_only_those_whose_jobs_waited_most_are_drawn():
 
 
 def test_what_became_of_nodes_is_shown():
-    recuts, failures = RecutFigures(36, 2, 28_080.0), FailureFigures(1, 6, 108_000.0, 3600.0)
-    present = replace(PRESENT, recuts=recuts, failures=failures)
+    repartitions, failures = (
+        RepartitionFigures(36, 2, 28_080.0),
+        FailureFigures(1, 6, 108_000.0, 3600.0),
+    )
+    present = replace(PRESENT, repartitions=repartitions, failures=failures)
     changed = replace(CHANGED, failures=failures)
     rows = {
         one.words: (one.of.present, one.of.changed)

@@ -38,7 +38,7 @@ ROOT = Principal(0, "root", None)
 LEND = StepRecord(
     StepName.LEND, StepOutcome.DONE, 101.0, 101.25, {"loans": 2}, ("vision lends 1 to nlp",)
 )
-COMPILE = StepRecord(StepName.COMPILE, StepOutcome.BEGUN, 102.0)
+COMPILE = StepRecord(StepName.COMPILE, StepOutcome.RUNNING, 102.0)
 CUT = RepartitionStepRecord(
     RepartitionStep.CUT, Direction.FORWARD, RepartitionStepOutcome.DONE, 11.0, 13.5, "cut"
 )
@@ -48,7 +48,7 @@ def run(number: int, *records: StepRecord, ended_s: float | None = 110.0) -> Reb
     return RebalanceRun(number, "root", "head", RunOutcome.DONE, 100.0, ended_s, records)
 
 
-def recut(number: int, *records: RepartitionStepRecord) -> Repartition:
+def repartition(number: int, *records: RepartitionStepRecord) -> Repartition:
     planned = PlannedRepartition(
         "gpu01",
         "GPU-1",
@@ -79,7 +79,7 @@ class Journal(Generic[T]):
 
 class Journals(ScriptedLedger):
     rebalances = Journal({one: run(one, LEND, COMPILE) for one in range(1, 6)})
-    repartitions = Journal({one: recut(one, CUT) for one in range(1, 6)})
+    repartitions = Journal({one: repartition(one, CUT) for one in range(1, 6)})
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_a_run_has_its_steps_with_their_times(reads: Reads):
     lend, compiling = one.steps
     assert (lend.step, lend.outcome, lend.took_s, lend.saw) == ("lend", "done", 0.25, {"loans": 2})
     assert (lend.did, lend.did_lines) == (("vision lends 1 to nlp",), 1)
-    assert (compiling.outcome, compiling.took_s) == ("begun", None)
+    assert (compiling.outcome, compiling.took_s) == ("running", None)
 
 
 async def test_of_what_a_step_did_the_first_lines_are_told(
@@ -154,7 +154,7 @@ async def test_of_one_that_was_tried_often_the_last_steps_are_told(
     reads: Reads, monkeypatch: pytest.MonkeyPatch
 ):
     steps = tuple(replace(CUT, words=str(number)) for number in range(130))
-    monkeypatch.setattr(Journals, "repartitions", Journal({1: recut(1, *steps)}))
+    monkeypatch.setattr(Journals, "repartitions", Journal({1: repartition(1, *steps)}))
     (one,) = (await cuts(reads)).repartitions
     assert (len(one.steps), one.steps[-1].words, one.earlier_steps) == (100, "129", 30)
 

@@ -87,7 +87,7 @@ def test_a_run_that_hangs_does_not_keep_cron_silent_for_ever(story: Story) -> No
     story.ledger.is_free = False
     for age_s, said in ((3000, ""), (4000, "head, process 4711")):
         begun_s = story.world.now_s - age_s
-        story.ledger.runs[run_id] = replace(story.ledger.runs[run_id], begun_s=begun_s)
+        story.ledger.runs[run_id] = replace(story.ledger.runs[run_id], started_s=begun_s)
         shown = rebalance("--quiet")
         assert shown.exit_code == 75
         assert said in shown.stderr

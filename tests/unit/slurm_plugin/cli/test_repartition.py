@@ -128,7 +128,7 @@ def test_json_has_each_step_with_its_seconds(
     site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repartition.run_repartitions(as_json=True)
-    (entry,) = json.loads(capsys.readouterr().out)["recuts"]
+    (entry,) = json.loads(capsys.readouterr().out)["repartitions"]
     assert (entry["state"], entry["after"][-9:]) == ("done", "3g.40gb@4")
     assert [one["seconds"] for one in entry["steps"]] == [1.0] * 6
     repartition.show(1, as_json=True)
@@ -291,7 +291,7 @@ def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
     repartition.history()
     heading, row = capsys.readouterr().out.splitlines()
-    assert heading.split()[:2] == ["id", "begun"]
+    assert heading.split()[:2] == ["id", "started"]
     assert " done " in row
     repartition.show(1)
     assert "resume   forward" in capsys.readouterr().out

@@ -118,8 +118,8 @@ def test_the_days_of_the_csv_add_up_and_hold_no_formula(said: Said, tmp_path: Pa
     assert whole == 1000 * (1800 * 3 + 300_000 * 7 + 90_000 + 900)
     assert vision[0]["charged_millislice_s"] == "5400000"
     # The gap of the 12th; elsewhere a day's mean, and what was left at its end.
-    assert (vision[11]["day"], vision[11]["used_millislices"]) == ("2026-10-12", "")
-    assert vision[0]["used_millislices"] == "9000"
+    assert (vision[11]["day"], vision[11]["in_use_millislices"]) == ("2026-10-12", "")
+    assert vision[0]["in_use_millislices"] == "9000"
     assert vision[11]["budget_left_millislice_s"] == ""
     left = [int(row["budget_left_millislice_s"]) for row in vision[:11]]
     assert left == sorted(left, reverse=True)

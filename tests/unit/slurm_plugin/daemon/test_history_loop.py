@@ -80,7 +80,7 @@ async def test_ten_seconds_have_one_look(loop: HistoryLoop, state: ClusterState,
     await loop.turn()
     assert [one.at_s - T0_S for one in kept.written] == [0, 10, 20]
     (figures,) = kept.written[0].tenants
-    assert (figures.tenant, figures.guaranteed, figures.used) == ("vision", 2000, 1000)
+    assert (figures.tenant, figures.nominal, figures.in_use) == ("vision", 2000, 1000)
     await loop.turn()
     assert len(kept.written) == 3
 

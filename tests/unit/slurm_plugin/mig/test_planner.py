@@ -71,7 +71,7 @@ def test_a_replica_moves_only_where_the_gain_is_worth_it():
     assert plan(A100, [here, there], waiting("7g.80gb"), TERMS) == ()
 
 
-def test_a_recut_that_takes_half_the_horizon_does_not_pay():
+def test_a_repartition_that_takes_half_the_horizon_does_not_pay():
     gpu = GpuState("g", "n", ones(4, 5, 6))
     patient = replace(TERMS, repartition_s=1_800)
     assert plan(A100, [gpu], waiting("3g.40gb", waited_s=0), patient) == ()
@@ -97,7 +97,7 @@ def test_whoever_waits_longer_or_weighs_more_comes_first():
     assert only(plan(A100, [gpu], demand, TERMS)).create == (placed("2g.20gb", 4),)
 
 
-def test_an_instance_that_is_free_before_a_recut_would_be_is_waited_for():
+def test_an_instance_that_is_free_before_a_repartition_would_be_is_waited_for():
     soon = GpuState("a", "n", (InstanceState(placed("3g.40gb", 0), JobHolder("7", ends_in_s=30)),))
     late = GpuState("a", "n", (InstanceState(placed("3g.40gb", 0), JobHolder("7", ends_in_s=600)),))
     uncut = GpuState("b", "m")

@@ -39,9 +39,9 @@ def test_the_cluster_s_states_are_those_of_the_overview():
 def test_a_tenant_has_what_is_below_it():
     found = {one.tenant: one for one in sample(running(1), waits(2, 5)).tenants}
     assert found.keys() == {"lab", "vision", "nlp", "bio"}
-    assert (found["vision"].used, found["lab"].used, found["nlp"].used) == (1000, 1000, 0)
+    assert (found["vision"].in_use, found["lab"].in_use, found["nlp"].in_use) == (1000, 1000, 0)
     assert (found["vision"].waiting, found["lab"].waiting) == (1000, 1000)
-    assert (found["lab"].guaranteed, found["vision"].budget_left) == (7000, None)
+    assert (found["lab"].nominal, found["vision"].budget_left) == (7000, None)
 
 
 def test_late_is_what_the_guarantee_has_room_for_and_waits_beyond_the_grace_time():
@@ -60,10 +60,10 @@ def test_late_is_what_the_guarantee_has_room_for_and_waits_beyond_the_grace_time
 def test_a_service_has_what_the_launcher_told_lately():
     of = ("vision", "bert")
     (found,) = sample(replica(900), services=(service(),), reports={of: report()}).services
-    assert found == ServiceFigures(*of, ready=1, wanted=2, backlog=3, requests=12.5, p95=42.0)
+    assert found == ServiceFigures(*of, ready=1, desired=2, backlog=3, requests=12.5, p95=42.0)
     (silent,) = sample(replica(900), services=(service(),)).services
     assert silent == ServiceFigures(
-        *of, ready=1, wanted=None, backlog=None, requests=None, p95=None
+        *of, ready=1, desired=None, backlog=None, requests=None, p95=None
     )
 
 

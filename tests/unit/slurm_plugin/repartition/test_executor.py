@@ -160,7 +160,7 @@ async def test_where_going_back_fails_the_node_is_drained_and_the_next_run_mends
     stuck = await run(world, journal, taken_up=False)
     assert stuck.state is RepartitionState.STUCK
     assert stuck.ended_s is None
-    assert world.drained.startswith("slicewise re-cut 1: restart_node failed")
+    assert world.drained.startswith("slicewise repartition 1: restart_node failed")
     again = await run(world, journal, taken_up=True)
     assert again.state is RepartitionState.STUCK
     mended = await run(world, journal, taken_up=True)
@@ -398,7 +398,7 @@ async def test_who_has_lost_the_lock_stops_and_undoes_nothing(answer: object) ->
     with pytest.raises(LostLockError):
         await executor.carry_out(journal.find(1), taken_up=False)
     (record,) = journal.find(1).records
-    assert record.outcome is RepartitionStepOutcome.BEGUN
+    assert record.outcome is RepartitionStepOutcome.RUNNING
     assert not world.reserved
 
 
@@ -414,7 +414,7 @@ async def test_each_step_is_told_when_it_begins_and_when_it_has_ended() -> None:
     assert seen == [
         (step, o)
         for step in FORWARD
-        for o in (RepartitionStepOutcome.BEGUN, RepartitionStepOutcome.DONE)
+        for o in (RepartitionStepOutcome.RUNNING, RepartitionStepOutcome.DONE)
     ]
 
 

@@ -25,7 +25,7 @@ from sandbox.amd_smi.driver import EmulatedAmdGpu
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.ledger.repartitions import NodeSurvey
 from slurm_plugin.mig.candidates import GpuState, JobHolder, ReplicaHolder
-from slurm_plugin.mig.due import GpuRecut, barred_lines, cuts_due, has_order
+from slurm_plugin.mig.due import GpuRepartition, barred_lines, cuts_due, has_order
 from slurm_plugin.mig.gpu_state import lines_by_node
 from slurm_plugin.mig.planner import GpuPlan, plan
 from slurm_plugin.mig.problem import PlanInput, SitePlanInput
@@ -540,7 +540,7 @@ async def test_what_guarantees_need_is_what_other_nodes_do_not_have(
     assert (await site.a100()).demand.guaranteed == {"1g.10gb": 1}
 
 
-async def test_a_recut_takes_as_long_as_the_last_ones_did(site: Site) -> None:
+async def test_a_repartition_takes_as_long_as_the_last_ones_did(site: Site) -> None:
     of = {
         RepartitionStep.CUT: 5.0,
         RepartitionStep.TELL: 3.0,
@@ -587,14 +587,14 @@ async def test_a_step_is_planned_so_that_slurm_has_an_order_of_devices(site: Sit
     (step,) = plan(of.board, of.gpus, of.demand, of.terms)
     look = found.looks["gpu01"]
 
-    def created(*types: str) -> GpuRecut:
-        return GpuRecut(step.gpu, step.destroy, types)
+    def created(*types: str) -> GpuRepartition:
+        return GpuRepartition(step.gpu, step.destroy, types)
 
     assert has_order(look, [created("3g.40gb")])
     # Before the 3g at index 3 there are three places, behind it four: for the H200, too.
     assert has_order(look, [created(*["1g.10gb"] * 4)])
     assert not has_order(look, [created(*["1g.10gb"] * 5)])
-    other = GpuRecut("", (), ("1g.10gb",))
+    other = GpuRepartition("", (), ("1g.10gb",))
     assert not has_order(look, [created(*["1g.10gb"] * 4), other])
     assert not has_order(replace(look, positions="its lines are shared"), [created("3g.40gb")])
 
@@ -609,8 +609,8 @@ async def test_devices_of_instances_that_go_need_no_place(
     wants_a_3g(site)
     look = (await site.gathered()).looks["gpu01"]
     held = replace(look, node=replace(look.node, gpus_held=frozenset(gpus_held)))
-    recut = GpuRecut(inventory.gpus[0].uuid, ONES, ("3g.40gb",))
-    assert has_order(held, [recut]) is can_be
+    repartition = GpuRepartition(inventory.gpus[0].uuid, ONES, ("3g.40gb",))
+    assert has_order(held, [repartition]) is can_be
 
 
 async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(

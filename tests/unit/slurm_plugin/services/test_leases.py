@@ -192,7 +192,7 @@ def test_an_array_s_task_that_is_planned_is_named_as_one() -> None:
 
 
 def test_where_a_gpu_is_cut_anew_the_others_stay() -> None:
-    ours = ReservationView("slicewise_recut_7", 50, 99, ("gpu01",), frozenset({"MAINT"}))
+    ours = ReservationView("slicewise_repartition_7", 50, 99, ("gpu01",), frozenset({"MAINT"}))
     assert walls_of((ours,), (), ()) == {}
 
 

@@ -47,7 +47,7 @@ def test_the_cluster_s_states_are_stacked_in_slices():
 
 def test_a_tenant_s_quota_and_use_are_lines():
     drawn = tenant_chart(past("vision"), "UTC")
-    for name in ("guaranteed", "used", "borrowed", "lent", "waiting"):
+    for name in ("nominal", "in use", "borrowed", "lent", "waiting"):
         assert f"<span>{name}</span>" in drawn
     assert "budget_left" not in drawn
 

@@ -12,14 +12,14 @@ from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.fitting import fitted
 from simulation.history.jobs import HistoryJob
-from simulation.runs.node_figures import joined_recuts, recut_figures
+from simulation.runs.node_figures import joined_repartitions, repartition_figures
 from simulation.services.figures import outcome
 from simulation.services.service import SimulatedService
 from simulation.site.capacity import capacity_millislices
 from simulation.site.failures import Outage
 from simulation.site.loop import Site, SiteTimes
 from simulation.site.records import SiteRecord
-from simulation.site.recuts import EVERY_S
+from simulation.site.repartitions import EVERY_S
 from simulation.site.requests import NO_NODES, Replayable, replays
 from simulation.snapshot.boards import boards_of, with_pads
 from slurm_plugin.quota.types import Policy
@@ -66,36 +66,36 @@ def ran(
 
 def test_a_job_of_a_type_that_is_cut_nowhere_gets_it():
     record = ran(site({SMALL: 7}), past("a", {LARGE: 1}))
-    (recut,) = record.recuts or ()
-    assert recut.is_done
+    (repartition,) = record.repartitions or ()
+    assert repartition.is_done
     # Cron runs at whole multiples; a repartition takes a minute, in which nothing holds the board.
-    assert recut.begin_s % EVERY_S == 0
-    assert recut.end_s - recut.begin_s == 60
-    assert recut.lost_millislice_s == 60 * 7000
+    assert repartition.begin_s % EVERY_S == 0
+    assert repartition.end_s - repartition.begin_s == 60
+    assert repartition.lost_millislice_s == 60 * 7000
     (run,) = record.jobs[0].runs
-    assert 0 <= run.start_s - recut.end_s <= 5
+    assert 0 <= run.start_s - repartition.end_s <= 5
 
 
 def test_what_runs_on_the_board_stays_and_the_rest_is_cut():
     small = [past("a", {SMALL: 1}, 0, 5000.0) for _ in range(2)]
     record = ran(site({SMALL: 7}), *small, past("b", {LARGE: 1}, 10, 500.0))
-    (recut,) = record.recuts or ()
-    assert recut.is_done
-    assert recut.lost_millislice_s == 60 * 5000
+    (repartition,) = record.repartitions or ()
+    assert repartition.is_done
+    assert repartition.lost_millislice_s == 60 * 5000
     assert [job.runs[0].end_s - job.runs[0].start_s for job in record.jobs[:2]] == [5000.0] * 2
     assert all(len(job.runs) == 1 for job in record.jobs)
 
 
 def test_nothing_is_cut_where_the_settings_do_not_allow_it():
     record = ran(site({SMALL: 7}, settings=KEEPING), past("a", {SMALL: 1}), settings=KEEPING)
-    assert record.recuts is None
+    assert record.repartitions is None
     found = Replayable(site({SMALL: 7}, settings=KEEPING), COSTS)
     assert found.of(0, past("a", {LARGE: 1}), BEGIN_S) == NO_NODES
 
 
 def test_while_instances_are_free_for_all_nothing_is_cut():
     jobs = [past("a", {SMALL: 1}, 100.0 * nth) for nth in range(7)]
-    assert ran(site({SMALL: 7}), *jobs).recuts == ()
+    assert ran(site({SMALL: 7}), *jobs).repartitions == ()
 
 
 def test_jobs_in_the_way_are_not_ended_for_a_cut():
@@ -103,7 +103,7 @@ def test_jobs_in_the_way_are_not_ended_for_a_cut():
     small = [past("a", {SMALL: 1}, 0, 6 * HOUR_S) for _ in range(7)]
     record = ran(site({SMALL: 7}), *small, past("b", {LARGE: 1}, 10, 500.0))
     assert [len(job.runs) for job in record.jobs] == [1, 1, 1, 0, 0, 0, 0, 0]
-    assert record.recuts == ()
+    assert record.repartitions == ()
 
 
 def test_who_is_owed_a_type_gets_it_from_jobs_on_loan_within_the_grace():
@@ -139,16 +139,16 @@ def test_a_replica_in_the_way_moves_to_another_node_and_loses_no_request():
     policy = policy_of(tenant("a", 8000, **limits), tenant("b", 6000, **limits))
     on = site({SMALL: 7}, nodes=2)
     record = ran(on, *jobs, large, policy=policy, services=(chat,), hours=0.8)
-    (recut,) = record.recuts or ()
-    assert (recut.node, recut.is_done) == ("n1", True)
-    assert recut.begin_s >= BEGIN_S + 300
+    (repartition,) = record.repartitions or ()
+    assert (repartition.node, repartition.is_done) == ("n1", True)
+    assert repartition.begin_s >= BEGIN_S + 300
     assert all(len(job.runs) == 1 for job in record.jobs)
     (served,) = record.services
     found = outcome(served, since_s=BEGIN_S + 60, until_s=BEGIN_S + 2800)
     assert (found.requests, found.lost) == (1370, 0)
     # The successor has begun before the one in the way has ended.
     first, second = sorted(served.runs)
-    assert recut.begin_s <= second[0] < first[1] <= recut.end_s - 60
+    assert repartition.begin_s <= second[0] < first[1] <= repartition.end_s - 60
 
 
 def test_a_gpu_is_chosen_for_which_slurm_has_an_order_of_devices():
@@ -156,7 +156,7 @@ def test_a_gpu_is_chosen_for_which_slurm_has_an_order_of_devices():
     runs_s = [9000.0 if nth in {0, 27} else 100.0 for nth in range(28)]
     small = [past("a", {SMALL: 1}, 0, run_s, time_limit_s=9060) for run_s in runs_s]
     record = ran(site({SMALL: 28}, nodes=2), *small, past("b", {LARGE: 1}, 200, 500.0))
-    assert {(one.node, one.is_done) for one in record.recuts or ()} == {("n1", True)}
+    assert {(one.node, one.is_done) for one in record.repartitions or ()} == {("n1", True)}
     # It begins when cron runs next, and once small jobs have left a board.
     assert record.jobs[28].runs[0].start_s <= BEGIN_S + 200 + 2 * EVERY_S + 60
 
@@ -165,7 +165,7 @@ def test_a_node_that_fails_while_it_is_cut_keeps_its_layout():
     at_s = BEGIN_S // EVERY_S * EVERY_S + EVERY_S
     down = (Outage(at_s + 30, at_s + 1000, "n0"),)
     record = ran(site({SMALL: 7}), past("a", {LARGE: 1}), down=down)
-    first, second = record.recuts or ()
+    first, second = record.repartitions or ()
     assert (first.is_done, second.is_done) == (False, True)
     assert first.end_s == at_s + 30
     assert second.begin_s >= at_s + 1000
@@ -176,24 +176,24 @@ def test_after_a_cut_the_other_shape_comes_back_when_it_is_wanted():
     large = [past("a", {LARGE: 1}, 0, 1000.0) for _ in range(2)]
     small = [past("a", {SMALL: 1}, 3 * HOUR_S, 1000.0) for _ in range(6)]
     record = ran(site({SMALL: 7}), *large, *small, hours=12)
-    assert sum(one.is_done for one in record.recuts or ()) >= 2
+    assert sum(one.is_done for one in record.repartitions or ()) >= 2
     assert all(job.runs for job in record.jobs)
 
 
 def test_figures_count_repartitions_that_begin_in_the_time():
     record = ran(site({SMALL: 7}), past("a", {LARGE: 1}))
-    (recut,) = record.recuts or ()
-    found = recut_figures(record, BEGIN_S, BEGIN_S + HOUR_S)
+    (repartition,) = record.repartitions or ()
+    found = repartition_figures(record, BEGIN_S, BEGIN_S + HOUR_S)
     assert found is not None
     assert (found.done, found.in_vain, found.lost_slice_s) == (1, 0, 420.0)
-    none = recut_figures(record, recut.begin_s + 1, BEGIN_S + HOUR_S)
+    none = repartition_figures(record, repartition.begin_s + 1, BEGIN_S + HOUR_S)
     assert none is not None
     assert none.done == 0
-    both = joined_recuts((found, None, found))
+    both = joined_repartitions((found, None, found))
     assert both is not None
     assert (both.done, both.lost_slice_s) == (2, 840.0)
-    assert joined_recuts((None,)) is None
-    assert recut_figures(replace(record, recuts=None), 0.0, 1.0) is None
+    assert joined_repartitions((None,)) is None
+    assert repartition_figures(replace(record, repartitions=None), 0.0, 1.0) is None
 
 
 def test_the_capacity_is_that_of_whole_boards_however_they_are_cut():

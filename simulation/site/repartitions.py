@@ -20,7 +20,7 @@ from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunReco
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster
 from simulation.site.node_cuts import NodeCuts
-from simulation.site.records import Recut
+from simulation.site.records import SimulatedRepartition
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun
 from slurm_plugin.common.costs import run_cost
@@ -83,7 +83,7 @@ class _Work:
     cut_until_s: float | None = None
 
 
-class SiteRecuts:
+class SiteRepartitions:
     """The repartitions of one site."""
 
     def __init__(
@@ -111,10 +111,10 @@ class SiteRecuts:
         self._ended_s: dict[str, float] = {}
         self._in_vain = set[str]()
         self._moves_s: list[float] = []
-        self._found: list[Recut] = []
+        self._found: list[SimulatedRepartition] = []
 
     @property
-    def found(self) -> tuple[Recut, ...]:
+    def found(self) -> tuple[SimulatedRepartition, ...]:
         """The repartitions that have ended."""
         return tuple(self._found)
 
@@ -229,7 +229,9 @@ class SiteRecuts:
         self._model.release_node(planned.node)
         self._ended_s[planned.gpu_uuid] = now_s
         self._found.append(
-            Recut(work.began_s, now_s, planned.node, work.lost_millislice_s, is_done=is_done)
+            SimulatedRepartition(
+                work.began_s, now_s, planned.node, work.lost_millislice_s, is_done=is_done
+            )
         )
         self._work = None
         self._in_vain.discard(planned.gpu_uuid)

@@ -3,7 +3,7 @@ demand.
 
 Requests come in the pod list's own order, so that demand changes as it did there. Each request
 needs a free instance of its profile, waits for one at most ``PATIENCE_S`` and is turned away then.
-Jobs can't move. An instance that a repartition creates is not available for ``RECUT_S``.
+Jobs can't move. An instance that a repartition creates is not available for ``REPARTITION_S``.
 """
 
 from collections import Counter, defaultdict, deque
@@ -18,14 +18,14 @@ from slurm_plugin.mig.planner import GpuPlan, RepartitionTerms, plan
 from studies.placement.pods import BOARD, SLICES, Request
 
 PATIENCE_S = 1_800
-RECUT_S = 60
+REPARTITION_S = 60
 _HALF_DAY_S = 43_200
 _TURN_S = 300
 _ANYTHING = RepartitionTerms(
-    repartition_s=RECUT_S, horizon_s=3_600, nodes_at_once=1_000_000, margin=0
+    repartition_s=REPARTITION_S, horizon_s=3_600, nodes_at_once=1_000_000, margin=0
 )
 """Terms by which the plan is the best layout, whatever it costs."""
-_WORTHWHILE = RepartitionTerms(repartition_s=RECUT_S, horizon_s=3_600, nodes_at_once=4)
+_WORTHWHILE = RepartitionTerms(repartition_s=REPARTITION_S, horizon_s=3_600, nodes_at_once=4)
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Outcome:
 
     Attributes:
         accepted_ratio: slice-hours accepted ÷ asked for.
-        recuts: number of repartitions, of one GPU each.
+        repartitions: number of repartitions, of one GPU each.
         drained_slice_hours: slice-hours that the repartitions drained.
     """
 
     accepted_ratio: float
-    recuts: int
+    repartitions: int
     drained_slice_hours: float
 
 
@@ -176,7 +176,7 @@ class _World:
             cut.making |= set(step.create)
             cut.cut_at_s = self.now_s
             for one in step.create:
-                heappush(self._events, (self.now_s + RECUT_S, int(step.gpu), one))
+                heappush(self._events, (self.now_s + REPARTITION_S, int(step.gpu), one))
         self._steps += steps
 
 
