@@ -23,7 +23,6 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import (
     VERSION,
     DesiredSlotsAnswer,
-    ServiceView,
     SlotView,
     SubmitAnswer,
     SubmitRequest,
@@ -71,6 +70,17 @@ PATIENCE_S = 300.0
 """Virtual seconds within which the daemon and Slurm bring about what they should."""
 _LOOK_S = 1.0
 _SCRIPT = "#!/bin/bash\nsrun true\n"
+_SERVICE = """#!/bin/bash
+#SLICEWISE name=bert
+#SLICEWISE tenant={tenant}
+#SLICEWISE model_repository=/models
+#SLICEWISE model=bert
+#SLICEWISE profile=1g.10gb
+#SLICEWISE max_replicas={slots}
+#SLICEWISE lease_s={lease_s}
+srun --resv-ports=3 server
+exit 187
+"""
 
 
 class ModelLedger(SiteLedger):
@@ -308,23 +318,38 @@ class DaemonOnModel:
         """Change a job or tasks as an administrator, as ``scontrol update`` does."""
         assert self.do(self.slurm.update({target: JobChange(**change)})) == {}
 
-    def apply(self, script: str, **job: Any) -> int:
-        """Submit a service's array; return its id."""
+    def apply(
+        self, account: str, slots: int, *, run_s: float = inf, lease_s: int = 900, minutes: int = 30
+    ) -> int:
+        """Apply a service of small instances; return its array once all slots are held.
+
+        Its replicas end with a code of RequeueExitHold after ``run_s``, and take KillWait when they
+        are told to end. ``minutes`` is the time limit of its array.
+        """
+        script = _SERVICE.format(tenant=account, slots=slots, lease_s=lease_s)
         self._token += 1
-        directives = tuple(line for line in script.splitlines() if line.startswith("#SLICEWISE"))
         asked = ModelRequest(
-            **{"uid": 1000, "partition": PARTITION, "qos": "normal", "gpus": {}, **job}, held=True
+            *(f"user_{account}", 1000, account, PARTITION, "normal", {}),
+            run_s=run_s,
+            time_limit_s=60 * minutes,
+            name="bert",
+            tasks=slots,
+            held=True,
+            exits_held=True,
+            finishes=True,
         )
         words = submission(
             *(asked, f"{self._token:016x}"),
             gres="",
-            array=f"0-{asked.tasks - 1}",
-            directives=directives,
+            array=f"0-{slots - 1}",
+            directives=tuple(one for one in script.splitlines() if one.startswith("#SLICEWISE")),
         )
         answer = self.daemon.admission.submit(words)
         if answer.action != "admit":
             raise RefusedError(answer.code)
-        return self.site.submit(as_answered(asked, answer), script)
+        array = self.site.submit(as_answered(asked, answer), script)
+        self.until_is(lambda: [slot.reason for slot in self.slots(array)], ["JobHeldAdmin"] * slots)
+        return array
 
     def wish(self, array: int, *slots: int, avoid: tuple[str, ...] = ()) -> DesiredSlotsAnswer:
         """Say which slots of a service are to run, as the launcher does."""
@@ -363,11 +388,6 @@ class DaemonOnModel:
 
     def statement(self, tenant: str) -> tuple[StatementRow, ...]:
         return self.ledger.statement(tenant, 0, int(self.clock.now_s)).rows
-
-    def service(self, array: int) -> ServiceView:
-        """The service as the daemon shows it."""
-        (found,) = (one for one in self.daemon.state.view.services if one.array_job_id == array)
-        return found
 
     def slots(self, array: int) -> list[SlotView]:
         shown = (one for one in self.daemon.state.view.services if one.array_job_id == array)

@@ -8,16 +8,6 @@ from model_daemon import NODES, QUICK, SETTINGS, DaemonOnModel
 
 from cluster.language.units import Millislices
 
-SCRIPT = """#!/bin/bash
-#SLICEWISE name=bert
-#SLICEWISE tenant=lab
-#SLICEWISE model_repository=/models
-#SLICEWISE model=bert
-#SLICEWISE profile=1g.10gb
-#SLICEWISE max_replicas=4
-srun --resv-ports=3 server
-exit 187
-"""
 GRACE_S = 120
 OWN, LENT = 1, 3
 """Slices of lab and of the lender; other holds the other instances of this type."""
@@ -43,20 +33,7 @@ class Lent:
         site.until_is(lambda: site.runs("other").total(), others)
         site.set_quota("lender", LENT, lending_limit_millislices=Millislices(1000 * LENT))
         site.set_quota("lab", OWN, borrowing_limit_millislices=Millislices(1000 * LENT))
-        self.array = site.apply(
-            SCRIPT,
-            user="user_lab",
-            account="lab",
-            run_s=float("inf"),
-            time_limit_s=36_000,
-            name="bert",
-            tasks=len(SLOTS),
-            exits_held=True,
-            finishes=True,
-        )
-        site.until_is(
-            lambda: [slot.reason for slot in site.slots(self.array)], ["JobHeldAdmin"] * 4
-        )
+        self.array = site.apply("lab", len(SLOTS), minutes=600)
         self.until_full()
 
     def until_full(self) -> None:

@@ -1,7 +1,5 @@
 """Tests the slots of services on the model of Slurm: what runs, and who may let it run."""
 
-from math import inf
-
 import pytest
 from model_daemon import DaemonOnModel
 
@@ -9,35 +7,8 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Tasks
 
-SCRIPT = """#!/bin/bash
-#SLICEWISE name=bert
-#SLICEWISE tenant=lab
-#SLICEWISE model_repository=/models
-#SLICEWISE model=bert
-#SLICEWISE profile=1g.10gb
-#SLICEWISE max_replicas=4
-srun --resv-ports=3 server
-exit 187
-"""
 SERVES_S = 300.0
 """Seconds after which a replica ends by itself."""
-
-
-def apply(site: DaemonOnModel, run_s: float = inf, lease_s: int = 900) -> int:
-    """A service of four slots, all held as administrator."""
-    array = site.apply(
-        SCRIPT.replace("max_replicas=4", f"max_replicas=4\n#SLICEWISE lease_s={lease_s}"),
-        user="user_lab",
-        account="lab",
-        run_s=run_s,
-        time_limit_s=1800,
-        name="bert",
-        tasks=4,
-        exits_held=True,
-        finishes=True,
-    )
-    site.until_is(lambda: [slot.reason for slot in site.slots(array)], ["JobHeldAdmin"] * 4)
-    return array
 
 
 @pytest.fixture
@@ -49,7 +20,8 @@ def own(site: DaemonOnModel) -> DaemonOnModel:
 
 @pytest.fixture
 def array(own: DaemonOnModel) -> int:
-    return apply(own)
+    """A service of four slots, all held as administrator."""
+    return own.apply("lab", 4)
 
 
 def test_slots_run_within_the_quota(own: DaemonOnModel, array: int) -> None:
@@ -106,7 +78,7 @@ def test_a_slot_avoids_a_node_and_what_its_user_excludes_stays_excluded(
 
 
 def test_a_replica_that_ends_gives_its_slot_back(own: DaemonOnModel) -> None:
-    array = apply(own, SERVES_S)
+    array = own.apply("lab", 4, run_s=SERVES_S)
     own.wish(array, 0)
     own.wait(SERVES_S / 2)
     own.wish(array, 0, 1)
@@ -139,7 +111,7 @@ def test_submitted_again_it_is_a_new_generation_that_replaces_the_old(
 
     with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         retire(array)
-    newer = apply(own)
+    newer = own.apply("lab", 4)
     assert arrays() == [array, newer]
     with pytest.raises(InvalidInputError, match="SW-SERVICE-CHANGED"):
         retire(newer)
@@ -192,7 +164,7 @@ def left_s(site: DaemonOnModel) -> list[float]:
 
 def test_a_lease_is_extended_while_the_launcher_is_heard(own: DaemonOnModel) -> None:
     """It is never much longer ahead: Slurm plans with it."""
-    array = apply(own, lease_s=LEASE_S)
+    array = own.apply("lab", 4, lease_s=LEASE_S)
     own.wish(array, 0)
     own.until_is(lambda: own.slot_states(array)[0], "running")
     start_s = own.slots(array)[0].start_s
@@ -205,7 +177,7 @@ def test_a_lease_is_extended_while_the_launcher_is_heard(own: DaemonOnModel) -> 
 def test_a_replica_of_which_no_launcher_speaks_any_more_ends_with_its_lease(
     own: DaemonOnModel,
 ) -> None:
-    array = apply(own, lease_s=LEASE_S)
+    array = own.apply("lab", 4, lease_s=LEASE_S)
     own.wish(array, 0)
     own.until_is(lambda: own.slot_states(array)[0], "running")
     own.wait(2 * LEASE_S + 60)

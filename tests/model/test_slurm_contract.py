@@ -1,6 +1,7 @@
 """Tests the model of Slurm by the contract of the real doors."""
 
 import asyncio
+from inspect import iscoroutinefunction, signature
 
 import pytest
 from fault_world.virtual_time import VirtualLoop, WorldClock
@@ -27,7 +28,13 @@ from slurm_contract import (
 )
 from slurm_database import CLUSTER, Row
 
-from cluster.slurm.interface import JobChange, Tasks
+from cluster.slurm.interface import (
+    JobChange,
+    SlurmAccounting,
+    SlurmActor,
+    SlurmReader,
+    Tasks,
+)
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.slurm_model.requests import ModelRequest
 
@@ -98,6 +105,20 @@ def seen() -> Look:
         return loop.run_until_complete(looked())
     finally:
         loop.close()
+
+
+def test_the_door_has_every_question_and_change_of_the_interface() -> None:
+    """With the same parameters: whoever asks it can't tell it from another one."""
+    wanted = {
+        name: list(signature(method).parameters)
+        for door in (SlurmReader, SlurmActor, SlurmAccounting)
+        for name, method in vars(door).items()
+        if iscoroutinefunction(method)
+    }
+    assert len(wanted) > 25
+    found = {name: list(signature(getattr(ModelSlurm, name)).parameters) for name in wanted}
+    assert found == wanted
+    assert all(iscoroutinefunction(getattr(ModelSlurm, name)) for name in wanted)
 
 
 class TestOnTheModel(SlurmContract):
