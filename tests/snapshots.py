@@ -11,7 +11,7 @@ def snapshot(**quotas: int) -> Snapshot:
         partitions=frozenset({"gpu"}),
         quotas=quotas,
         borrowing_limits={},
-        standings=quotas,
+        highest_limits=quotas,
         type_limits={},
         budgets={},
         used={},
