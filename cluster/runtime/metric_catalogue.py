@@ -3,7 +3,7 @@
 The daemon and the launcher each have a catalogue of theirs, from which both what they serve and
 docs/reference/metrics.md are made. Names follow the conventions of Prometheus: seconds and ratios,
 ``_total`` at the end of a counter. GPUs are counted in millislices, whole numbers, as everywhere
-else (docs/reference/numbers.md).
+else (docs/reference/glossary.md).
 """
 
 from collections.abc import Mapping

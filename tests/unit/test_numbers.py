@@ -171,10 +171,10 @@ def test_room_is_the_limit_less_what_all_below_hold(daemon: ClusterState) -> Non
 
 
 def test_the_table_names_each_number() -> None:
-    text = (DOCS / "numbers.md").read_text(encoding="utf-8")
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
     metrics = (DOCS / "metrics.md").read_text(encoding="utf-8")
     for name in (*NUMBERS["lab"], "highest_limit"):
         assert f"`slicewise_tenant_{name}_millislices`" in text
         assert f"`slicewise_tenant_{name}_millislices`" in metrics
-    for name in re.findall(r"`(slicewise_\w+)`", text):
+    for name in re.findall(r"`(slicewise_tenant_\w+)`", text):
         assert f"`{name}`" in metrics
