@@ -156,7 +156,7 @@ def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
         column("state", map(condition, services)),
         column("array job", (s.array_job_id for s in services), right=True, rank=5),
         column("profile", (s.shape.words for s in services), rank=4),
-        column("wanted", (_number(s.wanted) for s in services), right=True, rank=6),
+        column("desired", (_number(s.wanted) for s in services), right=True, rank=6),
         column("ready", _counts(services, "ready"), right=True, rank=1),
         column("starting", _counts(services, "starting"), right=True, rank=2),
         column("draining", _counts(services, "draining"), right=True, rank=4),
@@ -231,7 +231,7 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         yield "answers", Text(_quality(service, service.quality))
     if service.report is not None:
         yield (
-            "wanted",
+            "desired",
             Text(f"{_replicas_words(service.report.desired_replicas)}: {service.report.reason}"),
         )
         if service.report.concurrency is not None:
@@ -239,7 +239,7 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         if service.token_objective:
             yield "tokens", Text(_tokens(service, service.report))
         if service.report.engine_load is not None:
-            yield "servers", Text("; ".join(_servers(service.report.engine_load)))
+            yield "engines", Text("; ".join(_servers(service.report.engine_load)))
     for one in service.adapters:
         yield "adapter", Text(_adapter(service, one), style="red" if one.why else "")
     yield "slice", Text(_slice(service))

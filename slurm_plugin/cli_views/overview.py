@@ -210,7 +210,7 @@ def _replicas(one: ServiceNow) -> str:
     return f"{one.ready}{starting}"
 
 
-def _wanted(one: ServiceNow) -> object:
+def _desired(one: ServiceNow) -> object:
     known = "?" if one.desired_replicas is None else f"{one.desired_replicas}"
     return Text.assemble(known, (f" of {one.max_replicas}", "dim"))
 
@@ -233,7 +233,7 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
         lambda one: list(_CONDITIONS).index(one.condition),
     ),
     Field("replicas", _replicas, lambda one: -one.ready, right=True),
-    Field("wanted", _wanted, lambda one: -(one.desired_replicas or 0), right=True),
+    Field("desired", _desired, lambda one: -(one.desired_replicas or 0), right=True),
     Field("backlog", _backlog, lambda one: -(one.backlog or 0), right=True),
     Field(
         "p95 ms",

@@ -481,7 +481,7 @@ def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str
     told = NEWS.model_copy(update={"engine_load": servers})
     one = observed(view=of(SERVICE).model_copy(update={"service_reports": (told,)}))
     shown = " ".join(printed(show_services.service_details(one), 400).split())
-    assert f"servers {said}" in shown
+    assert f"engines {said}" in shown
     found = show_services.as_json(one)
     assert found["engine_load"] == servers.model_dump()
     json_checker.check("service list", [found])
