@@ -110,7 +110,7 @@ export SLICEWISE_SANDBOX_SLURM := $(if $(SLURM),$(SLURM_PLACE),$(SLICEWISE_SANDB
 endif
 
 # Integration tests that hold a promise of the product; docs/how-to/testing.md lists them.
-OF_A_CHANGE = $(PYTEST) -m "promise or not integration"
+OF_A_CHANGE = $(PYTEST) -m "promise or not (integration or slow)"
 test: tests-setup ## Lint, types, contracts; unit, property and Lua tests; a test on real servers for each promise (10 minutes)
 	@$(MAKE) --no-print-directory lint
 	@$(OF_A_CHANGE)
@@ -126,7 +126,7 @@ unit: $(TESTS_READY) ## Only the tests that need no server (a minute and a half)
 
 integration: BUDGETS := integration=120
 integration: tests-setup ## All other tests on the sandbox cluster (40 minutes)
-	@$(PYTEST) -m "integration and not promise"
+	@$(PYTEST) -m "(integration or slow) and not promise"
 
 TIMES ?= 10
 soak: tests-setup ## The tests of `make test` TIMES=10 times beside a busy loop a core, until they fail: build/reports/flaky.json
@@ -223,7 +223,7 @@ bench-commands: setup ## CPU and wall of 20 commands, beside squeue: build/repor
 bench-web: tests-setup ## 200 viewers of the page in the browser at once: build/reports/web.json (minutes)
 	@$(BIN)/python -m benchmarks.web
 
-include studies/targets.mk
+include $(dir $(lastword $(MAKEFILE_LIST)))studies/targets.mk
 
 DIST := build/dist
 PROJECT_VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

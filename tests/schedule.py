@@ -1,7 +1,8 @@
 """Decides in which order tests run, which in one worker, and which while no other test runs.
 
-Tests that measure seconds lie in folders named ``alone``. They come last, all in one worker, and
-each of them waits until the other workers have ended their tests.
+Tests that measure seconds lie in folders named ``alone``, and those that start processes or open
+sockets in ``process``. They come last, all in one worker, and each of them waits until the other
+workers have ended their tests.
 """
 
 import fcntl
@@ -13,6 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _ALONE = "alone"
+_FOLDERS = frozenset({"alone", "process"})
 
 
 class Schedule(LoadScopeScheduling):
@@ -23,7 +25,7 @@ class Schedule(LoadScopeScheduling):
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Tests on the sandbox first, as they mostly wait; then the rest; last those in ``alone``."""
+    """Tests on the sandbox first, as they mostly wait; then the rest; last those that run alone."""
     return sorted(items, key=lambda item: (_is_alone(item.nodeid), not _on_sandbox(item)))
 
 
@@ -36,7 +38,7 @@ def turn(item: pytest.Item, lock_file: Path) -> Iterator[None]:
 
 
 def _is_alone(nodeid: str) -> bool:
-    return _ALONE in PurePosixPath(nodeid.partition("::")[0]).parts
+    return not _FOLDERS.isdisjoint(PurePosixPath(nodeid.partition("::")[0]).parts)
 
 
 def _on_sandbox(item: pytest.Item) -> bool:

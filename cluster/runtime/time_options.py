@@ -1,6 +1,7 @@
 """Reads the moments that options of commands take."""
 
-from datetime import datetime, tzinfo
+import time
+from datetime import UTC, datetime, tzinfo
 
 import typer
 
@@ -12,7 +13,8 @@ def local_time(text: str, *, ahead: bool = False, zone: tzinfo | None = None) ->
 
     With a ``zone`` it is that zone's time. Raises typer.BadParameter, which names all forms.
     """
-    found = moment_from_text(text, datetime.now().astimezone(), ahead=ahead, zone=zone)
+    now = datetime.fromtimestamp(time.time(), UTC).astimezone()
+    found = moment_from_text(text, now, ahead=ahead, zone=zone)
     if found is None:
         raise typer.BadParameter(
             f"{text!r} is not a time. Write it as {FORMS} {'from now' if ahead else 'ago'}."

@@ -140,7 +140,7 @@ def facts() -> Mapping[str, str]:
     return {
         "command": shlex.join(("python", "-m", "sandbox.demo", *sys.argv[1:])),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.platform()}",
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
         **rules(),
     }
 

@@ -1,8 +1,10 @@
 """Reads and writes windows of the calendar in operators' words."""
 
 import re
+import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
+from datetime import time as clock_time
 from zoneinfo import ZoneInfo
 
 from cluster.language.codes import Code
@@ -71,14 +73,15 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
 
     Raises InvalidInputError (SW-VALUE) naming ``key``.
     """
-    found = moment_from_text(text, datetime.now(UTC), ahead=True, ends=ends, zone=ZoneInfo(zone))
+    now = datetime.fromtimestamp(time.time(), UTC)
+    found = moment_from_text(text, now, ahead=True, ends=ends, zone=ZoneInfo(zone))
     if found is None:
         raise InvalidInputError(
             Code.VALUE, f"{key} {text!r} is not a time.", f"Write it as {FORMS} from now."
         )
     shown = found.astimezone(UTC).astimezone(found.tzinfo)
     # A day whose midnight is skipped begins with its first moment.
-    if found.time() != time(0) and shown.replace(tzinfo=None) != found.replace(tzinfo=None):
+    if found.time() != clock_time(0) and shown.replace(tzinfo=None) != found.replace(tzinfo=None):
         raise InvalidInputError(
             Code.VALUE,
             f"{key} {text!r}: the clocks of {zone} skip that time.",

@@ -10,6 +10,8 @@ import pytest
 from effort import examples
 from fault_world.world import FoundFaultError, live
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 _ONE = os.environ.get("SLICEWISE_FAULT_SEED")
 _AT_ONCE = 25
 SEEDS = (int(_ONE),) if _ONE else range(examples(200, nightly=10_000))

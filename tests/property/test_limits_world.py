@@ -37,6 +37,8 @@ from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.uninstall import uninstall
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ACCOUNTS = ("a", "b", "c", "d")
 Foreign = Mapping[tuple[str, str], tuple[frozenset[str], int | None, str]]
 NORMAL, PREMIUM = frozenset({"normal"}), frozenset({"premium"})

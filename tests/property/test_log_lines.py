@@ -3,6 +3,7 @@
 import json
 import logging
 
+import pytest
 from effort import examples
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from log_lines import lines, parse_logfmt
 
 from cluster.runtime.log import TEXT_CHARACTERS, bound, emit
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 LOG = logging.getLogger("slicewise.tests")
 HOSTILE = st.sampled_from(

@@ -13,6 +13,8 @@ from repartition_world import Killed
 from cluster.language.jobs import JobState
 from slurm_plugin.common.rebalance_steps import RunOutcome
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 _CALLS = 90
 """More than any run makes."""
 

@@ -40,6 +40,8 @@ from cluster.slurm.unread import Unread, UnreadLog, ignored
 from cluster.slurm_client.nodes import NodeConfig, parse_places
 from cluster.slurm_client.pyslurm_records import job_view
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 SEPARATOR = "x00ff00ffx"
 
 WORDS = (

@@ -12,7 +12,7 @@ import yaml
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from metric_checks import needs_promtool, promtool, recorded, series, unknown
+from metric_checks import recorded, series, unknown
 
 from docs import dashboards
 from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
@@ -122,26 +122,6 @@ def test_no_two_panels_overlap_and_ids_tell_them_apart():
             assert not place & taken
             assert at["x"] + at["w"] <= 24
             taken |= place
-
-
-@needs_promtool
-def test_prometheus_can_read_each_query(tmp_path: Path):
-    found = [query for file in FILES for query in queries(read(file))]
-    plain = [_VARIABLE.sub(".*", one.replace("$__rate_interval", "1m")) for one in found]
-    rules = [{"record": f"q:{n}", "expr": one} for n, one in enumerate(plain)]
-    file = tmp_path / "queries.yml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
-    assert f"SUCCESS: {len(found)} rules found" in promtool("check", "rules", file)
-
-
-@needs_promtool
-def test_prometheus_takes_the_example_of_its_configuration(tmp_path: Path):
-    example = (ETC / "prometheus.yml").read_text(encoding="utf-8")
-    rules = "/usr/share/slicewise/slicewise.rules.yml"
-    assert rules in example
-    file = tmp_path / "prometheus.yml"
-    file.write_text(example.replace(rules, str(ETC / "slicewise.rules.yml")))
-    assert "SUCCESS" in promtool("check", "config", file)
 
 
 def test_provisioning_names_what_the_wheel_brings():

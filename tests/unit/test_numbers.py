@@ -29,6 +29,8 @@ from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.state.controller import ClusterState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 LIMIT = Millislices(5000)
 LIMITS = {"borrowing_limit_millislices": LIMIT, "lending_limit_millislices": LIMIT}

@@ -61,16 +61,6 @@ def test_what_lies_in_etc_is_the_sites(name: str) -> None:
     assert {one["type"] for one in files} <= {"config|noreplace", "dir"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_script_starts_or_enables_a_unit(name: str) -> None:
-    scripts = recipe(name).get("scripts", {}).values()
-    text = "".join((ROOT / script).read_text() for script in scripts)
-    for word in ("systemctl start", "systemctl enable", "systemctl try-restart"):
-        assert word not in text
-    for script in scripts:
-        subprocess.run(["sh", "-n", ROOT / script], check=True)
-
-
 def test_each_command_has_a_manual_page() -> None:
     pages = manual.pages()
     assert pages.keys() == {"slicewise.1", *(f"slicewise-{name}.1" for name in COMMANDS)}

@@ -1,8 +1,6 @@
 """Tests which tests run beside which."""
 
 import fcntl
-import multiprocessing
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,14 +38,3 @@ def test_others_run_beside_each_other_and_nobody_beside_who_is_alone(tmp_path: P
     with turn(item("tests/integration/alone/test_a.py::t"), lock_file):
         assert not is_free(lock_file, fcntl.LOCK_SH)
     assert is_free(lock_file, fcntl.LOCK_EX)
-
-
-def test_a_pool_s_processes_end_when_they_are_told_to():
-    """As those of a program that has no handlers: what runs tests has some."""
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        found = pool.apply(_handlers)
-    assert found == [signal.SIG_DFL] * 2
-
-
-def _handlers() -> list[Any]:
-    return [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]

@@ -1,15 +1,12 @@
 """Tests the adapter and the emulated driver, through real pynvml."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import pynvml
 import pytest
-from emulated_gpus import BUILDS, FaultyDriver, gpu_node
+from emulated_gpus import FaultyDriver, gpu_node
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.mig_profiles import boards
@@ -272,22 +269,6 @@ def test_without_a_start_the_order_of_making_matters(
             pynvml.nvmlDeviceCreateGpuInstance(device, profile_id)
         with nullcontext() if fits else pytest.raises(pynvml.NVMLError_InsufficientResources):
             pynvml.nvmlDeviceCreateGpuInstance(device, last)
-
-
-def test_another_process_sees_the_same_boards(node: FaultyDriver) -> None:
-    made = create(node, TWO_G)
-    program = (
-        "from pathlib import Path; from cluster.mig.nvml import read_inventory;"
-        f"print(read_inventory(Path({str(node.host_root)!r})).gpus[0].instances[0].gi_id)"
-    )
-    seen = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **node.environment(BUILDS)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert int(seen.stdout) == made.gi_id
 
 
 def test_a_board_that_offers_no_compute_instance_is_left_as_it_was(

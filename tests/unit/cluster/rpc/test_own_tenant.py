@@ -7,7 +7,9 @@ from daemon_answers import answer_in_its_place
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
-from cluster.rpc.own_tenant import complete_tenant, own_tenant
+from cluster.rpc.own_tenant import own_tenant
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +49,3 @@ def test_of_none_or_several_none_is_chosen(
     with pytest.raises(InvalidInputError, match="SW-USAGE") as caught:
         own_tenant(None)
     assert said in str(caught.value)
-
-
-def test_names_complete_from_the_daemon_or_not_at_all(monkeypatch: pytest.MonkeyPatch):
-    assert complete_tenant("") == []
-    sees(monkeypatch, "nlp", "vision", "bio")
-    assert complete_tenant("") == ["bio", "nlp", "vision"]
-    assert complete_tenant("b") == ["bio"]

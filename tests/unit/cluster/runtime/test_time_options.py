@@ -1,11 +1,14 @@
 """Tests the one way in which options take moments, and the forms that each had before."""
 
-from datetime import datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import typer
 
 from cluster.runtime.time_options import local_time
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 SPANS = {
     "90s": 90,
@@ -18,7 +21,7 @@ SPANS = {
 
 
 def test_a_time_is_a_date_a_word_or_a_span_before_now() -> None:
-    now = datetime.now().astimezone()
+    now = datetime.fromtimestamp(time.time(), UTC).astimezone()
     assert local_time("2026-01-31T18:30") == datetime(2026, 1, 31, 18, 30).astimezone()
     today, yesterday = local_time("today"), local_time("yesterday")
     assert (today.hour, today.minute, today.second) == (0, 0, 0)
@@ -34,7 +37,7 @@ def test_a_time_is_a_date_a_word_or_a_span_before_now() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), SPANS.items())
 def test_ahead_a_span_counts_from_now_on(text: str, seconds: int) -> None:
-    now = datetime.now().astimezone()
+    now = datetime.fromtimestamp(time.time(), UTC).astimezone()
     shift = local_time(text, ahead=True) - now - timedelta(seconds=seconds)
     assert timedelta(0) <= shift < timedelta(hours=1)
 

@@ -4,7 +4,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from cluster.slurm.unread import RECORDS, Unread, UnreadLog
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 ROOT = Path(__file__).parents[4]
 READERS = {"Fields", "Unread", "each", "piped"}

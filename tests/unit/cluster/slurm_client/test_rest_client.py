@@ -17,6 +17,8 @@ from cluster.slurm_client.open import open_lasting_slurm, open_slurm
 from cluster.slurm_client.rest_client import RestSlurm
 from cluster.slurm_client.rest_records import job_view
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 BY_COMMANDS = ("what the commands said",)
 
 

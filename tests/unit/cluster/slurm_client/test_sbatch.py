@@ -1,35 +1,13 @@
-import os
-from pathlib import Path
-
 import pytest
 
 from cluster.language.errors import OutsideError
-from cluster.slurm_client.sbatch import Submitted, read_reply, read_trial, submit, why_no_start
+from cluster.slurm_client.sbatch import Submitted, read_reply, read_trial
 
 
 def test_the_id_and_what_the_user_is_told() -> None:
     told = "sbatch: slicewise: runs as borrowed\n"
     assert read_reply(0, "814\n", told) == Submitted(814, ("slicewise: runs as borrowed",))
     assert read_reply(0, "814;cluster\n", "") == Submitted(814, ())
-
-
-def test_a_script_goes_to_the_cluster_whose_daemon_was_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sbatch").write_text(
-        "#!/bin/sh\n"
-        'echo "${SLURM_CLUSTERS-none} ${SBATCH_CLUSTERS-none} $SBATCH_ACCOUNT" >>"$TOLD"\n'
-        "echo 814\n"
-    )
-    (tmp_path / "sbatch").chmod(0o755)
-    told = tmp_path / "told"
-    variables = {"SLURM_CLUSTERS": "other", "SBATCH_CLUSTERS": "other", "SBATCH_ACCOUNT": "nlp"}
-    variables |= {"TOLD": str(told), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert submit("#!/bin/sh\n") == Submitted(814, ())
-    assert why_no_start("#!/bin/sh\n") == ""
-    assert told.read_text() == "none none nlp\n" * 2
 
 
 def test_a_refusal_keeps_every_line() -> None:

@@ -1,8 +1,6 @@
 """Tests slicewise doctor: its sections, what it accepts, --fix, --json and exit codes."""
 
-import asyncio
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 import typer
 from emulated_gpus import FaultyDriver, gpu_node
-from free_ports import free_port
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, UnreachableError
@@ -24,9 +21,7 @@ from cluster.slurm.interface import Association
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
 from launcher.cli.show_findings import fix_text
-from launcher.gateway import haproxy
 from launcher.gateway.checks import GatewayFacts, gateway_checks
-from launcher.process import leadership
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
 
@@ -141,23 +136,6 @@ def test_it_finds_what_would_drain_the_node(
     assert fault.startswith("Slurm expects 7 gpu:1g.10gb, but the node has 1:")
 
 
-def test_it_warns_where_slurm_leaves_devices_open_to_all_jobs(
-    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_has(monkeypatch, ALL)
-    assert "SW-CGROUPS" not in found("--node", "gpu07")
-    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ConstrainDevices": "no"})
-    assert "ConstrainDevices=yes" in found("--node", "gpu07")["SW-CGROUPS"]
-
-
-def test_it_says_how_late_slurm_starts_replicas(
-    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for words, is_late in (("(null)", True), ("batch_sched_delay=0,bf_continue", False)):
-        slurm_has(monkeypatch, ALL, {**CONSTRAINED, "SchedulerParameters": words})
-        assert ("batch_sched_delay=3" in found().get("SW-CONF-SLOW-START", "")) == is_late
-
-
 def test_it_finds_a_partition_that_does_not_take_the_tenants_jobs(
     node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,56 +173,6 @@ def test_without_slurm_it_says_so_and_looks_at_the_rest(
     assert "slurmctld does not answer. More of it." in result.stdout
     assert "partitions: Slurm does not answer" in result.stdout
     assert set(found("--node", "gpu07")) >= {"SW-SLURM-DOWN", "SW-NODE-PRICE", "SW-USER"}
-
-
-def test_the_pages_secrets_are_looked_at_where_it_is_served(
-    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slurm_has(monkeypatch, ALL)
-    secret, key = tmp_path / "secret", tmp_path / "jwt_hs256.key"
-    web = f"""
-[web]
-listen = "127.0.0.1:{free_port()}"
-proxies = ["127.0.0.1"]
-proxy_header = "X-Remote-User"
-proxy_secret_file = "{secret}"
-slurm_jwt_key = "{key}"
-"""
-    settings(tmp_path, monkeypatch, web)
-    page, host = ("--section", "web"), ("--section", "host")
-    (elsewhere,) = json.loads(run(*page, "--json").stdout)["sections"]
-    assert elsewhere["skipped"] == "the page is on another host"
-    file = tmp_path / "slicewise.toml"
-    file.write_text(file.read_text().replace("/nowhere/run", str(tmp_path)))
-    assert {"SW-WEB-DOWN", "SW-WEB-TOKEN-KEY", "SW-SETTINGS"} <= set(found(*page))
-    assert "No such file" in found(*page)["SW-SETTINGS"]
-    secret.write_text("short")
-    assert "has 5 bytes" in found(*page)["SW-SETTINGS"]
-    for one in (secret, key):
-        one.write_text(32 * "x")
-        one.chmod(0o604)
-        assert found(*host)["SW-FILE-RIGHTS"] == f"{one} has mode 0604"
-        one.chmod(0o600)
-    assert "SW-SETTINGS" not in found(*page)
-    settings(tmp_path, monkeypatch)
-    (none,) = json.loads(run(*page, "--json").stdout)["sections"]
-    assert none["skipped"] == "[web] listen is not set: there is no page"
-
-
-def test_another_clusters_slurm_is_named_once(
-    node: FaultyDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "slicewise.toml"
-    file.write_text(file.read_text().replace("/nowhere/run", str(tmp_path)))
-    for name in ("test", "Test"):
-        slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ClusterName": name})
-        assert "limits: the ledger can't be read" in run().stdout
-        assert "SW-CLUSTER-NAME" not in found()
-    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ClusterName": "other"})
-    shown = json.loads(run("--json").stdout)["sections"]
-    assert [one["code"] for each in shown for one in each["findings"]].count("SW-CLUSTER-NAME") == 1
-    (limits,) = [one for one in shown if one["section"] == "limits"]
-    assert limits["skipped"] == "Slurm is another cluster's, as slurm says"
 
 
 def test_the_example_of_the_package_is_no_sites_settings(
@@ -422,85 +350,10 @@ def test_systemd_and_haproxy_may_write_any_address_in_their_own_way() -> None:
     assert gateway_checks(facts, "", 100.0) == ()
 
 
-@pytest.mark.parametrize(("state", "held"), [("active", "127.0.0.1:8080"), ("inactive", "")])
-def test_the_port_that_systemd_holds_is_asked_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, held: str
-) -> None:
-    program = tmp_path / "systemctl"
-    program.write_text(
-        f"#!/bin/sh\necho 'Listen=127.0.0.1:8080 (Stream)'\necho ActiveState={state}\n"
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert asyncio.run(haproxy.held_address()) == held
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert asyncio.run(haproxy.held_address()) == ""
-
-
 def test_a_gateway_of_another_host_is_not_looked_at(node: FaultyDriver) -> None:
     (report,) = gateway_report.reports(["gateway"], None, Path("/"))
     assert "run slicewise doctor on the gateway's host" in report.skipped
     assert report.findings == ()
-
-
-def test_the_gateways_files_are_compared_with_what_would_be_rendered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")  # neither haproxy nor openssl
-    directory = tmp_path / "gateway"
-    directory.mkdir()
-    text = SETTINGS.replace("/nowhere/gateway", str(directory))
-    (tmp_path / "slicewise.toml").write_text(f'{text}runtime_socket = "{tmp_path}/none.sock"\n')
-    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
-    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
-    codes = [one.code for one in report.findings]
-    assert {"SW-PROGRAM", "SW-GATEWAY-DOWN", "SW-GATEWAY-STALE"} <= set(codes)
-    stale = next(one for one in report.findings if one.code == "SW-GATEWAY-STALE")
-    assert "haproxy.cfg" in stale.what
-    assert not list(directory.iterdir())
-
-
-def test_a_launcher_that_began_before_a_package_was_unpacked_is_old(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "main.py"
-    program.touch()
-    os.utime(program, (1.0, 1.0))  # as packages do, whose files have the time of the build
-    monkeypatch.setattr(gateway_report, "_PROGRAM", program)
-    monkeypatch.setattr(gateway_report, "_launcher_s", lambda _: program.stat().st_ctime - 60)
-    monkeypatch.setenv("PATH", "/nowhere")
-    (tmp_path / "gateway").mkdir()
-    settings(tmp_path, monkeypatch)
-    file = tmp_path / "slicewise.toml"
-    file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
-    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
-    assert "SW-RESTART" in {one.code for one in report.findings}
-
-
-def test_a_database_that_refuses_the_launcher_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The launcher runs without it, and forgets at each start what it has learnt."""
-    asked: list[tuple[str, str]] = []
-
-    class Refusing:
-        def __init__(self, url: str, cluster: str) -> None:
-            asked.append((url, cluster))
-
-        def load(self) -> None:
-            raise UnreachableError("SW-DATABASE-DOWN", "PostgreSQL refuses the login.", "pg_hba")
-
-    monkeypatch.setattr(leadership, "StateStore", Refusing)
-    monkeypatch.setenv("PATH", "/nowhere")
-    (tmp_path / "gateway").mkdir()
-    (tmp_path / "url").write_text("postgresql://slicewise_launcher@db/slicewise\n")
-    settings(tmp_path, monkeypatch, f'[launcher]\nurl_file = "{tmp_path}/url"\n')
-    file = tmp_path / "slicewise.toml"
-    file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
-    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
-    (refused,) = [one for one in report.findings if one.code == "SW-DATABASE-DOWN"]
-    assert refused.what == "The launcher's database: PostgreSQL refuses the login"
-    assert asked == [("postgresql://slicewise_launcher@db/slicewise", "test")]
 
 
 def test_a_failure_of_an_adapter_keeps_its_code(

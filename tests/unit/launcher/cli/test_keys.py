@@ -27,6 +27,8 @@ from cluster.settings.file import Settings
 from launcher.cli import keys as key_cli
 from launcher.cli.keys import key_app, new_key
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 OPEN = Settings.model_validate(
     {
         "cluster": {"name": "c", "partitions": ["gpu"]},

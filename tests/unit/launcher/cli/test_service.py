@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from replica_keys import create_identity
 from service_views import a_service
 from typer.testing import CliRunner
 
@@ -26,11 +27,12 @@ from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher import main
 from launcher.cli import service as cli
-from launcher.gateway.identity import create
 from launcher.process import loop
 from launcher.services import address
 from launcher.services.lookup import choose, complete_service
 from launcher.services.service_file import read_service_file
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 SETTINGS = """\
 [cluster]
@@ -76,7 +78,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
     (tmp_path / "gateway").mkdir()
-    create(load_settings(tmp_path / "slicewise.toml").gateway)
+    create_identity(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
     (tmp_path / "models" / "m" / "1" / "model.onnx").touch()
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))

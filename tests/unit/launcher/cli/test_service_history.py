@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from replica_keys import create_identity
 from service_views import a_service
 from typer.testing import CliRunner, Result
 
@@ -15,7 +16,6 @@ from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, Gener
 from cluster.settings.file import load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import service as cli
-from launcher.gateway.identity import create
 from launcher.services import address
 
 SETTINGS = """\
@@ -51,7 +51,7 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """
     (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
     (tmp_path / "gateway").mkdir()
-    create(load_settings(tmp_path / "slicewise.toml").gateway)
+    create_identity(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
     (tmp_path / "models" / "m" / "1" / "model.py").touch()
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))

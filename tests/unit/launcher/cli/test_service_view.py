@@ -13,6 +13,8 @@ from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.overview import ServiceObservation, join
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def seen_view(*slots: SlotView) -> ServiceView:
     return a_service(submit_s=0, slots=slots)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from replica_keys import create_identity
 from service_views import a_service
 from typer.testing import CliRunner, Result
 
@@ -30,10 +31,11 @@ from cluster.settings.file import Settings, load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import service as cli
 from launcher.cli import service_wait
-from launcher.gateway.identity import create
 from launcher.services import address
 from launcher.services.overview import ServiceObservation, join
 from launcher.services.waiting import WaitGoal, Waiting
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 Seen = ServiceObservation | Exception | None
 Looks = Callable[..., list[OrderRequest]]
@@ -93,7 +95,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
     """What is seen, look by look (the last one stays); what was ordered is returned."""
     (tmp_path / "slicewise.toml").write_text(SETTINGS.format(directory=tmp_path))
     (tmp_path / "gateway").mkdir()
-    create(load_settings(tmp_path / "slicewise.toml").gateway)
+    create_identity(load_settings(tmp_path / "slicewise.toml").gateway)
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
     (tmp_path / "models" / "m" / "1" / "model.py").touch()
     (tmp_path / "chat.toml").write_text(

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 
 import pytest
 
@@ -62,26 +61,6 @@ def test_all_of_a_replica_s_gpus_hold_the_model(
 def test_it_works_on_as_many_requests_as_a_replica_may_get(concurrency: object, most: int):
     words = " ".join(ENGINE.options(spec(concurrency=concurrency), is_measured=False))
     assert f"--max-num-seqs {most} " in words
-
-
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_of_a_replica_s_nodes_the_first_answers_clients(rank: str):
-    """As 0.32.0 was run with two ranks on one machine."""
-    words = " ".join(ENGINE.options(spec(gpus=2, nodes=2), is_measured=False))
-    found = {"models": "/m", "id": "chat.7.3", "private": "/tmp/p", "options_file": ""}
-    where = {"node_rank": rank, "leader_address": "10.0.0.7", "leader_port": "9001"}
-    ran = subprocess.run(
-        ("bash", "-uc", f"printf '%s\\n' {words}"),
-        env=found | where,
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    said = ran.stdout.splitlines()
-    at = said.index("--nnodes")
-    told = ["--nnodes", "2", "--node-rank", rank, "--master-addr", "10.0.0.7"]
-    assert said[at : at + 8] == [*told, "--master-port", "9001"]
-    assert ("--headless" in said) == (rank == "1")
 
 
 def test_a_replica_is_known_by_the_last_of_its_model_s_names():

@@ -6,12 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from cluster.rpc.messages import AdapterReport
 from launcher.gateway.types import Endpoint
 from launcher.probing.prober import Replica
 from launcher.process.adapter_watch import AdapterWatch
 from launcher.turn.endpoints import ReplicaRun, Verified
 from launcher.turn.state import GenerationState, ServiceState
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 CHAT, ARRAY = "nlp/chat", 7
 NONE: Mapping[str, int] = {}

@@ -17,7 +17,6 @@ from scripted import ETC
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import led_only
 from cluster.settings.file import LauncherSettings, launcher_database_url, load_settings
-from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
 from launcher.probing.prober import Prober, Replica, probe
 from launcher.process import loop
@@ -28,6 +27,8 @@ from launcher.process.saved_statistics import SavedStatistics
 from launcher.process.statistics import ServiceStatistics
 from launcher.process.statistics_socket import StatisticsSocket
 from launcher.turn.state import ServiceState
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def nobody(news: asyncio.Event) -> Prober:
@@ -243,50 +244,6 @@ async def test_the_daemon_is_told_when_keys_were_used(
     ((digest, used_s),) = told[0].items()
     assert digest == "a" * 64
     assert -5 <= used_s - now_s < 60
-
-
-async def test_who_leads_answers_questions_of_statistics(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / KEY).symlink_to(gateway_directory() / KEY)
-
-    async def listens() -> bool:
-        try:
-            _, writer = await asyncio.open_unix_connection(str(tmp_path / STATISTICS))
-        except OSError:
-            return False
-        writer.close()
-        return True
-
-    async def serve(*leaders: Switch) -> bool:
-        for launcher in leaders:
-            await launchers[launcher].serve_statistics()
-        return await listens()
-
-    one, two = Switch(), Switch()
-    launchers = {
-        leader: Launcher(
-            World(),  # type: ignore[arg-type]
-            World(),  # type: ignore[arg-type]
-            replicas=nobody,
-            leader=leader,
-            statistics=StatisticsSocket(tmp_path, ServiceStatistics(nothing)),
-        )
-        for leader in (one, two)
-    }
-    assert not await serve(one, two)
-    one.led = True
-    assert await serve(one, two)
-    one.led, two.led = False, True
-    # The one that has led learns late that it leads no more, and leaves the other one its socket.
-    assert await serve(two, one)
-    assert (tmp_path / "statistics.json").read_text() == "{}"
-    two.led = False
-    assert not await serve(two)
-    (tmp_path / KEY).unlink()
-    one.led = True
-    assert not await serve(one, one)
-    assert [line.split()[0] for line in caplog.messages] == ["statistics_not_served"]
 
 
 async def test_statistics_go_on_while_replicas_are_silent_and_what_is_not_saved_is_said(

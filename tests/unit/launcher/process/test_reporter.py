@@ -16,6 +16,8 @@ from launcher.process.reporter import AGAIN_S, ServiceReporter
 from launcher.turn.plan import ServicePlan, TurnPlan
 from launcher.turn.state import ServiceState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 BERT = ServicePlan(
     array_job_id=7,
     service="nlp/bert",

@@ -24,6 +24,8 @@ from launcher.turn.state import (
     with_saved,
 )
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 RUN = ReplicaRun(900, 1000, Endpoint("10.0.0.1", 8000, 8001, "CCCC"))
 BERT = ServiceState(
     Memory(),

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -12,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from launcher.engines import triton_statistics
 from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.registry import ENGINES
-from launcher.engines.statistics import MOST_KEYS, Counts, StatisticsAnswer
+from launcher.engines.statistics import MOST_KEYS, Counts
 from launcher.gateway.types import Endpoint
 from launcher.probing.prober import Replica
 from launcher.process import counted_service, saved_statistics, statistics, tenant_share
@@ -23,6 +21,8 @@ from launcher.process.counted_service import CountedService
 from launcher.process.statistics import ServiceStatistics
 from launcher.turn.endpoints import ReplicaRun, Verified
 from launcher.turn.state import GenerationState, ServiceState
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 KEY = ("m", "1", "inference_count")
 
@@ -290,36 +290,6 @@ async def test_a_tenant_s_looks_leave_ten_times_the_cpu_that_they_took(
         took_s += 3 if key == "t/b" else 2
     await counts(world.statistics, "u/a")
     assert paused_s[-1] == 0
-
-
-async def test_an_answer_is_written_once_and_in_no_event_loop(monkeypatch: pytest.MonkeyPatch):
-    threads, written = [], triton_statistics.by_http
-
-    def by_http(path: str, counts: Counts) -> StatisticsAnswer:
-        threads.append(threading.current_thread())
-        return written(path, counts)
-
-    monkeypatch.setattr(triton_statistics, "by_http", by_http)
-    world = World()
-    world.said = {1: {KEY: 5}}
-    world.turned(1)
-    path = triton_statistics.ALL
-    asked = (world.statistics.answer("t/a", path, None) for _ in range(5))
-    answers = await asyncio.gather(*asked)
-    assert [one is not None and one.status for one in answers] == [200] * 5
-    assert len(threads) == 1
-    assert threading.main_thread() not in threads
-    world.said = {1: {KEY: 6}}
-    found = await world.statistics.answer("t/a", path, None)
-    assert found is not None
-    assert json.loads(found.body)["model_stats"][0]["inference_count"] == 6
-    # However many different ones clients ask for, few are kept, also while nothing is counted.
-    for number in range(5):
-        await world.statistics.answer("t/a", f"/v2/models/{number}/stats", None)
-    assert len(world.statistics._services["t/a"].derived.answers) == 1
-    called = await world.statistics.answer("t/a", "/", b"")
-    assert called is not None
-    assert called.body[:1] == b"\0"
 
 
 async def test_a_tenant_s_silent_replicas_delay_no_other_tenant_s_statistics():

@@ -32,6 +32,8 @@ from launcher.turn.outliers import Doubt, Watch
 from launcher.turn.plan import TurnPlan, decide
 from launcher.turn.state import Failure, GenerationState, ServiceState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
 
@@ -210,13 +212,6 @@ async def test_a_replica_that_can_t_follow_starts_with_its_own_adapters():
     world = World(older, newest)
     await turn(world, world, world, {})
     assert [one.adapters for one in world.asked] == [(("old", "/m/x"),)]
-
-
-async def test_a_node_name_is_resolved_as_the_gateway_needs_it():
-    named = RUNNING.model_copy(update={"address": "localhost"})
-    world = World(service(7, "a", named))
-    await turn(world, world, world, {})
-    assert [replica.address for replica in world.asked] == ["127.0.0.1"]
 
 
 async def test_an_unknown_node_name_is_not_asked(monkeypatch: pytest.MonkeyPatch):

@@ -18,6 +18,8 @@ from launcher.process.token_watch import TokenWatch
 from launcher.turn.endpoints import ReplicaRun, Verified
 from launcher.turn.state import GenerationState, ServiceState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 CHAT, OTHER = "nlp/chat", "vision/chat"
 
 

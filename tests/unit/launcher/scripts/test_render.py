@@ -1,6 +1,5 @@
 """Tests that rendered scripts and configurations are valid, quoted and complete."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -17,7 +16,6 @@ from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import OPENAI_API
 from launcher.engines.registry import ENGINES, start_settings
 from launcher.engines.triton import Triton
-from launcher.gateway.haproxy import prepare
 from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
 
@@ -89,13 +87,6 @@ def test_every_option_stands_before_the_first_command():
     lines = script().splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith(("#SBATCH", "#SLICEWISE")) for line in lines[first:])
-
-
-def test_bash_accepts_it():
-    checked = subprocess.run(
-        ("bash", "-n"), input=script(), text=True, capture_output=True, check=False
-    )
-    assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_values_reach_bash_as_they_are():
@@ -171,27 +162,6 @@ def test_a_replica_that_must_end_is_told_and_then_killed(
     # On a busy machine five at a time may all be late: alone it is not.
     said = endings[number].result()
     assert is_in_time(said) or is_in_time(told_to_end(tmp_path / "alone", *signals)), said
-
-
-@pytest.mark.parametrize(
-    ("ports", "expected"),
-    [
-        ("21001-21003", ["21001", "21002", "21003"]),
-        ("21001,21003-21004", ["21001", "21003", "21004"]),
-        ("21001,21007,21009", ["21001", "21007", "21009"]),
-    ],
-)
-def test_ports_are_read_in_every_form(ports: str, expected: list[str]):
-    text = script()
-    loop = text[text.index("    ports=()") : text.index("    shield=")]
-    ran = subprocess.run(
-        ("bash", "-uc", f'{loop}\nprintf "%s\\n" "${{ports[@]}}"'),
-        env={"SLURM_STEP_RESV_PORTS": ports},
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    assert ran.stdout.split() == expected
 
 
 def test_the_gateway_has_its_pool():
@@ -369,145 +339,6 @@ def llamacpp_script(place: Path, concurrency: int | str = 300) -> str:
     return service_script(service_spec(values), started, GATEWAY)
 
 
-def test_llama_server_is_started_with_the_first_part_of_its_model(tmp_path: Path):
-    for name in ("m-00002-of-00002.gguf", "m-00001-of-00002.gguf", "README.md"):
-        (tmp_path / "it's m" / "m").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "it's m" / "m" / name).touch()
-    text = llamacpp_script(tmp_path / "llama-server")
-    (told,) = re.findall(r'"\$\{shield\[@\]\}" (\S+llama-server \\\n(?:.*\\\n)*.*) &\n', text)
-    (tmp_path / "llama-server").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
-    (tmp_path / "llama-server").chmod(0o755)
-    variables = {"models": str(tmp_path / "it's m"), "id": "chat.7.3", "private": "/tmp/p"}
-    ran = subprocess.run(
-        ("bash", "-uc", told), env=variables, text=True, capture_output=True, check=True
-    )
-    assert ran.stdout.splitlines() == [
-        *("--model", str(tmp_path / "it's m" / "m" / "m-00001-of-00002.gguf")),
-        *("--alias", "m", "--tags", "chat.7.3", "--host", "/tmp/p/http.sock"),
-        *("--parallel", "256", "--threads", "2", "--metrics", "--no-webui"),
-    ]
-
-
-def started_words(own: EngineSettings, place: Path, *, engine: str, **change: object) -> list[str]:
-    """The words that start a service's server, as bash makes them: after its variables."""
-    place.mkdir(exist_ok=True)
-    values = VALUES | change | {"engine": engine}
-    text = service_script(service_spec(values), start_settings(engine, {engine: own}), GATEWAY)
-    begin = text.index('    export SLICEWISE_REPLICA="$mark"')
-    (words,) = re.findall(r'"\$\{shield\[@\]\}" ((?:.*\\\n)*.*) &\n', text[begin:])
-    exported = text[begin : text.index("    ports=()", begin)]
-    # What would start the server prints its words instead.
-    for name in ("server", "unshare", "apptainer"):
-        (place / name).write_text(
-            '#!/bin/sh\nprintf \'%s\\n\' "${0##*/}" "$@" "env=$HF_HUB_OFFLINE"\n'
-        )
-        (place / name).chmod(0o755)
-    program = f"{exported}\n{words.replace('with_private_shm ', '')}"
-    variables = {"models": f"{place}/it's m", "id": "chat.7.3", "private": "/tmp/p", "mark": "m"}
-    ran = subprocess.run(
-        ("bash", "-uc", program),
-        env=variables | {"PATH": f"{place}:{os.environ['PATH']}"},
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    return ran.stdout.splitlines()
-
-
-VLLM_WORDS = [
-    *("--served-model-name", "m", "chat", "chat.7.3", "--uds", "/tmp/p/http.sock"),
-    *("--max-num-seqs", "64", "--tensor-parallel-size", "2"),
-    *("--pipeline-parallel-size", "1"),
-    *("--enable-force-include-usage", "--disable-uvicorn-access-log"),
-]
-
-
-def test_vllm_is_started_with_its_names_and_the_model_s_options(tmp_path: Path):
-    settings = EngineSettings(command=tmp_path / "a" / "server")
-    told = {"engine": "vllm", "concurrency": 64, "gpus": 2}
-    model = str(tmp_path / "a" / "it's m" / "m")
-    assert started_words(settings, tmp_path / "a", **told) == [
-        *("server", "serve", model, *VLLM_WORDS, "env=1")
-    ]
-    (tmp_path / "b" / "it's m" / "m").mkdir(parents=True)
-    (tmp_path / "b" / "it's m" / "m" / "vllm.yaml").touch()
-    words = started_words(
-        EngineSettings(command=tmp_path / "b" / "server"), tmp_path / "b", name="m", **told
-    )
-    names = [word for word in VLLM_WORDS if word != "chat"]
-    model = str(tmp_path / "b" / "it's m" / "m")
-    assert words == ["server", "serve", model, *names, "--config", f"{model}/vllm.yaml", "env=1"]
-
-
-def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path):
-    """Every user of the node could reach a port of 127.0.0.1: without one it is not started."""
-    settings = EngineSettings(python="/opt/py 3", private_shm=False)
-    told = {"engine": "sglang", "concurrency": 64, "gpus": 2}
-    words = started_words(settings, tmp_path / "a", **told)
-    assert words[words.index("--tp-size") :][:4] == ["--tp-size", "2", "--pp-size", "1"]
-    assert words[:9] == [
-        *("unshare", "--user", "--map-root-user", "--net", "/opt/py 3", "/tmp/p/loopback.py"),
-        *("/tmp/p/http.sock", "30000", "/opt/sglang/bin/sglang"),
-    ]
-    assert words[words.index("--weight-version") :][:6] == [
-        *("--weight-version", "chat.7.3", "--host", "127.0.0.1", "--port", "30000")
-    ]
-    image = {"runtime": "apptainer", "image": "/i.sif"}
-    inside = started_words(settings, tmp_path / "b", **told, **image)
-    at = inside.index("/i.sif")
-    assert inside[0] == "apptainer"
-    assert inside[at + 1 : at + 10] == [*words[:4], "python3", *words[5:8], "sglang"]
-    text = service_script(service_spec(VALUES | told), settings, GATEWAY)
-    compile(text[text.index("<<'LOOPBACK'\n") + 12 : text.index("\nLOOPBACK\n")], "x", "exec")
-    assert "LOOPBACK" not in script()
-
-
-def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_left(tmp_path: Path):
-    """The door gets a signal first, and the server its own when the door has ended."""
-    text = llamacpp_script(tmp_path)
-    end = text[text.index("empty_door() {") : text.index("# Slurm sends KILL")]
-    program = f"""
-        private={tmp_path} pid_file={tmp_path}/server ends_at=1000 told= killer=
-        say() {{ :; }}
-        no_group() {{ :; }}
-        {end}
-        set -m
-        (trap 'sleep 0.5; echo door left; exit' USR1; while :; do sleep 0.05; done) & door=$!
-        (trap 'echo server told; exit' INT; while :; do sleep 0.05; done) & server=$!
-        echo "$door" >"$private/door"; echo "$server" >"$pid_file"
-        sleep 0.2
-        end "its lease ends" 0 60
-        wait "$door" "$server"
-        kill -KILL -- "-$killer"
-    """
-    ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=20
-    )
-    assert ran.stdout.splitlines() == ["door left", "server told"], ran.stderr
-
-
-def test_a_door_that_has_closed_by_itself_is_no_failure(tmp_path: Path):
-    text = llamacpp_script(tmp_path)
-    keep = text[text.index("keep_door() {") : text.index("# Slurm may be too busy")]
-    program = f"""
-        private={tmp_path} pid_file={tmp_path}/server
-        make_key() {{ :; }}
-        find_address() {{ :; }}
-        publish() {{ :; }}
-        python3() {{ return "$code"; }}
-        say() {{ echo "$@"; }}
-        sleep 60 & server=$!
-        echo "$server" >"$pid_file"; echo "a word" >"$private/words"
-        {keep}
-        for code in 0 1; do keep_door; done
-        kill "$server"
-    """
-    ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=20
-    )
-    assert ran.stdout.splitlines() == ["no door: "], ran.stderr
-
-
 def test_nothing_that_a_replica_says_at_a_check_or_breaks_grows_in_haproxy():
     """Its reason phrase stood in 'show stat'; a request came round 20 times, each a connection."""
     text = gateway_files(GatewaySettings(backends=2))["haproxy.cfg"]
@@ -590,41 +421,5 @@ def test_what_haproxy_would_misread_is_refused(settings: dict[str, object], user
     assert caught.value.refusal.message.startswith(key)
 
 
-def test_a_failed_replica_leaves_no_line_of_its_log_where_everybody_reads():
-    """A job's comment stands in everybody's squeue and scontrol show job."""
-    text = script()
-    start = text.index("leave_word() {")
-    leave = text[start : text.index("\n}", start) + 2]
-    program = f"""
-        scontrol() {{ printf "%s\n" "$@"; }}
-        echo "E1123 07:10:02.000001 17 model.cc:1] the path of a model"
-        task=814_1 code=1 id=chat.814.1 SLURM_RESTART_COUNT=2
-        {leave}
-        leave_word
-    """
-    ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
-    )
-    told = ran.stdout.splitlines()[1:]
-    assert told == ["update", "JobId=814_1", "Comment=slicewise:run=2 ended with 1"]
-
-
 def test_llama_server_has_its_usual_slots_where_the_concurrency_is_learnt(tmp_path: Path):
     assert "--parallel 4 " in llamacpp_script(tmp_path / "llama-server", concurrency="auto")
-
-
-def test_haproxy_warns_of_nothing(tmp_path: Path):
-    """It warned 384 times at each start, of lines whose order it does not follow."""
-    settings = GatewaySettings(
-        directory=tmp_path,
-        identity=tmp_path / "gateway.crt",
-        runtime_socket=tmp_path / "haproxy.sock",
-        backends=1,
-        servers=1,
-    )
-    for name, text in gateway_files(settings).items():
-        (tmp_path / name).write_text(text)
-    prepare(settings)
-    checked = ("haproxy", "-c", "-f", str(tmp_path / "haproxy.cfg"))
-    told = subprocess.run(checked, capture_output=True, text=True, check=True)
-    assert "WARNING" not in told.stdout + told.stderr

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from daemon_answers import answer_in_its_place
+from fault_world.virtual_time import WorldClock
 from service_views import a_service, slots_in
 from typer.testing import CliRunner
 
@@ -25,6 +26,8 @@ from launcher.services.logs import (
     offsets_now,
     why_it_failed,
 )
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def service(directory: Path | str, *states: str) -> ServiceView:
@@ -232,7 +235,8 @@ def test_what_apply_has_put_into_a_directory_is_found_there(tmp_path: Path):
     assert log_file(seen, 0) == tmp_path / "chat-814_0.log"
 
 
-def test_since_is_a_time_or_how_long_ago(seen: ServiceView):
+def test_since_is_a_time_or_how_long_ago(seen: ServiceView, clock: WorldClock):
+    clock.passed_s = 3 * 365 * 86_400  # November 2026.
     log_file(seen, 2).write_text(RUNS)
     assert run("--since", "2026-01-01T00:10:00+00:00").splitlines() == [
         f"2 | {line}" for line in RUNS.splitlines()[4:]

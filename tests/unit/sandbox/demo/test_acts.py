@@ -12,6 +12,8 @@ from sandbox.demo.acts import ActsPerformance, let_the_guest_in
 from sandbox.demo.commands import Commands, JobTimes
 from sandbox.demo.scenario import CHAT, GUEST, LENDER_JOBS, NLP, SHAPE, TenantPlan
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 CUT = {"node": "gpu01", "before": "1g.10gb@0", "after": "3g.40gb@4", "state": "done"}
 
 

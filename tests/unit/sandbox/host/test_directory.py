@@ -9,11 +9,9 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from sandbox.host.directory import (
     MARKER,
     checked,
-    chosen_slot,
     claimed,
     closed_parent,
     empty,
-    held_slot,
     require_room,
     storable,
 )
@@ -87,12 +85,3 @@ def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("sandbox.host.directory.ROOM_MB", 10**9)
     with pytest.raises(InvalidInputError, match="MB of room"):
         require_room(tmp_path)
-
-
-def test_two_sandboxes_that_start_at_once_take_different_slots(tmp_path: Path):
-    with chosen_slot(tmp_path) as first, chosen_slot(tmp_path) as second:
-        assert first != second
-        with held_slot(first) as is_held:
-            assert not is_held
-    with chosen_slot(tmp_path) as again:
-        assert again == first

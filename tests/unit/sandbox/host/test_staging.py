@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from importlib.util import cache_from_source
 from pathlib import Path
 
@@ -14,9 +12,7 @@ from sandbox.host.staging import (
     place,
     required_pairs,
     stage,
-    write_commands,
 )
-from sandbox.host.state import Program
 
 
 def test_what_requirements_require_is_found_under_any_spelling():
@@ -113,20 +109,3 @@ def test_users_find_the_program_compiled(
     compiled = Path(cache_from_source(str(program.project / "cluster" / "language" / "errors.py")))
     assert compiled.stat().st_mode & 0o004
     assert compiled.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")
-
-
-def test_the_sandbox_s_commands_know_its_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """In a job, too: a repartition on a Slurm of its own prefix restarted the distribution's
-    slurmd.
-    """
-    project = tmp_path / "project"
-    (project / "sandbox").mkdir(parents=True)
-    said = "import os\nprint(os.environ['SLICEWISE_SANDBOX_SLURM'])\n"
-    (project / "sandbox" / "__init__.py").touch()
-    (project / "sandbox" / "restart_main.py").write_text(said)
-    monkeypatch.setattr("sandbox.host.packages.PREFIX", "/opt/slurm 25.11")
-    layout = Layout(tmp_path, 1)
-    write_commands(layout, Program(Path(sys.executable), project, tmp_path))
-    restart = str(layout.bin / "slicewise-restart")
-    run = subprocess.run((restart, "slurmd"), capture_output=True, text=True, check=True, env={})
-    assert run.stdout == "/opt/slurm 25.11\n"

@@ -1,6 +1,5 @@
 """Tests that no process of a simulation outlives it, and what figures are made of."""
 
-import multiprocessing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +12,8 @@ from simulation.runs.experiment import Experiment
 from simulation.runs.summary import difference_estimates
 from simulation.site.plans import SlicewisePlan
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 EXPERIMENT = Experiment(
     CLUSTER,
     SETTINGS.costs,
@@ -20,13 +21,6 @@ EXPERIMENT = Experiment(
     SlicewisePlan("present", SETTINGS, TENANTS),
     start_s=START_S,
     offsets=2,
-)
-
-LONG = replace(
-    EXPERIMENT,
-    jobs=tuple(
-        replace(JOBS[1], job_id=number, submit_s=START_S + number * 900.0) for number in range(500)
-    ),
 )
 """Some ten seconds of work."""
 
@@ -37,21 +31,6 @@ class EndedError(Exception):
 
 def ended(code: int) -> None:
     raise EndedError(code)
-
-
-def test_an_interruption_ends_every_process_at_once():
-    children: list[multiprocessing.Process] = []
-
-    def interrupted(_share: float) -> None:
-        children.extend(multiprocessing.active_children())
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.simulate(LONG, processes=2, progress=interrupted)
-    codes = [child.exitcode for child in children]
-    assert len(codes) == 2
-    assert 0 not in codes
-    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(

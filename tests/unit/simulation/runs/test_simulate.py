@@ -19,11 +19,13 @@ from site_world import (
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
 from simulation.history.jobs import HistoryJob
-from simulation.runs.figures import ESTIMATED, SimulationResult
+from simulation.runs.figures import ESTIMATED
 from simulation.runs.part_run import guarantees
 from simulation.runs.parts import Part, parts_of
 from simulation.runs.simulate import simulate
 from slurm_plugin.quota.calendar import Window, WindowKind
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 FOUR_DAYS = [
     past("ab"[n % 3 == 0], 1 + n % 4, n * 9000.0, 2000.0 + 997 * (n % 13), job_id=n)
@@ -37,10 +39,6 @@ SPEC = {"tenant": "a", "profile": "a100", "min_replicas": 2, "max_queue_s": None
 def real(jobs: list[HistoryJob], wait_s: float = 30.0) -> tuple[HistoryJob, ...]:
     """The same jobs as if each had waited so long."""
     return tuple(replace(job, started_s=job.submit_s + wait_s) for job in jobs)
-
-
-def timeless(result: SimulationResult) -> SimulationResult:
-    return replace(result, seconds=0.0)
 
 
 def test_parts_follow_one_another_and_have_their_own_warm_up() -> None:
@@ -97,16 +95,6 @@ def test_every_job_counts_once_whatever_the_parts() -> None:
         assert (found.present.jobs, found.offsets) == (len(FOUR_DAYS), one.offsets)
         assert found.estimates.keys() == {*ESTIMATED}
         assert sum(tenant.jobs for tenant in found.present.tenants) == found.present.jobs
-
-
-def test_the_number_of_processes_changes_nothing() -> None:
-    changed = slicewise(tenants(a=4, b=4))
-    one = experiment(*FOUR_DAYS, changed=changed, offsets=2, warm_up_s=3600.0)
-    told: list[float] = []
-    alone = simulate(one, processes=1, progress=told.append)
-    assert timeless(alone) == timeless(simulate(one, processes=2))
-    assert told == sorted(told)
-    assert told[-1] == 1.0
 
 
 def test_both_plans_are_measured_by_what_the_changed_one_guarantees() -> None:

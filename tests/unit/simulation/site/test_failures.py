@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from site_world import ALONE, BEGIN_S, DAY_S, GPU, cluster, experiment, past, slicewise, tenants
 
 from simulation.cluster import NodeFailures, SimulatedCluster
@@ -14,6 +15,8 @@ from simulation.site.loop import Site, SiteTimes
 from simulation.site.plans import SitePlan
 from simulation.site.records import BrokenRun, DownNode, SiteRecord
 from simulation.site.requests import Replayable, replays
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 COSTS = {"a100": GPU}
 FAILING = NodeFailures(mean_s=DAY_S, repair_s=3600.0)

@@ -1,6 +1,5 @@
-"""A generated load of a large cluster: what becomes of it, and how long the model takes."""
+"""A generated load of a large cluster: what becomes of it."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from random import Random
@@ -13,8 +12,6 @@ from tests.model_world import START_S
 NODES, TENANTS, JOBS = 125, 10, 1500
 SPAN_S = 0.4 * 86_400
 LIMITS_S = (3600, 4 * 3600, 12 * 3600, 86_400, 3 * 86_400)
-MONTH_JOBS, MONTH_S = 100_000, 120.0
-"""A month's jobs, and the seconds of one core that they may take."""
 
 
 def large() -> SlurmModel:
@@ -68,10 +65,8 @@ def run(seed: int) -> tuple[SlurmModel, int]:
     return one, longest
 
 
-def test_a_busy_cluster_is_modelled_fast_enough_and_twice_the_same():
-    began_s = time.process_time()
+def test_a_busy_cluster_is_modelled_twice_the_same():
     one, longest = run(1)
-    took_s = time.process_time() - began_s
     other, _ = run(1)
     ended = one.take_ended()
     assert ended == other.take_ended()
@@ -81,5 +76,3 @@ def test_a_busy_cluster_is_modelled_fast_enough_and_twice_the_same():
     assert words["PREEMPTED"]
     assert words["TIMEOUT"]
     assert longest > 100
-    # Ten times as long as it should take: the machine may have much else to do.
-    assert took_s < 10 * MONTH_S * JOBS / MONTH_JOBS

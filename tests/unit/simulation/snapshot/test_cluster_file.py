@@ -9,6 +9,8 @@ from cluster.language.errors import InvalidInputError
 from simulation.cluster import NodeFailures
 from simulation.snapshot.cluster_file import read_cluster_file
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 EXAMPLE = Path(__file__).parents[4] / "etc" / "simulated-cluster.toml"
 MANY = 15_000
 """Accounts, each below the next."""

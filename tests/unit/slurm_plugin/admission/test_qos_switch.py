@@ -17,6 +17,8 @@ from slurm_plugin.daemon.qos_loop import QosLoop
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.holdings import Holdings
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"

@@ -16,6 +16,8 @@ from slurm_plugin.admission.rules import decide as decision
 from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Recent, Snapshot
 from slurm_plugin.admission_server.admit import Admission
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ALICE, BOB, UNKNOWN = 61001, 61002, 7
 TOKEN = "ab12"  # noqa: S105 -- a mark, no secret
 

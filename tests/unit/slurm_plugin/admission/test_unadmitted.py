@@ -10,6 +10,8 @@ from scripted import ScriptedSlurm, job, sync_of
 from cluster.language.jobs import JobState, NodeView
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 GPU = {"cpu": "1", "gres/gpu": "1"}
 MANAGED = frozenset({"gpu"})
 PASSED_BY = {"admin_comment": "", "partition": "gpu", "tres": GPU, "untouched": frozenset()}

@@ -44,6 +44,8 @@ from slurm_plugin.api.web_logins import WebLogins
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.reports import OLD_S
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ROOT, LAUNCHER, ALICE, BOB = 0, 500, 61001, 61002
 NAMES = {ROOT: "root", LAUNCHER: "slicewise", ALICE: "alice", BOB: "bob"}
 STATUS = StatusAnswer(

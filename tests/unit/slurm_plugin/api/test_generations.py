@@ -13,6 +13,8 @@ from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.daemon.charging_loop import ChargingLoop
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
 BOB = Principal(61002, "bob", frozenset({"nlp"}))
 ROOT = Principal(0, "root", None)

@@ -34,6 +34,8 @@ from slurm_plugin.mig.steps import (
     RepartitionStepRecord,
 )
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ROOT = Principal(0, "root", None)
 LEND = StepRecord(
     StepName.LEND, StepOutcome.DONE, 101.0, 101.25, {"loans": 2}, ("vision lends 1 to nlp",)

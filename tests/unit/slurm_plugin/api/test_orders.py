@@ -19,6 +19,8 @@ from slurm_plugin.api.reads import Reads
 from slurm_plugin.services.orders import Ordered, ReplicaBounds, ordered, over, rolled_over
 from slurm_plugin.services.rate_limit import RateLimit
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
 BERT = ("vision", "bert")
 SCRIPT = ReplicaBounds(min_replicas=1, max_replicas=4)

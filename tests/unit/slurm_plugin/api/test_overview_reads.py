@@ -19,6 +19,8 @@ from slurm_plugin.overview.facts import OverviewFacts
 from slurm_plugin.overview.overview import overview
 from slurm_plugin.state.controller import ClusterState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
 ROOT = Principal(0, "root", None)
 NODE = NodeView(

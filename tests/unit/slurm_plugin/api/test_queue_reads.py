@@ -12,6 +12,8 @@ from slurm_plugin.api.queue_reads import queue
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.overview.facts import OverviewFacts
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 FIRST = QueueRequest()
 NLP = {"account": "nlp", "uid": 61002, "user": "bob"}
 

@@ -17,6 +17,8 @@ from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Asked, Routes
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ROOT = Principal(0, "root", None)
 NODE = NodeView(
     "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {"1g.10gb": 2}, frozenset({"gpu"})

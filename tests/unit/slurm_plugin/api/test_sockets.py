@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +12,7 @@ from http_peer import GET_VIEW, Response, connected, posted
 from log_lines import lines
 from pydantic import BaseModel
 from service_views import a_service
+from stand_ins.network import BoundSocket
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.message import DoneAnswer, Request
@@ -31,6 +31,8 @@ from slurm_plugin.api.places import UserLimits
 from slurm_plugin.api.routes import Handlers, Routes
 from slurm_plugin.api.user_socket import UserSocket, user_limits
 from slurm_plugin.common.log import report
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 USERS = UserLimits(connections=3, connections_per_uid=3)
 LIMITS = HttpLimits(question_s=0.3, answer_s=0.3, body_bytes=65_536, refused=8)
@@ -64,6 +66,11 @@ HANDLERS: Handlers = {ViewRequest: done, DeleteRequest: done, WhyRequest: why}
 
 def get_why(about: str) -> bytes:
     return f"GET /v1/why?about={about} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_socket, "bound", BoundSocket)
 
 
 @asynccontextmanager
@@ -501,22 +508,6 @@ async def test_a_peer_that_says_little_by_little_is_dropped(hasty: Path) -> None
         sent += 1
         await asyncio.sleep(0.05)
     assert asyncio.get_running_loop().time() - began_s < 2
-
-
-@pytest.mark.parametrize("says_more", [True, False])
-async def test_who_takes_no_answer_keeps_no_connection(hasty: Path, says_more: bool) -> None:
-    """Else one user could take all of the daemon's file descriptors."""
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(hasty))
-        peer.sendall(get_why("long"))
-        if not says_more:
-            await asyncio.sleep(0.1)
-            peer.shutdown(socket.SHUT_WR)
-        await asyncio.sleep(2 * LIMITS.answer_s + 1.0)
-        # What the kernel had taken; the rest went with the connection.
-        peer.settimeout(1)
-        taken = sum(map(len, iter(lambda: peer.recv(65_536), b"")))
-        assert taken < LONG
 
 
 async def test_the_end_of_the_daemon_ends_what_it_does(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.quota.types import Budget, Loan, Recall
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
 ROOT = Principal(0, "root", None)
 MONTH = Budget(Period.MONTH, MillisliceSeconds(100_000))

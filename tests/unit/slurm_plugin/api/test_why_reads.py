@@ -20,6 +20,8 @@ from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.api.why_reads import why
 from slurm_plugin.quota.types import Budget
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ALICE, MALLORY = 61001, 666
 OTHERS = {"uid": MALLORY, "user": "mallory"}
 

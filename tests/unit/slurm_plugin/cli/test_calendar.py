@@ -26,6 +26,8 @@ from slurm_plugin.quota.calendar import ALL, Window, WindowKind, WindowRecord, c
 from slurm_plugin.quota.calendar_times import moments
 from slurm_plugin.quota.types import Policy, Quota, Tenant
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 BERLIN = "Europe/Berlin"
 MONDAY_S = 1_795_388_400
 """2026-11-23, midnight in Berlin."""

@@ -22,6 +22,8 @@ from slurm_plugin.limits.drift import OutOfBandChange
 from slurm_plugin.quota.types import LimitKey
 from slurm_plugin.quota_cycle.uninstall import no_daemon, shown
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 TOML = """
 [cluster]
 name = "c"

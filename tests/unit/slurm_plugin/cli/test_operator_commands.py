@@ -55,6 +55,8 @@ from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.tenants import changed, check_words
 from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 SETTINGS = Settings.model_validate(
     {
         "cluster": {"name": "c", "partitions": ["gpu"]},

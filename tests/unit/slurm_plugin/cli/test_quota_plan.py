@@ -25,6 +25,8 @@ from slurm_plugin.quota.types import Loan, LoanChange, LoanTerm, QuotaChange, Re
 from slurm_plugin.quota_cycle.compile import look
 from slurm_plugin.services.orders import Ordered, ServiceKey
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 SETTINGS = Settings.model_validate(
     {
         "cluster": {"name": "c", "partitions": ["gpu"]},

@@ -17,6 +17,8 @@ from slurm_plugin.cli_views.rebalances import step_notes, steps_table
 from slurm_plugin.common.rebalance_steps import StepName, StepOutcome, StepRecord
 from slurm_plugin.rebalance.observe import one_line
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 STEPS = [str(step) for step in StepName]
 
 

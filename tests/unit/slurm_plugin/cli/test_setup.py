@@ -1,7 +1,6 @@
 """Tests slicewise setup: what it guesses of Slurm, what it asks, and the files that it writes."""
 
 import stat
-import subprocess
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -202,22 +201,6 @@ def test_the_script_is_there_before_slurmctld_starts_with_it(tmp_path: Path) -> 
     assert run(tmp_path).exit_code == 0
     steps = (tmp_path / "out" / "STEPS.md").read_text()
     assert steps.index("mv job_submit.lua") < steps.index("restart slurmctld")
-
-
-def test_the_gateways_port_is_that_of_its_settings(tmp_path: Path) -> None:
-    assert run(tmp_path).exit_code == 0
-    bind = tomllib.loads((tmp_path / "out" / "slicewise.toml").read_text())["gateway"]["bind"]
-    script = (tmp_path / "out" / "gateway.sh").read_text()
-    folder = tmp_path / "haproxy-slicewise.socket.d"
-    folder.mkdir()
-    start, end = script.index("cat > "), script.index("END\n", script.index("<< END") + 6)
-    subprocess.run(
-        ["/bin/sh", "-c", script[start : end + 4]], env={"units": str(tmp_path)}, check=True
-    )
-    assert (folder / "bind.conf").read_text() == f"[Socket]\nListenStream=\nListenStream={bind}\n"
-    opened = script.index("systemctl restart haproxy-slicewise.socket")
-    assert script.index("systemctl stop haproxy\n") < opened
-    assert opened < script.index("systemctl start haproxy\n")
 
 
 @pytest.mark.parametrize(

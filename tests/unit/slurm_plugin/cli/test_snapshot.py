@@ -10,6 +10,8 @@ from cluster.language.errors import InvalidInputError
 from launcher.main import app
 from slurm_plugin.cli import snapshot
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def test_a_place_where_nothing_can_be_written_is_refused_before_slurm_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,8 @@ from slurm_plugin.cli_common.daemon_backend import DaemonSource
 from slurm_plugin.cli_common.ledger_backend import LedgerSource
 from slurm_plugin.cli_common.read_backend import Source, opened_source
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 OWN = frozenset({"vision"})
 
 

@@ -13,6 +13,8 @@ from cluster.settings.file import Settings
 from slurm_plugin.cli_users import overview as command
 from slurm_plugin.overview.overview import overview
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 WELL = overview(facts(running(1)), ROOT)
 DRAINED = overview(facts(nodes=(node("node1", "IDLE", "DRAIN"),)), ROOT)
 DOWN = overview(facts(nodes=(node("node1", "DOWN"), node("node2", "IDLE", "DRAIN"))), ROOT)

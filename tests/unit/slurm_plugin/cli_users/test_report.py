@@ -30,6 +30,8 @@ from slurm_plugin.web_views.month import (
 )
 from slurm_plugin.web_views.report import CHARTED, report_html
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 Said = Callable[..., str]
 
 

@@ -18,6 +18,8 @@ from cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from slurm_plugin.cli_users import top as command
 from slurm_plugin.overview.overview import overview
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 ANSWER = overview(facts(running(1), job(20, "Resources")), ROOT)
 
 

@@ -34,6 +34,8 @@ from slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
 from slurm_plugin.quota.types import Budget
 from slurm_plugin.state.controller import ClusterState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 RUNNING = job(0, JobState.RUNNING)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fault_world.virtual_time import WorldClock
 from log_lines import lines
 from scripted import ScriptedSlurm, policy_of, sync_of, tenant
 from scripted import job as slot
@@ -17,6 +18,8 @@ from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
 from slurm_plugin.common.log import warn
 from slurm_plugin.daemon.deferred_loop import DeferredLoop
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 UNDECIDED = JobTag("ab12", "vision", is_undecided=True)
 AUTO = replace(UNDECIDED, was_auto=True)
@@ -167,7 +170,7 @@ async def test_a_look_from_before_it_was_marked_changes_nothing_more() -> None:
 
 
 async def test_a_clock_that_is_set_back_keeps_no_job_waiting(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, clock: WorldClock
 ) -> None:
     slurm = Changing()
     slurm.requested = JobRequest(gres="gres:gpu:1")
@@ -178,6 +181,7 @@ async def test_a_clock_that_is_set_back_keeps_no_job_waiting(
         wrong.setattr(time, "time", lambda: ahead_s)
         await cluster_state.turn()
         await loop.turn()
+    clock.passed_s += 1
     slurm.shown = (job(AUTO),)
     await cluster_state.turn()
     await loop.turn()
@@ -282,7 +286,7 @@ class TestRefusals:
         assert loop.refusals[7].code == "SW-RESUBMIT"
         assert (slurm.changes, slurm.actions) == ([], [("hold", 7)])
 
-    async def test_what_is_gone_is_forgotten(self) -> None:
+    async def test_what_is_gone_is_forgotten(self, clock: WorldClock) -> None:
         slurm = Changing(job())
         slurm.requested = JobRequest(gres="gres:gpu:1")
         cluster_state = sync_of(slurm)
@@ -290,6 +294,7 @@ class TestRefusals:
         await cluster_state.turn()
         await loop.turn()
         assert set(loop.refusals) == {7}
+        clock.passed_s += 1
         slurm.shown = ()
         await cluster_state.turn()
         await loop.turn()

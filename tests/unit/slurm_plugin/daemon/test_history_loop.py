@@ -14,6 +14,8 @@ from slurm_plugin.daemon import history_loop
 from slurm_plugin.daemon.history_loop import HistoryLoop
 from slurm_plugin.state.controller import ClusterState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 T0_S = 1_790_000_000
 
 

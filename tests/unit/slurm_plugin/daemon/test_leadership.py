@@ -1,6 +1,5 @@
 """Tests which daemon acts: never two of a pair, and one alone though PostgreSQL is away."""
 
-import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,12 +8,13 @@ from hypothesis import strategies as st
 from scripted import ScriptedSlurm, desire, job, policy_of, settings, tenant
 
 from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.runtime import leadership
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import Slurm, Tasks
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.daemon.leadership import Leadership, led_slurm
 from slurm_plugin.state.controller import ClusterState
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 TURN_S = 0.3
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
@@ -158,29 +158,6 @@ async def test_alone_it_waits_for_the_lock_and_then_acts_without_postgresql() ->
     daemons.locks["ctl1"].reached = False
     first.turn()
     assert first.leads()
-
-
-async def test_a_loop_that_is_held_up_does_not_end_the_lead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its time passes by the turns that are taken meanwhile: without them it stands still."""
-    server, a_turn_s = Postgres(), leadership._TURN_S
-    monkeypatch.setattr(leadership, "_TURN_S", 0.01)
-
-    class Passing(Lock):
-        def hold(self) -> bool:
-            server.now_s += a_turn_s
-            return super().hold()
-
-    leader = Leadership(Passing(server, "ctl1"), pair=True, now_s=lambda: server.now_s)
-    await leader.start()
-    with leader.kept():
-        for held_up_s in (2.4, 4.8):
-            give_up_s = time.monotonic() + 20
-            while server.now_s < held_up_s:
-                time.sleep(0.01)  # noqa: ASYNC251 -- that is what it must live through
-                assert time.monotonic() < give_up_s, f"no turn since {server.now_s} s"
-            assert leader.leads()
 
 
 def test_no_failure_of_the_lock_ends_its_thread(daemons: Daemons) -> None:

@@ -12,6 +12,8 @@ from cluster.settings.file import PlacementSettings
 from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
 from slurm_plugin.mig.node_weights import changes, own_weights
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
 START_S = 1_000_000.0

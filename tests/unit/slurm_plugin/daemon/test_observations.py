@@ -15,6 +15,8 @@ from slurm_plugin.daemon.observations import OTHERS, ObservationLoop
 from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.what_if import ImaginedRound
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 NOW_S = 10 * DAY_S + 100.0
 ADMITTED = GpuVerdict("vision", "", "1g.10gb", False, True, False, 1000)
 REFUSED = GpuVerdict("guest", "SW-QUOTA-NONE", "", False, False, False, 0)

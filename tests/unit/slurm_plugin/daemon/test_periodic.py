@@ -9,6 +9,8 @@ from scripted import DOWN
 from slurm_plugin.common.log import report
 from slurm_plugin.daemon.periodic import PeriodicLoops
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def failing_once(error: Exception) -> Callable[[], asyncio.Future[None]]:
     """A step that fails the first time it is taken."""

@@ -13,6 +13,8 @@ from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.daemon.priority_loop import PriorityLoop
 from slurm_plugin.state.controller import ClusterState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 _FACTOR = re.compile(r"site_factor=(\d+)")
 START_S = 1_000_000
 WAIT_FULL_S = 24 * 3600

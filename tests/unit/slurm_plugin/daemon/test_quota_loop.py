@@ -39,6 +39,8 @@ from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
 from slurm_plugin.quota_cycle.what_if import ImaginedRound
 from slurm_plugin.state.controller import ClusterState
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 NODE = NodeView(
     "gpu01", "10.0.0.1", frozenset({"IDLE"}), {"1g.10gb": 7}, {}, partitions=frozenset({"gpu"})
 )

@@ -19,6 +19,8 @@ from slurm_plugin.api.priority_reads import explain_priority
 from slurm_plugin.cli_views.priority import place_text, screen
 from slurm_plugin.explain.priority import InSlurm, explained
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 NOW_S = 10_000.0
 FORMULA = Formula(3, 5, 2, 0, max=10_000, wait_full_s=1000, quantum=100)
 IN_SLURM = InSlurm(6_400, 7_450, {"age": 50, "qos": 1000, "nice": 0}, {"qos": "2000"}, 2000)

@@ -18,6 +18,8 @@ from slurm_plugin.explain.why_tenant import why_no_tenant, why_tenant
 from slurm_plugin.explain.words import span_text
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def test_what_is_left_of_a_removed_tenant_is_shown_with_what_lets_it_start():
     rest = replace(job(9, "InvalidQOS", account="nlp"), array_job_id=9, untouched=frozenset({0, 1}))

@@ -18,6 +18,8 @@ from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Loan, TenantU
 from slurm_plugin.quota_cycle.compile import compile_limits
 from slurm_plugin.quota_cycle.uninstall import Undone, WayBack, finish, plan, uninstall, want_again
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 NLP = "slicewise_nlp"
 

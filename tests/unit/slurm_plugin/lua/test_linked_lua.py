@@ -6,7 +6,7 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from slurm_plugin.lua import linked_lua
-from slurm_plugin.lua.linked_lua import interpreter, linked_version
+from slurm_plugin.lua.linked_lua import linked_version
 
 
 @pytest.mark.parametrize(
@@ -45,16 +45,3 @@ def test_away_from_slurmctld_it_must_be_said(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(linked_lua, "_USUAL", ())
     with pytest.raises(InvalidInputError, match="that file is not here"):
         linked_version(())
-
-
-async def test_an_interpreter_is_the_one_that_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Enterprise Linux has one, called lua."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    assert await interpreter("5.9") == ""
-    lua = tmp_path / "lua"
-    lua.write_text("#!/bin/sh\necho -n Lua 5.9\n")
-    lua.chmod(0o755)
-    assert await interpreter("5.9") == "lua"
-    assert await interpreter("5.8") == ""

@@ -44,6 +44,8 @@ from slurm_plugin.quota_cycle.uninstall import (
     want_again,
 )
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 LIMIT = LimitKey("qos", "slicewise_vision", "grptres=billing")
 
 

@@ -12,6 +12,8 @@ from slurm_plugin.quota.types import TenantUpdate
 from slurm_plugin.quota_cycle import compile as compiling
 from slurm_plugin.quota_cycle.compile import Compiled, compile_limits
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 class Turns:
     """One lock; each caller gets a handle of its own."""

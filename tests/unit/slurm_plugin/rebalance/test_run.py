@@ -42,6 +42,8 @@ from slurm_plugin.rebalance.observe import looked
 from slurm_plugin.rebalance.run import dry_run
 from slurm_plugin.repartition import cluster_run
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 DATABASE = UnreachableError("SW-DATABASE-DOWN", "gone")
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: error")
 RECALL = Recall("vision", "nlp", 2000, int(BEGAN_S + 60))

@@ -29,6 +29,8 @@ from slurm_plugin.services.leases import (
 )
 from slurm_plugin.services.state import Observation, services
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 NOW_S = 10_000
 LEASE_S = 600

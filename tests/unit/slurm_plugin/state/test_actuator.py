@@ -13,6 +13,8 @@ from cluster.slurm.interface import JobChange, Target, Tasks
 from slurm_plugin.services.slot_actions import SlotActions
 from slurm_plugin.state.actuator import Actuator
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 BORROWED = "slicewise_vision_borrowed"
 
 

@@ -25,6 +25,8 @@ from slurm_plugin.state import controller
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.observer import SlurmObserver
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 LENDER = tenant("lab", 9000, lending_limit_millislices=Millislices(9000))
 LOOSE = job(1, held=False, reason="Priority")
 UNTAGGED = job(2, held=False, reason="JobHeldUser", admin_comment="", array_job_id=815)

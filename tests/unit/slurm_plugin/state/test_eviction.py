@@ -15,6 +15,8 @@ from slurm_plugin.services.state import to_be_replaced
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.eviction import EVICTION_S, REST_S, Evictions
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 WHY = "its GPU is cut anew"
 RUNS = job(0, JobState.RUNNING, nodes=("gpu01",))
 ASKED = EvictRequest(job_ids=(RUNS.job_id, 4711), why=WHY)

@@ -11,6 +11,8 @@ from slurm_plugin.services.pace import Pace
 from slurm_plugin.state.pacing import Pacing
 from slurm_plugin.state.reports import ServiceReports
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 SLOW = Pace(moving_s=0.01, rest_s=15.0, requests_per_min=1200)
 
 

@@ -14,6 +14,8 @@ from slurm_plugin.quota.types import Budget
 from slurm_plugin.services.slot_actions import TenantCapacity
 from slurm_plugin.state.quota_in_force import QuotaInForce
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 BORROWER = policy_of(
     tenant("vision", 3000, borrowing_limit_millislices=Millislices(4000)),
     tenant("lab", 9000, lending_limit_millislices=Millislices(9000)),

@@ -13,6 +13,8 @@ from cluster.slurm.interface import JobChange, Target
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.slot_recovery import SlotRecovery
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 HELD, GONE = job(0), job(1, JobState.ENDED)
 
 

@@ -12,6 +12,8 @@ from cluster.settings.file import DaemonSettings
 from slurm_plugin.web import daemon_reads
 from slurm_plugin.web.daemon_reads import DaemonReads
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], list[str]]:

@@ -13,6 +13,8 @@ from cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
 from slurm_plugin.web import daemon_reads
 from slurm_plugin.web.daemon_reads import DaemonReads
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 
 def reads(made: Answers) -> DaemonReads:
     one = DaemonReads(settings().daemon)

@@ -343,7 +343,7 @@ def test_without_slurms_nodes_no_shares_are_dropped(
 
 def test_the_example_is_what_is_proposed() -> None:
     """But for its first lines: so it has all that holds while slicewise.lua can't be loaded."""
-    example = Path(__file__).resolve().parents[4] / "etc" / "job_submit.lua"
+    example = Path(__file__).resolve().parents[2] / "etc" / "job_submit.lua"
     module = "/opt/slicewise/share/slicewise/lua/slicewise.lua"
     socket, off_file = "/run/slicewise/admission/admission.sock", "/etc/slicewise/off"
     wiring = Wiring(Path(module), Path(socket), Path(off_file), ("gpu",))

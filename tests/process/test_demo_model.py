@@ -25,7 +25,7 @@ READY_S = 15
 
 @pytest.fixture(scope="module")
 def model() -> ModuleType:
-    path = Path(__file__).parents[4] / MODEL / "1" / "model.py"
+    path = Path(__file__).parents[2] / MODEL / "1" / "model.py"
     sys.modules.setdefault("triton_python_backend_utils", ModuleType("pb_utils"))
     spec = importlib.util.spec_from_file_location("tokens_model", path)
     assert spec is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 from free_ports import free_port
 from replica_keys import replica_keys
 
-GROUPS = Path(__file__).resolve().parents[4] / "etc" / "haproxy-openssl.cnf"
+GROUPS = Path(__file__).resolve().parents[2] / "etc" / "haproxy-openssl.cnf"
 CONFIGURATION = """\
 defaults
     mode http

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_plugin.cli_users.sbatch import SHELL_FUNCTION
 
-SCRIPT = Path(__file__).parents[4] / "etc" / "slicewise.sh"
+SCRIPT = Path(__file__).parents[2] / "etc" / "slicewise.sh"
 STAND_IN = """\
 #!/bin/sh
 printf '%s|' "$SLICEWISE_EXPLAIN" "$@"

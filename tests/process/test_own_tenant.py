@@ -1,0 +1,34 @@
+"""Tests which tenant a command means that names none, and which the shell completes."""
+
+from pathlib import Path
+
+import pytest
+from daemon_answers import answer_in_its_place
+
+from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
+from cluster.rpc.own_tenant import complete_tenant
+
+
+@pytest.fixture(autouse=True)
+def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slicewise.toml").write_text(
+        f'[cluster]\nname = "c"\npartitions = ["gpu"]\n[daemon]\nrun_dir = "{tmp_path}"\n'
+        '[gpus."A100-80GB"]\ntypes = ["1g.10gb"]\n'
+    )
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+
+
+def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    tenants = tuple(
+        TenantView(name=name, nominal_millislices=0, own_in_use_millislices=0, in_use_millislices=0)
+        for name in names
+    )
+    answer = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=tenants)
+    answer_in_its_place(monkeypatch, ViewRequest, lambda _: answer)
+
+
+def test_names_complete_from_the_daemon_or_not_at_all(monkeypatch: pytest.MonkeyPatch):
+    assert complete_tenant("") == []
+    sees(monkeypatch, "nlp", "vision", "bio")
+    assert complete_tenant("") == ["bio", "nlp", "vision"]
+    assert complete_tenant("b") == ["bio"]

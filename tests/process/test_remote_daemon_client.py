@@ -1,0 +1,283 @@
+"""Tests the user socket over TCP: identities on both sides, and a hostile network."""
+
+import asyncio
+import base64
+import json
+import os
+import pwd
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+from http_peer import posted
+from pydantic import BaseModel
+
+from cluster.language.errors import (
+    InvalidInputError,
+    OutsideError,
+    SlicewiseError,
+    UnreachableError,
+)
+from cluster.rpc import client, remote_client
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.message import DoneAnswer, Request
+from cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
+from cluster.rpc.munge import Credential
+from cluster.rpc.munge_rpc import SEALED_PATH, seal
+from cluster.settings.file import DaemonSettings
+from slurm_plugin.api import remote_socket
+from slurm_plugin.api.desk import roles
+from slurm_plugin.api.http_server import HttpLimits
+from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
+from slurm_plugin.api.routes import Routes
+from slurm_plugin.common.connection_places import ConnectionLimits
+
+ME = os.getuid()
+MY_NAME = pwd.getpwuid(ME).pw_name
+VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
+
+
+@dataclass
+class ScriptedMunge:
+    """munged as far as its rules go; ``uid`` is who encodes here."""
+
+    uid: int = ME
+    seen: set[bytes] = field(default_factory=set)
+    failure: SlicewiseError | None = None
+
+    def encode(self, payload: bytes, for_uid: int, ttl_s: int) -> bytes:
+        said = [self.uid, for_uid, os.urandom(4).hex(), payload.decode("latin-1")]
+        return b"MUNGE:" + base64.b64encode(json.dumps(said).encode()) + b":"
+
+    def decode(self, credential: bytes) -> Credential:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            text = base64.b64decode(credential.removeprefix(b"MUNGE:").removesuffix(b":"))
+            uid, for_uid, _, payload = json.loads(text)
+        except ValueError:
+            raise InvalidInputError("SW-MUNGE", "Invalid credential.") from None
+        if for_uid != ME or credential in self.seen:
+            raise InvalidInputError("SW-MUNGE", "Unauthorized or replayed.")
+        self.seen.add(credential)
+        return Credential(payload.encode("latin-1"), uid)
+
+
+@pytest.fixture
+def munge(monkeypatch: pytest.MonkeyPatch) -> ScriptedMunge:
+    scripted = ScriptedMunge()
+    for module in (remote_socket, remote_client):
+        monkeypatch.setattr(module, "Munge", lambda _socket: scripted)
+    return scripted
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> DaemonSettings:
+    place = f"127.0.0.1:{free_port()}"
+    return DaemonSettings(
+        run_dir=tmp_path,
+        slurm_user=MY_NAME,
+        launcher_user=MY_NAME,
+        listen=place,
+        connect=place,
+    )
+
+
+@dataclass
+class Daemon:
+    settings: DaemonSettings
+    answer_with: BaseModel | SlicewiseError = VIEW
+    asked: list[tuple[Request, int]] = field(default_factory=list)
+
+    async def answer(self, request: Request, uid: int) -> BaseModel:
+        self.asked.append((request, uid))
+        if isinstance(self.answer_with, SlicewiseError):
+            raise self.answer_with
+        return self.answer_with
+
+
+@asynccontextmanager
+async def serving(
+    own: DaemonSettings, bounds: ConnectionLimits = BOUNDS, limits: HttpLimits = LIMITS
+) -> AsyncIterator[Daemon]:
+    daemon = Daemon(own)
+    routes = Routes(
+        {ViewRequest: daemon.answer, DeleteRequest: daemon.answer}, lambda _asker, _uid: True
+    )
+    server = RemoteSocket(own, routes, roles(own), bounds=bounds, limits=limits)
+    await server.start()
+    yield daemon
+    await server.stop()
+
+
+@pytest.fixture
+async def daemon(own: DaemonSettings, munge: ScriptedMunge) -> AsyncIterator[Daemon]:
+    async with serving(own) as daemon:
+        yield daemon
+
+
+def credential(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:
+    return b"".join(seal(munge, "question", "0" * 32, message, ME))  # type: ignore[arg-type]
+
+
+def question(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:
+    return posted(SEALED_PATH, credential(munge, message))
+
+
+async def test_an_answer_comes_back_whatever_its_length(daemon: Daemon):
+    names = [f"{number:060}" for number in range(20_000)]
+    daemon.answer_with = ViewAnswer.model_validate(
+        {
+            **VIEW.model_dump(),
+            "tenants": [
+                {
+                    "name": name,
+                    "nominal_millislices": 1,
+                    "in_use_millislices": 0,
+                    "own_in_use_millislices": 0,
+                }
+                for name in names
+            ],
+        }
+    )
+    view = await DaemonClient(daemon.settings).ask(ViewRequest())
+    assert [tenant.name for tenant in view.tenants] == names
+
+
+async def test_the_user_sockets_refusals_come_through(daemon: Daemon):
+    daemon.answer_with = InvalidInputError("SW-FORBIDDEN", "No.")
+    with pytest.raises(InvalidInputError, match="SW-FORBIDDEN"):
+        await DaemonClient(daemon.settings).ask(ViewRequest())
+
+
+async def test_a_local_socket_goes_first(daemon: Daemon):
+    daemon.settings.user_socket.touch()
+    with pytest.raises(UnreachableError, match=r"on .*user\.sock"):
+        await DaemonClient(daemon.settings).ask(ViewRequest())
+    assert daemon.asked == []
+
+
+# The client's side: another process listens at daemon.connect.
+
+
+@asynccontextmanager
+async def impostor(
+    own: DaemonSettings, *answers: bytes, status: str = "200 OK"
+) -> AsyncIterator[None]:
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n".encode() if status else b""
+
+    async def serve(principal: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await principal.readuntil(b"\r\n\r\nMUNGE:")
+        await principal.readline()
+        writer.write(head + b"".join(answers))
+        writer.close()
+
+    host, _, port = own.connect[0].partition(":")
+    async with await asyncio.start_server(serve, host, int(port)):
+        yield
+
+
+def sealed(
+    munge: ScriptedMunge, nonce: str = "0" * 32, line: bytes = b'{"v":1,"ok":true}'
+) -> bytes:
+    return b"".join(seal(munge, "answer", nonce, line, ME))  # type: ignore[arg-type]
+
+
+async def ask(own: DaemonSettings, monkeypatch: pytest.MonkeyPatch) -> DoneAnswer:
+    monkeypatch.setattr(remote_client.secrets, "token_hex", lambda _: "0" * 32)
+    return await DaemonClient(own).ask(DeleteRequest(array_job_id=814))
+
+
+async def test_an_answer_of_somebody_else_is_refused(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    async with impostor(own, sealed(munge)):
+        assert (await ask(own, monkeypatch)).ok
+    munge.uid = ME + 1
+    async with impostor(own, sealed(munge)):
+        with pytest.raises(OutsideError, match=f"Uid {ME + 1} answered"):
+            await ask(own, monkeypatch)
+
+
+@pytest.mark.parametrize("nonce", ["1" * 32, "f" * 32])
+async def test_an_answer_to_another_question_is_refused(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch, nonce: str
+):
+    async with impostor(own, sealed(munge, nonce)):
+        with pytest.raises(OutsideError, match="another request"):
+            await ask(own, monkeypatch)
+
+
+async def test_parts_in_another_order_or_left_out_are_no_answer(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = sealed(munge, line=b"x" * 300_000).splitlines(keepends=True)
+    async with impostor(own, second, first):
+        with pytest.raises(OutsideError, match="another request"):
+            await ask(own, monkeypatch)
+    async with impostor(own, first):
+        with pytest.raises(UnreachableError, match="SW-DAEMON-UNSURE"):
+            await ask(own, monkeypatch)
+
+
+async def test_an_own_question_does_not_pass_for_its_answer(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    async with impostor(own, credential(munge)):
+        with pytest.raises(OutsideError, match="no answer"):
+            await ask(own, monkeypatch)
+
+
+async def test_words_in_the_clear_are_shown_without_control_characters(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    hostile = b'{"v":1,"ok":false,"code":"X","message":"\\u001b[31mred","hint":"' + b"y" * 999
+    async with impostor(own, hostile + b'"}\n', status="400 Bad Request"):
+        with pytest.raises(InvalidInputError) as raised:
+            await ask(own, monkeypatch)
+    assert raised.value.refusal.code == "SW-MUNGE"
+    assert "\x1b" not in str(raised.value)
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("words", [b"220 smtp ready\n", b"\xff\xfe\n", b"x" * 2_000_000])
+async def test_another_server_is_no_daemon(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch, words: bytes
+):
+    for status in ("", "200 OK", "500 Oh"):
+        async with impostor(own, words, status=status):
+            with pytest.raises(UnreachableError, match="SW-DAEMON-DOWN"):
+                await ask(own, monkeypatch)
+
+
+async def test_a_drip_of_bytes_ends_at_the_deadline(
+    own: DaemonSettings, munge: ScriptedMunge, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(client, "DEADLINE_S", 0.5)
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            for byte in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    host, _, port = own.connect[0].partition(":")
+    async with await asyncio.start_server(serve, host, int(port)):
+        with pytest.raises(UnreachableError, match=r"no answer within 0\.5 s"):
+            await asyncio.wait_for(ask(own, monkeypatch), 3)
+
+
+async def test_nobody_listens(own: DaemonSettings, munge: ScriptedMunge):
+    with pytest.raises(UnreachableError, match=f"at {own.connect[0]}"):
+        await DaemonClient(own).ask(ViewRequest())
+
+
+async def test_a_host_without_slurm_user_can_not_ask(own: DaemonSettings, munge: ScriptedMunge):
+    strange = own.model_copy(update={"slurm_user": "no-such-user"})
+    with pytest.raises(InvalidInputError, match="SW-USER"):
+        await DaemonClient(strange).ask(ViewRequest())

@@ -1,0 +1,112 @@
+"""Tests what a repartition asks of the cluster itself."""
+
+import json
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_gpus import gpu_node
+from node_commands import command, given, runs_jobs
+from scripted import ScriptedSlurm, job, settings
+
+from cluster.language.errors import SlicewiseError
+from cluster.language.jobs import JobState, JobView
+from cluster.mig.inventory import Inventory
+from cluster.mig.nvml import read_inventory
+from cluster.rpc.client import DaemonClient
+from sandbox.nvml.driver import EmulatedGpu
+from slurm_plugin.repartition.cluster_site import ClusterSite
+
+
+def on_gpu01(index: int, state: JobState = JobState.RUNNING, **changes: Any) -> JobView:
+    return replace(job(index, state), nodes=("gpu01",), **changes)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
+    """With files of its own, and commands of Slurm's that stand in ``tmp_path``."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    files = {name: tmp_path / f"{name.removesuffix('_conf')}.conf" for name in CONF}
+    for name, text in CONF.items():
+        files[name].write_text(text)
+        files[name].chmod(0o640)
+    known = settings()
+    ours = known.model_copy(
+        update={
+            "repartition": known.repartition.model_copy(update={"slurm_conf": files["slurm_conf"]})
+        }
+    )
+    return ClusterSite(ours, ScriptedSlurm(), DaemonClient(known.daemon))
+
+
+CONF = {
+    "slurm_conf": "ClusterName=c\nNodeName=gpu01 CPUs=4 Gres=gpu:nvidia_h200:1\n",
+    "gres_conf": "NodeName=gpu01 AutoDetect=off Name=gpu Type=nvidia_h200 File=/dev/nvidia0\n",
+}
+
+
+def says(place: Path, text: str) -> None:
+    """A node, of which root is who attacks."""
+    runs_jobs(place)
+    command(place, "systemd-run", f"printf %s {shlex.quote(text)}")
+
+
+@pytest.fixture(scope="module")
+def whole() -> Inventory:
+    with gpu_node(EmulatedGpu("H200-141GB", mig=False)) as node:
+        return read_inventory(node.host_root)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "H200:1\nPrologSlurmctld=/tmp/evil\n#",
+        "H200:1\rPrologSlurmctld=/tmp/evil",
+        "H200:1\tPrologSlurmctld=/tmp/evil",
+        "H200,gpu:1g.10gb:999",
+        "H200#",
+    ],
+)
+async def test_no_gpu_s_name_becomes_a_line_of_slurm_conf(
+    site: ClusterSite, tmp_path: Path, whole: Inventory, name: str
+) -> None:
+    """From what the node prints to the files that slurmctld reads at its next start."""
+    forged = replace(whole, gpus=(replace(whole.gpus[0], name=name),))
+    says(tmp_path, json.dumps(asdict(forged)))
+    with pytest.raises(SlicewiseError, match="SW-WIRE"):
+        site.write("gpu01", "NVIDIA", site.devices("gpu01", await site.inventory("gpu01", "")))
+    # The reader failed to see it: then nothing is written either.
+    with pytest.raises(SlicewiseError, match="SW-REPARTITION-CONF"):
+        site.write("gpu01", "NVIDIA", site.devices("gpu01", forged))
+    assert dict(zip(CONF, site.texts(), strict=True)) == CONF
+
+
+async def test_what_a_driver_says_is_written(
+    site: ClusterSite, tmp_path: Path, whole: Inventory
+) -> None:
+    says(tmp_path, json.dumps(asdict(whole)))
+    site.write("gpu01", "NVIDIA", site.devices("gpu01", await site.inventory("gpu01", "")))
+    assert dict(zip(CONF, site.texts(), strict=True)) == CONF
+
+
+async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    command(tmp_path, "scontrol", "exit 0")
+    plain = {"array_job_id": None, "task_index": None, "admin_comment": ""}
+    lent = plain | {"qos": "slicewise_vision_borrowed"}
+    slurm = ScriptedSlurm()
+    slurm.shown = (
+        on_gpu01(0, **lent),
+        on_gpu01(1, **plain),
+        on_gpu01(2, **lent),
+        on_gpu01(3, JobState.COMPLETING, **lent),
+        on_gpu01(4, **lent),
+    )
+    site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
+    names = ("job 900", "job 901", "job 903", "job 904")
+    await site.end_loans(frozenset({900, 901, 902, 903}), names)
+    assert given(tmp_path) == ["scontrol requeue 900"]

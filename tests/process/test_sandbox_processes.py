@@ -1,0 +1,50 @@
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from sandbox.host.process import (
+    Process,
+    describe,
+    end,
+    is_alive,
+    leftovers,
+    send_signal,
+)
+from sandbox.host.users import current_user
+
+
+def sleeper(**options: object) -> Process:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], **options)
+    child.returncode = 0
+    return describe("sleeper", current_user(), child.pid)
+
+
+def test_end_leaves_nothing_alive():
+    process = sleeper()
+    assert is_alive(process)
+    end([process], patience_s=5)
+    assert not is_alive(process)
+
+
+def test_a_recycled_pid_is_never_signalled():
+    process = sleeper()
+    stranger = Process("old", "", process.pid, process.start_ticks - 1, 0.0)
+    send_signal(stranger, signal.SIGKILL)
+    assert not is_alive(stranger)
+    assert is_alive(process)
+    end([process], patience_s=5)
+
+
+def test_leftovers_are_found_by_environment_with_their_children(tmp_path: Path):
+    environment = {"SLICEWISE_SANDBOX": str(tmp_path)}
+    argv = ["/bin/sh", "-c", "env -i sleep 60 & echo; wait"]
+    parent = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    parent.returncode = 0
+    found = leftovers(tmp_path, ())
+    end(found, patience_s=5)
+    assert parent.pid in {process.pid for process in found}
+    assert len(found) == 2
+    assert leftovers(tmp_path, ()) == ()

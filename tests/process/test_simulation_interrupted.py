@@ -1,0 +1,43 @@
+"""Tests that no process of a simulation outlives it, and what figures are made of."""
+
+import multiprocessing
+from dataclasses import replace
+
+import pytest
+from small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
+
+from simulation.runs import simulate as runs
+from simulation.runs.experiment import Experiment
+from simulation.site.plans import SlicewisePlan
+
+EXPERIMENT = Experiment(
+    CLUSTER,
+    SETTINGS.costs,
+    JOBS,
+    SlicewisePlan("present", SETTINGS, TENANTS),
+    start_s=START_S,
+    offsets=2,
+)
+
+LONG = replace(
+    EXPERIMENT,
+    jobs=tuple(
+        replace(JOBS[1], job_id=number, submit_s=START_S + number * 900.0) for number in range(500)
+    ),
+)
+"""Some ten seconds of work."""
+
+
+def test_an_interruption_ends_every_process_at_once():
+    children: list[multiprocessing.Process] = []
+
+    def interrupted(_share: float) -> None:
+        children.extend(multiprocessing.active_children())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.simulate(LONG, processes=2, progress=interrupted)
+    codes = [child.exitcode for child in children]
+    assert len(codes) == 2
+    assert 0 not in codes
+    assert multiprocessing.active_children() == []

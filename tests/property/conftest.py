@@ -1,0 +1,3 @@
+"""Puts the tests of this folder under guard."""
+
+from guard import *  # noqa: F403
