@@ -282,7 +282,6 @@ def test_fifty_at_once_from_zero_up_to_the_quota_and_back_to_zero(brief: Service
     until_is(brief.tritons, [])
 
 
-@pytest.mark.promise("A launcher that is killed loses no request.")
 def test_the_launcher_killed_in_mid_flight_loses_nothing(service: Service) -> None:
     async def killed() -> list[RequestRecord]:
         sending = asyncio.create_task(service.send(250))
@@ -487,7 +486,6 @@ def test_a_long_answer_survives_the_warning_but_not_the_order_to_end(service: Se
         until_is(lambda: service.tritons(index), [])
 
 
-@pytest.mark.promise("A model that fails at its start is not started over and over.")
 def test_a_model_that_fails_at_its_start_is_not_started_over_and_over(world: Service) -> None:
     broken = world.sandbox.layout.models / "broken"
     (broken / "tokens" / "1").mkdir(parents=True)

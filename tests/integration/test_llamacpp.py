@@ -209,7 +209,6 @@ async def test_clients_reach_inference_and_nothing_else(
     assert (code, answer["error"]["type"]) == (400, "invalid_request_error")
 
 
-@pytest.mark.promise("Streams of language models come through whole.")
 async def test_a_stream_has_its_end(session: aiohttp.ClientSession, chat: Chat) -> None:
     async with stream(session, chat, 100) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")

@@ -153,16 +153,15 @@ PreemptMode=CANCEL
 def test_the_doctor_finds_what_slurm_has_otherwise(sandbox: Sandbox):
     site = sandbox.layout.site_conf
     before = site.read_text()
-    due = ("KILL-WAIT", "REQUEUE", "REQUEUE-EXIT", "JOB-AGE", "WEIGHTS", "PREEMPT-MODE")
+    due = ("BOUNDS", "PREEMPT", "REQUEUE", "SERVICES", "WEIGHTS")
     wanted = {f"SW-CONF-{word}" for word in due}
     try:
         site.write_text(SPOILT_CONF)
         sandbox.run("slurm", ("scontrol", "reconfigure"))
         until_is(lambda: set(diagnosed(sandbox, "--section", "slurm")[1]), wanted)
         fixes = doctor(sandbox, "--fix").stdout
-        assert {"KillWait=30", "RequeueExitHold=99,187", "PreemptMode=REQUEUE"} <= set(
-            fixes.splitlines()
-        )
+        mended = {"KillWait=30", "MinJobAge=300", "RequeueExitHold=99,187", "PreemptMode=REQUEUE"}
+        assert mended <= set(fixes.splitlines())
     finally:
         site.write_text(before)
         sandbox.run("slurm", ("scontrol", "reconfigure"))

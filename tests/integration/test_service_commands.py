@@ -156,7 +156,6 @@ def test_restart_replaces_what_runs(service: User):
     service.types("scale", NAME, "--reset")
 
 
-@pytest.mark.promise("A changed service file rolls over to a new generation.")
 def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
     (before,) = service.arrays()
     text = service.file.read_text()

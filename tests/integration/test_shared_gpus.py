@@ -95,7 +95,6 @@ def _as_compiled(users: Users, slurm_conf: str) -> str:
     return slurm_conf
 
 
-@pytest.mark.promise("Shared GPUs are limited and charged once they have a price.")
 @pytest.mark.usefixtures("priced")
 def test_with_a_price_shards_are_limited_and_charged(users: Users) -> None:
     assert "shard" not in "\n".join(_warnings(users))
