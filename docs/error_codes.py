@@ -54,7 +54,7 @@ with advise the texts are shown and the job goes on, with observe they are logge
 ([modes](../explanation/daemon.md#modes)).
 
 `slicewise service apply` looks at the file first (SW-SERVICE), then at the model
-(SW-SERVICE-MODEL) and the directory (SW-SERVICE-DIRECTORY). Then it asks the daemon what the
+(SW-SERVICE-MODEL) and the directory (SW-OUTPUT). Then it asks the daemon what the
 answer would be, and submits.
 """
 _ABOUT: Mapping[Area, str] = {

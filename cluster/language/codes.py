@@ -50,6 +50,11 @@ class Code(StrEnum):
         member.happened, member.remedy = (" ".join(part.split()) for part in parts)
         return member
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _core: object, _handler: object) -> dict[str, str]:
+        """For readers of JSON it is text: new codes come with new versions."""
+        return {"type": "string"}
+
     # fmt: off
 
     DIRECTIVE = ("SW-DIRECTIVE", Area.JOBS, ExitCode.REFUSED, """
@@ -79,11 +84,6 @@ class Code(StrEnum):
 
         Take one of the hint. Operator: install its package where you run slicewise, the launcher's
         host included; add `[engines.NAME]`.
-        """)
-    SERVICE_DIRECTORY = ("SW-SERVICE-DIRECTORY", Area.JOBS, ExitCode.NOT_PERMITTED, """
-        You may not write in the current directory, where the replicas' logs go.
-
-        Apply from a directory that you can write and the nodes see.
         """)
     SERVICE_EXISTS = ("SW-SERVICE-EXISTS", Area.JOBS, ExitCode.CONFLICT, """
         The tenant has a living service of that name that another user submitted, or submitted in
@@ -276,7 +276,8 @@ class Code(StrEnum):
         """)
     SETTINGS = ("SW-SETTINGS", Area.COMMANDS, ExitCode.REFUSED, """
         slicewise.toml is missing, can't be read, or has a key that is wrong, that does not fit
-        another, or that HAProxy or this host can't take; file and key are named.
+        another, or that HAProxy or this host can't take; file and key are named. Or no database is
+        configured, or its URL can't be read; it is not shown, for it may hold a password.
 
         Correct it after [etc/slicewise.toml](../../etc/slicewise.toml). `SLICEWISE_CONFIG` names
         another file.
@@ -396,14 +397,6 @@ class Code(StrEnum):
 
         Don't rely on it: make another, check it, and keep both files of `ledger db backup`
         together.
-        """)
-    DATABASE_URL = ("SW-DATABASE-URL", Area.LEDGER, ExitCode.REFUSED, """
-        No ledger database is configured, or its URL can't be read by this user or at all. It is not
-        shown: it may hold a password.
-
-        Operators: `SLICEWISE_DATABASE_URL=postgresql://USER@HOST/DATABASE` or `[database]
-        url_file`; in a password `@` is `%40`, `/` is `%2F`. Tenants: `slicewise why` needs no
-        database.
         """)
     DATABASE_DOWN = ("SW-DATABASE-DOWN", Area.LEDGER, ExitCode.UNREACHABLE, """
         PostgreSQL can't be reached within 5 s, broke off, only reads, is slow, or does not let this
@@ -941,12 +934,18 @@ class Code(StrEnum):
 
         Name the type in `[gpus]` of slicewise.toml; a price of shared GPUs in `[shared]`.
         """)
-    CGROUPS = ("SW-CGROUPS", Area.SITE, ExitCode.FAILED, """
-        Slurm does not keep jobs off devices that they were not given, or does not find all of a
-        job's processes: jobs can use each other's MIG instances.
+    DEVICES_OPEN = ("SW-DEVICES-OPEN", Area.SITE, ExitCode.FAILED, """
+        Slurm does not keep jobs off devices that they were not given: tenants on one node can use
+        each other's MIG instances.
 
-        `TaskPlugin=task/cgroup,task/affinity`; `ConstrainDevices=yes` in all cgroup.conf;
-        `ProctrackType=proctrack/cgroup` while no job runs; restart slurmd.
+        `TaskPlugin=task/cgroup,task/affinity`, and `ConstrainDevices=yes` in the cgroup.conf of all
+        nodes; restart slurmd.
+        """)
+    PROCESSES_LOOSE = ("SW-PROCESSES-LOOSE", Area.SITE, ExitCode.FAILED, """
+        Slurm may not find all processes of a job: one may live on with an instance that the next
+        job gets.
+
+        `ProctrackType=proctrack/cgroup` while no job runs.
         """)
     SUBMITS_OPEN = ("SW-SUBMITS-OPEN", Area.SITE, ExitCode.FAILED, """
         One user can have so many jobs waiting that slurmctld takes no other (`MaxJobCount`).
@@ -986,11 +985,17 @@ class Code(StrEnum):
         `slicewise tenant-quota set GROUP --lending-limit unlimited`.
         """)
     SCRIPT_INSTALL = ("SW-SCRIPT-INSTALL", Area.SITE, ExitCode.FAILED, """
-        job_submit.lua is missing, lacks Slicewise's lines or has old ones, or loads a slicewise.lua
-        that is not there or moves with Python.
+        job_submit.lua is missing, lacks Slicewise's lines, or loads a slicewise.lua that is not
+        there.
 
-        `slicewise admission install`, again after each change of Python; `--write-proposal`, then
-        `mv`.
+        `slicewise admission install`.
+        """)
+    SCRIPT_OLD = ("SW-SCRIPT-OLD", Area.SITE, ExitCode.FAILED, """
+        The lines in job_submit.lua are not those that would be proposed now, or their path moves
+        with Python.
+
+        `slicewise admission install --write-proposal`, then `mv`; again after each change of
+        Python.
         """)
     SCRIPT_OFF = ("SW-SCRIPT-OFF", Area.SITE, ExitCode.FAILED, """
         The kill switch is set.

@@ -36,13 +36,13 @@ _REFUSED = re.compile(
 def postgres_engine(url: str) -> Engine:
     """An engine for ``postgresql://...``; nothing is connected yet.
 
-    Raises InvalidInputError (SW-DATABASE-URL) for any other text, without showing the text: it may
+    Raises InvalidInputError (SW-SETTINGS) for any other text, without showing the text: it may
     hold a password.
     """
     parsed = _parsed(url)
     if parsed is None or parsed.get_backend_name() != "postgresql":
         raise InvalidInputError(
-            Code.DATABASE_URL,
+            Code.SETTINGS,
             "The database's URL can't be read as a PostgreSQL one.",
             "Write postgresql://USER@HOST/DATABASE; in a password @ is %40 and / is %2F.",
         )

@@ -720,7 +720,7 @@ def _section_in(kind: Any) -> type[BaseModel] | None:
 def database_url(settings: DatabaseSettings) -> str:
     """The ledger's URL: $SLICEWISE_DATABASE_URL first, then [database] url_file.
 
-    There is no default. Raises InvalidInputError (SW-DATABASE-URL) if neither is set, or if the
+    There is no default. Raises InvalidInputError (SW-SETTINGS) if neither is set, or if the
     file can't be read; only operators can read it.
     """
     url = os.environ.get(DATABASE_VARIABLE, "")
@@ -732,7 +732,7 @@ def database_url(settings: DatabaseSettings) -> str:
         url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
     if not url:
         raise InvalidInputError(
-            Code.DATABASE_URL,
+            Code.SETTINGS,
             "No ledger database is configured.",
             f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
         )
@@ -743,7 +743,7 @@ def launcher_database_url(settings: LauncherSettings) -> str:
     """The URL of the launcher's own database; "" if none is configured.
 
     $SLICEWISE_LAUNCHER_DATABASE_URL first, then [launcher] url_file. Raises InvalidInputError
-    (SW-DATABASE-URL) if the file can't be read.
+    (SW-SETTINGS) if the file can't be read.
     """
     url = os.environ.get(LAUNCHER_DATABASE_VARIABLE, "")
     if url or settings.url_file is None:
@@ -757,12 +757,12 @@ def _url_in(file: Path, section: str, variable: str, denied_hint: str) -> str:
         return file.read_text(encoding="utf-8").strip()
     except PermissionError as error:
         raise InvalidInputError(
-            Code.DATABASE_URL, f"{section}.url_file {file}: {error.strerror}.", denied_hint
+            Code.SETTINGS, f"{section}.url_file {file}: {error.strerror}.", denied_hint
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise InvalidInputError(
-            Code.DATABASE_URL,
+            Code.SETTINGS,
             f"{section}.url_file {file}: {why}.",
             f"Write postgresql://... into it, or set {variable}.",
         ) from None

@@ -40,7 +40,7 @@ def own_store(settings: Settings) -> StateStore | None:
     """Return the launcher's database; None if it has none.
 
     Raises InvalidInputError: SW-SETTINGS for a launcher of a pair that has none,
-    SW-DATABASE-URL.
+    SW-SETTINGS.
     """
     url = launcher_database_url(settings.launcher)
     if url:

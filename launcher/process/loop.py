@@ -82,7 +82,7 @@ async def serve(settings: Settings) -> None:
 
     Nothing that matters is kept in this process: after a kill the next launcher finds routes and
     draining servers at HAProxy, slots and orders at the daemon, and what was learnt in its
-    database. Raises InvalidInputError (SW-SETTINGS, SW-DATABASE-URL, SW-GATEWAY-IDENTITY).
+    database. Raises InvalidInputError (SW-SETTINGS, SW-GATEWAY-IDENTITY).
     """
     gc.set_threshold(GARBAGE_AFTER)
     ended = asyncio.Event()

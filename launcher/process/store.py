@@ -49,7 +49,7 @@ class StateStore:
     def __init__(self, url: str, cluster: str) -> None:
         """``url`` is postgresql://..., ``cluster`` is Slurm's ClusterName; connects later.
 
-        Raises InvalidInputError (SW-DATABASE-URL).
+        Raises InvalidInputError (SW-SETTINGS).
         """
         self._engine = postgres_engine(url)
         self._cluster = cluster

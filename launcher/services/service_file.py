@@ -104,14 +104,14 @@ def made_logs(spec: ServiceSpec, living: AbstractSet[int]) -> str:
 
     Logs of all but the ``living`` array jobs and the 20 submissions whose logs were written last
     are deleted, so that a service that is applied often does not fill the directory. Raises
-    InvalidInputError (SW-SERVICE-DIRECTORY).
+    InvalidInputError (SW-OUTPUT).
     """
     place = Path(logs_of(spec.name))
     try:
         place.mkdir(exist_ok=True)
     except OSError as error:
         raise InvalidInputError(
-            Code.SERVICE_DIRECTORY,
+            Code.OUTPUT,
             f"The directory {place} for logs can't be made here: {error.strerror}.",
             "Change to a directory that you can write and the nodes see, and try again.",
         ) from None
@@ -148,26 +148,26 @@ def logs_of(name: str) -> str:
 
 
 def current_directory() -> Path:
-    """Return the current directory; raises InvalidInputError (SW-SERVICE-DIRECTORY) if removed."""
+    """Return the current directory; raises InvalidInputError (SW-OUTPUT) if removed."""
     try:
         return Path.cwd()
     except FileNotFoundError:
         raise InvalidInputError(
-            Code.SERVICE_DIRECTORY,
+            Code.OUTPUT,
             "The output of jobs goes into the current directory, which has been removed.",
             "Change to a directory that you can write and the nodes see, and try again.",
         ) from None
 
 
 def require_writable(directory: Path) -> None:
-    """Check that Slurm can write logs there; raises InvalidInputError (SW-SERVICE-DIRECTORY).
+    """Check that Slurm can write logs there; raises InvalidInputError (SW-OUTPUT).
 
     A task with an output file that can't be opened fails before its script runs, and its slot is
     lost.
     """
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InvalidInputError(
-            Code.SERVICE_DIRECTORY,
+            Code.OUTPUT,
             f"The output of jobs goes into the current directory, {directory}, "
             "where you may not write.",
             "Change to a directory that you can write and the nodes see, and try again.",

@@ -48,7 +48,7 @@ def _lines(facts: ScriptFacts) -> Iterator[Finding]:
         )
     elif facts.has_old_lines:
         yield warning(
-            Code.SCRIPT_INSTALL,
+            Code.SCRIPT_OLD,
             f"The lines in {facts.script} are not those that would be proposed now",
             "nodes, partitions, settings or Slicewise have changed",
             _INSTALL,
@@ -69,7 +69,7 @@ def _module(facts: ScriptFacts) -> Iterator[Finding]:
         )
     elif version := _PYTHON.search(facts.module):
         yield hint(
-            Code.SCRIPT_INSTALL,
+            Code.SCRIPT_OLD,
             f"{facts.script} loads {facts.module}, below {version[0].strip('/')}",
             "a new Python on this host moves that file, which switches admission off",
             advice="After such a change run slicewise admission install, and this again.",

@@ -22,7 +22,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
     plugins = config.get("TaskPlugin", "").lower().split(",")
     if "task/cgroup" not in plugins:
         yield error(
-            Code.CGROUPS,
+            Code.DEVICES_OPEN,
             "TaskPlugin has no task/cgroup",
             _OPEN,
             _TASKS,
@@ -32,7 +32,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
         )
     elif config.get("ConstrainDevices", "no").lower() != "yes":
         yield error(
-            Code.CGROUPS,
+            Code.DEVICES_OPEN,
             "cgroup.conf has no ConstrainDevices=yes",
             _OPEN,
             _DEVICES,
@@ -40,7 +40,7 @@ def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
         )
     if config.get("ProctrackType", "").lower() != "proctrack/cgroup":
         yield warning(
-            Code.CGROUPS,
+            Code.PROCESSES_LOOSE,
             "ProctrackType is not proctrack/cgroup",
             "a process that leaves its job's session may live on with an instance that the next"
             " job gets",

@@ -1011,7 +1011,7 @@ def test_a_server_that_is_away_is_named_without_the_password():
 
 @pytest.mark.parametrize("url", ["", "mysql://h/d", "postgresql://u:s3cr3t@h:port/d", "sqlite://"])
 def test_another_url_is_refused_and_not_shown(url: str):
-    with pytest.raises(InvalidInputError, match="SW-DATABASE-URL") as raised:
+    with pytest.raises(InvalidInputError, match="SW-SETTINGS") as raised:
         Ledger(url, "testing")
     assert "s3cr3t" not in str(raised.value)
 

@@ -184,7 +184,7 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
         (layout.etc / "off").unlink()
         sandbox.restore(print)
     assert code == 1
-    down = ("DAEMON-DOWN", "LAUNCHER-DOWN", "DATABASE-LOGIN", "FILE-OPEN", "SCRIPT-OFF")
+    down = ("DAEMON-DOWN", "LAUNCHER-DOWN", "DATABASE-DOWN", "FILE-RIGHTS", "SCRIPT-OFF")
     assert set(found) == {f"SW-{word}" for word in down}
     assert "database-url has mode 0644" in found["SW-FILE-RIGHTS"]
     back = ("--section", "daemon", "--section", "gateway", "--section", "host")
@@ -199,7 +199,7 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
         code, found = diagnosed(sandbox, SLICEWISE_CONFIG=str(copy))
     finally:
         copy.unlink()
-    wanted = {"DAEMON-MODE", "GATEWAY-STALE", "CONF-AUTH", "WAY-BACK"}
+    wanted = {"RESTART", "GATEWAY-STALE", "CONF-DIFFERS", "SACCTMGR-DUMP"}
     assert {f"SW-{word}" for word in wanted} <= set(found)
     assert "haproxy.cfg" in found["SW-GATEWAY-STALE"]
     assert code == 1  # no munged answers at the default socket

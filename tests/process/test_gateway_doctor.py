@@ -118,9 +118,9 @@ def test_it_warns_where_slurm_leaves_devices_open_to_all_jobs(
     node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_has(monkeypatch, ALL)
-    assert "SW-CGROUPS" not in found("--node", "gpu07")
+    assert "SW-DEVICES-OPEN" not in found("--node", "gpu07")
     slurm_has(monkeypatch, ALL, {**CONSTRAINED, "ConstrainDevices": "no"})
-    assert "ConstrainDevices=yes" in found("--node", "gpu07")["SW-CGROUPS"]
+    assert "ConstrainDevices=yes" in found("--node", "gpu07")["SW-DEVICES-OPEN"]
 
 
 def test_it_says_how_late_slurm_starts_replicas(

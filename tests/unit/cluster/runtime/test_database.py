@@ -25,7 +25,7 @@ def test_a_url_that_can_not_be_read_is_not_shown(url: str):
     with pytest.raises(InvalidInputError) as caught:
         postgres_engine(url)
     refusal = caught.value.refusal
-    assert refusal.code == "SW-DATABASE-URL"
+    assert refusal.code == "SW-SETTINGS"
     assert not {"geh", "eim", "geheim", "vision"} & set(refusal.text().replace("@", " ").split())
     assert "geheim" not in refusal.text()
     assert "%40" in refusal.hint

@@ -181,7 +181,7 @@ def test_absent_file_says_what_to_do(tmp_path: Path) -> None:
 
 def test_database_url_has_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SLICEWISE_DATABASE_URL", raising=False)
-    with pytest.raises(InvalidInputError, match="SW-DATABASE-URL"):
+    with pytest.raises(InvalidInputError, match="SW-SETTINGS"):
         database_url(DatabaseSettings())
     (tmp_path / "url").write_text("postgresql:///a\n")
     assert database_url(DatabaseSettings(url_file=tmp_path / "url")) == "postgresql:///a"
@@ -211,7 +211,7 @@ def test_who_can_not_read_the_url_is_told_what_to_do(
     with pytest.raises(InvalidInputError) as caught:
         database_url(DatabaseSettings(url_file=Path("/etc/slicewise/url")))
     refusal = caught.value.refusal
-    assert refusal.code == "SW-DATABASE-URL"
+    assert refusal.code == "SW-SETTINGS"
     assert "/etc/slicewise/url" in refusal.message
     assert hint in refusal.hint
     assert "secret" not in refusal.text()

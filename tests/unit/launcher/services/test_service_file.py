@@ -97,7 +97,7 @@ def test_a_missing_repository_and_a_missing_model_are_refused(tmp_path: Path):
 
 def test_logs_need_a_place(tmp_path: Path):
     require_writable(tmp_path)
-    assert code_of(lambda: require_writable(tmp_path / "none")) == "SW-SERVICE-DIRECTORY"
+    assert code_of(lambda: require_writable(tmp_path / "none")) == "SW-OUTPUT"
 
 
 def test_logs_of_the_submissions_that_wrote_last_are_kept(
@@ -144,4 +144,4 @@ def test_a_current_directory_that_was_removed_is_refused(
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert code_of(current_directory) == "SW-SERVICE-DIRECTORY"
+    assert code_of(current_directory) == "SW-OUTPUT"

@@ -33,14 +33,14 @@ def test_a_site_that_constrains_devices_is_all_right() -> None:
 @pytest.mark.parametrize(
     ("was", "now", "code"),
     [
-        ("task/affinity,task/cgroup", "task/affinity", "SW-CGROUPS"),
-        ("task/affinity,task/cgroup", "(null)", "SW-CGROUPS"),
-        ("ConstrainDevices        = yes", "ConstrainDevices        = no", "SW-CGROUPS"),
+        ("task/affinity,task/cgroup", "task/affinity", "SW-DEVICES-OPEN"),
+        ("task/affinity,task/cgroup", "(null)", "SW-DEVICES-OPEN"),
+        ("ConstrainDevices        = yes", "ConstrainDevices        = no", "SW-DEVICES-OPEN"),
         # cgroup.conf says nothing of it, or there is none.
-        ("ConstrainDevices        = yes", "", "SW-CGROUPS"),
-        (CGROUPS, "", "SW-CGROUPS"),
-        ("proctrack/cgroup", "proctrack/linuxproc", "SW-CGROUPS"),
-        ("proctrack/cgroup", "proctrack/pgid", "SW-CGROUPS"),
+        ("ConstrainDevices        = yes", "", "SW-DEVICES-OPEN"),
+        (CGROUPS, "", "SW-DEVICES-OPEN"),
+        ("proctrack/cgroup", "proctrack/linuxproc", "SW-PROCESSES-LOOSE"),
+        ("proctrack/cgroup", "proctrack/pgid", "SW-PROCESSES-LOOSE"),
     ],
 )
 def test_what_leaves_devices_open_is_said(was: str, now: str, code: str) -> None:
@@ -51,4 +51,4 @@ def test_what_leaves_devices_open_is_said(was: str, now: str, code: str) -> None
 def test_a_cluster_without_cgroups_says_so(version: str) -> None:
     """As each version shows it of a sandbox."""
     text = (RECORDED / version / "scontrol-show-config.txt").read_text()
-    assert codes(text) == ["SW-CGROUPS", "SW-CGROUPS"]
+    assert codes(text) == ["SW-DEVICES-OPEN", "SW-PROCESSES-LOOSE"]
