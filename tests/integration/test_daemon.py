@@ -128,6 +128,11 @@ class Daemon:
         rows = re.findall(r"(\w+) +\( *\d+\) count:(\d+)", kinds)
         return Counter({kind: int(count) for kind, count in rows if kind != "REQUEST_STATS_INFO"})
 
+    def run_minutes(self) -> str:
+        """What slurmdbd has of vision's own QOS."""
+        show = ("sacctmgr", "-n", "show", "qos", "slicewise_vision", "format=grptresrunm")
+        return self.sandbox.run("root", show).stdout.strip()
+
     def job_states(self, user: str) -> list[str]:
         squeue = ("squeue", "--noheader", f"--user={user}", "--format=%T %r")
         return sorted(self.sandbox.run("root", squeue).stdout.splitlines())
@@ -492,16 +497,13 @@ def budget(daemon: Daemon, clean: None) -> Iterator[None]:
     yield
     cancel_all(daemon)
     daemon.slicewise("budget", "remove", "vision")
+    until_is(daemon.run_minutes, "")
 
 
 @pytest.mark.promise("Budgets bound what a tenant uses up in a month.")
 @pytest.mark.usefixtures("budget")
 def test_what_a_budget_has_no_room_for_waits_for_a_grant(daemon: Daemon) -> None:
-    def run_minutes() -> str:
-        show = ("sacctmgr", "-n", "show", "qos", "slicewise_vision", "format=grptresrunm")
-        return daemon.sandbox.run("root", show).stdout.strip()
-
-    until_is(run_minutes, "billing=3000")
+    until_is(daemon.run_minutes, "billing=3000")
     assert daemon.sbatch("alice", *PLAIN, "--wrap=sleep 300")[0] == 0
     until_is(lambda: daemon.job_states("alice"), ["PENDING QOSGrpBillingRunMinutes"])
     grant = ("budget", "grant", "vision", "--amount", "0.05", "--reason", "for the deadline")
