@@ -94,7 +94,8 @@ class Past:
         return (tenant_name, service) in self.names
 
     def rows(self, tenant_name: str, service: str, steps: HistorySteps) -> dict[int, Any]:
-        return {steps.times_s[1]: {"used": 1500.0004, "max_used": 2000, "ready": 2.0}}
+        row = {"used": 1500.0004, "in_use": 1500.0004, "max_in_use": 2000, "ready": 2.0}
+        return {steps.times_s[1]: row}
 
 
 @pytest.fixture
@@ -108,11 +109,16 @@ def of_the_past(about: str) -> HistoryRequest:
     return HistoryRequest(about=about, since_s=int(time.time()) - 100, until_s=2**40)
 
 
-@pytest.mark.parametrize("about", ["cluster", "vision", "vision/bert", "vision/"])
-async def test_history_shows_the_cluster_and_own_tenants(reads: Reads, past: Past, about: str):
+@pytest.mark.parametrize(
+    ("about", "name"),
+    [("cluster", "used"), ("vision", "in_use"), ("vision/bert", "ready"), ("vision/", "in_use")],
+)
+async def test_history_shows_the_cluster_and_own_tenants(
+    reads: Reads, past: Past, about: str, name: str
+):
     answer = await ask(reads, of_the_past(about))
     series = {one["name"]: one for one in answer["series"]}
-    shown = series["ready" if about == "vision/bert" else "used"]["values"]
+    shown = series[name]["values"]
     assert shown[:2] == [None, 2.0 if about == "vision/bert" else 1500.0]
     assert (answer["step_s"], answer["zone"]) == (10, "UTC")
 

@@ -575,3 +575,19 @@ def test_others_see_their_own_tenants_only() -> None:
     assert seen.services == (mine, colleagues)
     assert seen.tenants == (tenant("vision"),)
     assert visible_to(view, "bob", frozenset()).services == (strangers,)
+
+
+@pytest.mark.parametrize("says_more", [True, False])
+async def test_who_takes_no_answer_keeps_no_connection(hasty: Path, says_more: bool) -> None:
+    """Else one user could take all of the daemon's file descriptors."""
+    peer = await connected(hasty)
+    transport = peer.reader._transport  # type: ignore[attr-defined]
+    transport.pause_reading()
+    peer.say(get_why("long"))
+    if not says_more:
+        await asyncio.sleep(0.1)
+        peer.writer.write_eof()
+    await asyncio.sleep(2 * LIMITS.answer_s + 1.0)
+    # What had arrived; the rest went with the connection.
+    transport.resume_reading()
+    assert len(await peer.reader.read()) < LONG

@@ -3,6 +3,7 @@
 import base64
 import hmac
 import time
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,19 @@ pytestmark = [
     pytest.mark.usefixtures("clock"),
 ]
 ALICE = Principal(61001, "alice", frozenset())
+
+
+class ClockOfTest(datetime):
+    """What PyJWT asks for the time."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "ClockOfTest":
+        return cls.fromtimestamp(time.time(), tz)
+
+
+@pytest.fixture(autouse=True)
+def _clock_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jwt.api_jwt, "datetime", ClockOfTest)
 
 
 class Clock:
@@ -150,3 +164,32 @@ async def test_without_a_key_there_is_no_way_in(
 
 async def test_a_site_that_names_no_key_lets_none_in():
     assert await code(user_by(logins()[0], signed())) == "SW-WEB-TOKEN"
+
+
+PRIVATE = _RSA.private_bytes(
+    serialization.Encoding.PEM,
+    serialization.PrivateFormat.PKCS8,
+    serialization.NoEncryption(),
+)
+
+
+async def test_a_token_of_slurms_names_its_user_as_often_as_it_is_sent(of_slurm: WebLogins):
+    sent = signed()
+    assert [await user_by(of_slurm, sent) for _ in range(2)] == ["alice"] * 2
+
+
+async def test_a_new_key_holds_at_once(of_slurm: WebLogins, tmp_path: Path):
+    sent = signed()
+    (tmp_path / "jwt_hs256.key").write_bytes(KEY[::-1])
+    assert await code(user_by(of_slurm, sent)) == "SW-WEB-TOKEN"
+    assert await user_by(of_slurm, signed(key=KEY[::-1])) == "alice"
+
+
+async def test_a_private_key_in_a_file_signs_as_any_bytes_do(of_slurm: WebLogins, tmp_path: Path):
+    (tmp_path / "jwt_hs256.key").write_bytes(PRIVATE)
+    assert await user_by(of_slurm, signed_by_pem(PRIVATE)) == "alice"
+    assert await code(user_by(of_slurm, signed_by_pem(PRIVATE[::-1]))) == "SW-WEB-TOKEN"
+
+
+async def test_a_token_made_by_a_clock_ahead_names_its_user(of_slurm: WebLogins):
+    assert await user_by(of_slurm, signed(iat=int(time.time()) + 30)) == "alice"
