@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fault_world.ledger import SiteLedger
 from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of
 from model_slurm import PARTITION, ModelSite, ModelSlurm
-from slurm_database import CLUSTER, FreeLock, Row
+from stand_ins.slurm_database import CLUSTER, FreeLock, Row
 
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.jobs import WAITING, JobState, JobView

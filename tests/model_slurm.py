@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from slurm_database import COSTS, Row, SlurmDatabase
+from stand_ins.slurm_database import COSTS, Row, SlurmDatabase
 
 from cluster.language.errors import OutsideError
 from cluster.language.gres import tres_name

@@ -22,12 +22,12 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from browser import NARROW, PROGRAMS, WIDE, Browser, Scheme, Viewer, browser_up, installed
-from made_up_daemon import Fiction, site_up
-from past_day import write_past_day
+from builders.past_day import write_past_day
 from PIL import Image
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.text import Text
+from stand_ins.made_up_daemon import Fiction, site_up
 from web_site import COOKIE, Site
 
 from cluster.language.units import Millislices, MillisliceSeconds

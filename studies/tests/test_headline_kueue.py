@@ -1,6 +1,6 @@
 """Tests Kueue's rules as the headline benchmark has them: nominal quota, borrowing, reclaim."""
 
-from site_world import BEGIN_S, COSTS, DAY_S, GPU, cluster, past
+from builders.site_world import BEGIN_S, COSTS, DAY_S, GPU, cluster, past
 
 from simulation.history.jobs import HistoryJob
 from simulation.site.loop import SiteTimes

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
-from simulated_services import a_service
+from builders.simulated_services import a_service
 
 mpl.use("Agg")
 

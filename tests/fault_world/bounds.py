@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from model_slurm import PARTITION
-from slurm_database import COSTS
+from stand_ins.slurm_database import COSTS
 
 from cluster.language.jobs import JobState, JobTag
 from cluster.rpc.messages import ServiceView

@@ -12,7 +12,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
-from slurm_database import COSTS
+from stand_ins.slurm_database import COSTS
 
 from cluster.language.jobs import JobState
 from cluster.language.periods import Period

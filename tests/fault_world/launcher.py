@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from model_slurm import PORT
-from slurm_database import COSTS
+from stand_ins.slurm_database import COSTS
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.jobs import JobState, StepView

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledger_parts import PARTS
-from memory_ledger import MemoryStore, OverdrawnError, balance
+from builders.ledger_parts import PARTS
+from stand_ins.memory_ledger import MemoryStore, OverdrawnError, balance
 
 from cluster.language.errors import OutsideError
 from cluster.language.units import Millislices

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from memory_ledger import balance
 from model_slurm import PARTITION
-from slurm_database import COSTS
+from stand_ins.memory_ledger import balance
+from stand_ins.slurm_database import COSTS
 
 from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView
 from fault_world.bounds import LATE_S

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from slurm_database import COSTS
+from stand_ins.slurm_database import COSTS
 
 from cluster.language.service import ServiceSpec
 from cluster.language.units import Millislices

@@ -10,7 +10,7 @@ from typing import Any
 
 from model_daemon import SETTINGS, as_answered, submission
 from model_slurm import PARTITION
-from slurm_database import Row
+from stand_ins.slurm_database import Row
 
 from cluster.language.jobs import JobTag
 from cluster.language.periods import Period

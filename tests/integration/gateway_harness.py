@@ -21,8 +21,8 @@ from typing import Any
 import aiohttp
 import grpc
 from aiohttp import web
+from builders.replica_keys import gateway_directory, replica_context, replica_keys
 from free_ports import free_port
-from replica_keys import gateway_directory, replica_context, replica_keys
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from cluster.language.errors import UnreachableError

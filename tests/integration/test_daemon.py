@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from http_peer import sent
 from quotas import until_in_force
 from second_witness import accounted_runs, sacct
+from stand_ins.http_peer import sent
 from waiting import best_of_three, until, until_is
 
 from sandbox.cluster import Sandbox

@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import pytest
 import sglang_stand_in
-import tiny_safetensors
+from builders import tiny_safetensors
 from openai_clients import asked, events, stream
 from quotas import until_in_force
 from service_status import services, status, until_routed

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from quotas import until_in_force
-from scripted import settings
+from stand_ins.scripted import settings
 from waiting import until
 
 from cluster.language.errors import InvalidInputError

@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from emulated_gpus import FaultyDriver
 from processes import children_of
 from quotas import until_in_force
 from service_status import services, status, until_routed
+from stand_ins.emulated_gpus import FaultyDriver
 from waiting import until, until_is
 
 from launcher.gateway.runtime_api import Maps

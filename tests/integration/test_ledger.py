@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from builders.ledger_world import World
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from installed_wheel import built, installed
-from ledger_world import World
 from lock_files import pins
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError

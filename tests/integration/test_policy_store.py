@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from builders.policy_world import PolicyWorld, broken_rules
 from effort import examples
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from ledger_rows import rows_of_every_table
-from policy_world import PolicyWorld, broken_rules
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from emulated_gpus import FaultyDriver
 from pynvml import NVML_ERROR_INSUFFICIENT_RESOURCES
 from run_folder import path_for
 from service_status import status
+from stand_ins.emulated_gpus import FaultyDriver
 from steady_load import SteadyLoad
 from waiting import until, until_is
 

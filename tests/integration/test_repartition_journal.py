@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from repartition_world import AFTER, BEFORE, planned
+from stand_ins.repartition_world import AFTER, BEFORE, planned
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from slurm_plugin.ledger.store import Ledger

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
+from builders.simulated_services import PROFILE, START_S, TENANT, Quota, SimulatedWorld, a_service
 from effort import is_nightly
 from quotas import until_in_force
 from service_status import status, until_routed
-from simulated_services import PROFILE, START_S, TENANT, Quota, SimulatedWorld, a_service
 
 from benchmarks.reporting import REPORTS
 from sandbox.cluster import Sandbox

@@ -2,7 +2,7 @@
 
 import pytest
 from model_daemon import DaemonOnModel
-from slurm_database import CLUSTER
+from stand_ins.slurm_database import CLUSTER
 
 from cluster.language.jobs import JobState
 from cluster.language.units import Millislices

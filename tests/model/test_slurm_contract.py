@@ -26,7 +26,7 @@ from slurm_contract import (
     limits_on,
     look,
 )
-from slurm_database import CLUSTER, Row
+from stand_ins.slurm_database import CLUSTER, Row
 
 from cluster.slurm.interface import (
     JobChange,

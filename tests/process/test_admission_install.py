@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_answers import answer_in_its_place
+from stand_ins.daemon_answers import answer_in_its_place
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import NodeView

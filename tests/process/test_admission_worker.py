@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from snapshots import snapshot
+from builders.snapshots import snapshot
 
 from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.admission_server.pipe import Decided
@@ -145,7 +145,7 @@ from pathlib import Path
 from cluster.settings.log import LogSettings
 from slurm_plugin.common.log import configure_logging
 from slurm_plugin.admission_server.process import AdmissionProcess
-from snapshots import snapshot
+from builders.snapshots import snapshot
 configure_logging("daemon", LogSettings(level="WARNING"))
 async def main():
     process = AdmissionProcess(Path(sys.argv[1]), "enforce", frozenset({%d}))

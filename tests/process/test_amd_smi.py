@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from emulated_gpus import BUILDS, amd_node
+from stand_ins.emulated_gpus import BUILDS, amd_node
 
 from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
 

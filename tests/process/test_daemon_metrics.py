@@ -10,7 +10,7 @@ import pytest
 from free_ports import free_port
 from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
-from scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import JobView, NodeView

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_peer import connected
-from scripted import ScriptedLedger, ScriptedSlurm, job, settings
+from stand_ins.http_peer import connected
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings
 
 from cluster.language.errors import (
     InvalidInputError,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from replica_keys import gateway_directory, replica_keys
+from builders.replica_keys import gateway_directory, replica_keys
 
 from launcher.engines.engine import Answer, Probe
 from launcher.engines.registry import ENGINES

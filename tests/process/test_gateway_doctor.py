@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import typer
-from emulated_gpus import FaultyDriver, gpu_node
 from free_ports import free_port
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import UnreachableError

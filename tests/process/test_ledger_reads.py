@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import (
+    ScriptedLedger,
+    ScriptedSlurm,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
 from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState, NodeView

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from service_views import a_service
+from builders.service_views import a_service
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer

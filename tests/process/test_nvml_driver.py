@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from emulated_gpus import BUILDS, FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import BUILDS, FaultyDriver, gpu_node
 
 from cluster.mig.inventory import Gpu, Instance
 from cluster.mig.layouts import Placement

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from builders.replica_keys import replica_keys
 from free_ports import free_port
-from replica_keys import replica_keys
 
 GROUPS = Path(__file__).resolve().parents[2] / "etc" / "haproxy-openssl.cnf"
 CONFIGURATION = """\

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from daemon_answers import answer_in_its_place
+from stand_ins.daemon_answers import answer_in_its_place
 
 from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
 from cluster.rpc.own_tenant import complete_tenant

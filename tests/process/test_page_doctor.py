@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from free_ports import free_port
-from web_world import known_users, page_up
+from stand_ins.web_world import known_users, page_up
 
 from cluster.settings.file import WebSettings
 from slurm_plugin.doctor.facts import CertificateFacts, WebFacts

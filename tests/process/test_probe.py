@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from builders.replica_keys import gateway_directory, replica_context, replica_keys
 from log_lines import lines
-from replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher.engines.engine import Answer, Probe, Request
 from launcher.engines.failures import ENGINE_FAILURES

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sglang_stand_in
-from replica_keys import gateway_directory, replica_context, replica_keys
+from builders.replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher.engines.registry import ENGINES
 from launcher.probing.prober import Replica, fit_adapters

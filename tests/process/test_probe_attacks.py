@@ -18,8 +18,8 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 import pytest
-from replica_keys import Keys, gateway_directory, replica_context, replica_keys
-from session_flood import SessionFlood
+from builders.replica_keys import Keys, gateway_directory, replica_context, replica_keys
+from stand_ins.session_flood import SessionFlood
 
 from launcher.engines.engine import Answer, Probe
 from launcher.engines.registry import ENGINES

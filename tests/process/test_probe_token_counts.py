@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import sglang_stand_in
-from replica_keys import gateway_directory, replica_context, replica_keys
+from builders.replica_keys import gateway_directory, replica_context, replica_keys
 
 from launcher.engines.engine import Engine, TokenCounts
 from launcher.engines.failures import ENGINE_FAILURES

@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGKILL
 
 import pytest
-from pyslurm_stand_in import ASSETS, stand_in
+from stand_ins.pyslurm_stand_in import ASSETS, stand_in
 
 from cluster.language.errors import SlicewiseError
 from cluster.settings.file import Settings

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from batch_script import run_batch_script
+from builders.replica_keys import gateway_directory
 from free_ports import free_port
-from replica_keys import gateway_directory
 
 from cluster.language.service import service_spec
 from cluster.settings.engines import EngineSettings

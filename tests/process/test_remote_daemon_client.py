@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
-from http_peer import posted
 from pydantic import BaseModel
+from stand_ins.http_peer import posted
 
 from cluster.language.errors import (
     InvalidInputError,

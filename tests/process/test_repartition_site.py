@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_gpus import gpu_node
-from node_commands import command, given, runs_jobs
-from scripted import ScriptedSlurm, job, settings
+from stand_ins.emulated_gpus import gpu_node
+from stand_ins.node_commands import command, given, runs_jobs
+from stand_ins.scripted import ScriptedSlurm, job, settings
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import JobState, JobView

@@ -6,7 +6,7 @@ from threading import Thread
 from typing import cast
 
 import pytest
-from service_views import a_service
+from builders.service_views import a_service
 
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ViewAnswer, ViewRequest

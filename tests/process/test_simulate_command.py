@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_site import site
+from builders.small_site import site
 from typer.testing import CliRunner
 
 from launcher.main import app

@@ -4,7 +4,7 @@ import multiprocessing
 from dataclasses import replace
 
 import pytest
-from small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
+from builders.small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
 
 from simulation.runs import simulate as runs
 from simulation.runs.experiment import Experiment

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from why_world import running
+from builders.why_world import running
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.slurm.asked import RequestCount

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from node_commands import command, given, runs_jobs
+from stand_ins.node_commands import command, given, runs_jobs
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.slurm_client import maintenance

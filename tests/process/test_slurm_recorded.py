@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from pyslurm_stand_in import stand_in
 from slurm_contract import Look, SlurmContract, assert_same, look
+from stand_ins.pyslurm_stand_in import stand_in
 
 from cluster.slurm.unread import ignored
 from cluster.slurm_client.commands import CommandSlurm

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replica_keys import gateway_directory
+from builders.replica_keys import gateway_directory
 
 from cluster.language.errors import UnreachableError
 from launcher.gateway.files import STATISTICS

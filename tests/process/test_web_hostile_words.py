@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from made_up_daemon import Fiction, site_up
+from stand_ins.made_up_daemon import Fiction, site_up
 
 from slurm_plugin.web.pages import PAGES, Page
 

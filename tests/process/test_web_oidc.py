@@ -11,7 +11,7 @@ import aiohttp
 import oidc_provider_mock
 import pytest
 from pydantic import ValidationError
-from web_world import PageServer, known_users, page_up
+from stand_ins.web_world import PageServer, known_users, page_up
 
 from cluster.settings.file import OidcSettings
 from slurm_plugin.web import oidc

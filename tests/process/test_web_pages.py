@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 import aiohttp
 import pytest
 from free_ports import free_port
-from scripted import settings
-from web_answers import Answers
+from stand_ins.scripted import settings
+from stand_ins.web_answers import Answers
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.history_messages import HistoryRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jwt
 import pytest
-from web_world import PageServer, known_users, page_up
+from stand_ins.web_world import PageServer, known_users, page_up
 
 from slurm_plugin.api.desk import user_name
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from made_up_daemon import Fiction, site_up
+from stand_ins.made_up_daemon import Fiction, site_up
 
 _SECONDS = count()
 _FLOOD = 300

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from builders.ledger_world import COSTS, PARTITION, START_S, SimulatedRun, job_view, run_record
 from hypothesis import given
 from hypothesis import strategies as st
-from ledger_world import COSTS, PARTITION, START_S, SimulatedRun, job_view, run_record
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.replica_shape import ReplicaShape

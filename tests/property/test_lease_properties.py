@@ -6,7 +6,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState
 from cluster.language.units import Millislices

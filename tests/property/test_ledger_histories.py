@@ -1,8 +1,8 @@
 """Property: each run is charged exactly once, whatever happens between Slurm and the ledger."""
 
+from builders.ledger_world import World
 from effort import examples
 from hypothesis import settings
-from ledger_world import World
 
 
 class LedgerInMemory(World):

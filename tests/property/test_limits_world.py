@@ -11,8 +11,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from no_threads import no_threads
-from scripted import job
-from slurm_database import (
+from stand_ins.scripted import job
+from stand_ins.slurm_database import (
     CAPACITY,
     KilledError,
     LimitLedger,
@@ -20,7 +20,7 @@ from slurm_database import (
     SlurmDatabase,
     Steps,
 )
-from slurm_database import settings as site
+from stand_ins.slurm_database import settings as site
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError, OutsideError

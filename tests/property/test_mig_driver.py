@@ -5,9 +5,9 @@ from ctypes import byref
 import pynvml
 import pytest
 from effort import examples
-from emulated_gpus import gpu_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stand_ins.emulated_gpus import gpu_node
 
 from cluster.language.mig_profiles import board
 from cluster.mig.layouts import Placement, geometry

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import job as slot
-from scripted import policy_of, tenant
+from stand_ins.scripted import job as slot
+from stand_ins.scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices

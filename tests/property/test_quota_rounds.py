@@ -11,7 +11,7 @@ from effort import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from reclaim_world import COSTS, GRACE_S, MUCH, PARTITIONS, ROUND_S, Cluster, one
+from stand_ins.reclaim_world import COSTS, GRACE_S, MUCH, PARTITIONS, ROUND_S, Cluster, one
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobState, JobView

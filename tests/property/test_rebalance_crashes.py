@@ -7,8 +7,17 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rebalance_world import AMOUNT, BEGAN_S, MIDNIGHT_S, STAGES, Calls, Story, changed, record
-from repartition_world import Killed
+from stand_ins.rebalance_world import (
+    AMOUNT,
+    BEGAN_S,
+    MIDNIGHT_S,
+    STAGES,
+    Calls,
+    Story,
+    changed,
+    record,
+)
+from stand_ins.repartition_world import Killed
 
 from cluster.language.jobs import JobState
 from slurm_plugin.common.rebalance_steps import RunOutcome

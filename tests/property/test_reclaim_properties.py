@@ -8,7 +8,7 @@ from itertools import product
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster, one, policy
+from stand_ins.reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster, one, policy
 
 from benchmarks.rebalance.worlds import Sizes, world
 from cluster.language.errors import OutsideError

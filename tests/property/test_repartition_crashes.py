@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from repartition_world import Crashes, Killed, MemoryJournal, RepartitionWorld, planned, run
+from stand_ins.repartition_world import (
+    Crashes,
+    Killed,
+    MemoryJournal,
+    RepartitionWorld,
+    planned,
+    run,
+)
 
 from slurm_plugin.mig.steps import RepartitionState
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from builders.site_world import BEGIN_S, past, slicewise, tenants
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from site_world import BEGIN_S, past, slicewise, tenants
 
 from cluster.settings.file import Settings
 from simulation.cluster import NodeFailures, SimulatedCluster, SimulatedNode

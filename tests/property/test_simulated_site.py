@@ -6,10 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from math import inf
 
-from effort import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from site_world import (
+from builders.site_world import (
     ALONE,
     BEGIN_S,
     COSTS,
@@ -22,6 +19,9 @@ from site_world import (
     starts,
     tenants,
 )
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from builders.model_world import job, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,6 @@ from cluster.slurm.interface import JobChange
 from simulation.cluster import PriorityWeights, Scheduling
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
-from tests.model_world import job, model
 
 NODES = ({"a100": 4}, {"a100": 4}, {"1g.10gb": 7, "3g.40gb": 1})
 LIMIT, ACCOUNT_LIMIT = 6000, 9000

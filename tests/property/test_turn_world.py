@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
+from builders.service_views import a_service
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from plain_scaling import decide
-from service_views import a_service
+from stand_ins.plain_scaling import decide
 
 from cluster.rpc.messages import DesiredSlotsAnswer, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder

@@ -11,9 +11,9 @@ from itertools import product
 from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reclaim_world import COSTS as COSTS_OF
-from reclaim_world import ROUND_S, Cluster, one, policy
-from scripted import policy_of, tenant
+from stand_ins.reclaim_world import COSTS as COSTS_OF
+from stand_ins.reclaim_world import ROUND_S, Cluster, one, policy
+from stand_ins.scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.costs import run_cost

@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
-from service_views import a_service
+from builders.service_views import a_service
+from stand_ins.scripted import (
+    ScriptedLedger,
+    ScriptedSlurm,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
 from cluster.language.jobs import JobState, NodeView
 from cluster.language.units import Millislices, MillisliceSeconds

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from emulated_gpus import amd_node
+from stand_ins.emulated_gpus import amd_node
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.mig_profiles import board, boards

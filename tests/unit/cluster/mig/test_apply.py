@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pynvml as nv
 import pytest
-from emulated_gpus import FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.mig_profiles import board

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pynvml
 import pytest
-from emulated_gpus import FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 
 from cluster.language.mig_profiles import Board, MigProfile, board, boards
 from cluster.mig.checks import faults, table_differences

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from emulated_gpus import gpu_node
+from stand_ins.emulated_gpus import gpu_node
 
 from cluster.language.errors import OutsideError
 from cluster.language.mig_profiles import boards

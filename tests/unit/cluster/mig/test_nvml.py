@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from emulated_gpus import FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.mig_profiles import boards

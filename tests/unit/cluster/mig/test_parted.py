@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from emulated_gpus import gpu_node
+from stand_ins.emulated_gpus import gpu_node
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import board

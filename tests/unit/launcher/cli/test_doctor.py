@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from emulated_gpus import FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, UnreachableError

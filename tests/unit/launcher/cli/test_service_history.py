@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from daemon_answers import answer_in_its_place
-from replica_keys import create_identity
-from service_views import a_service
+from builders.replica_keys import create_identity
+from builders.service_views import a_service
+from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import SlicewiseError

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from daemon_answers import answer_in_its_place
+from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from daemon_answers import answer_in_its_place
-from service_views import a_service, slots_in
+from builders.service_views import a_service, slots_in
+from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, SlicewiseError

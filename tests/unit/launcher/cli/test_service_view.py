@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from service_views import a_service
+from builders.service_views import a_service
 from typer.testing import CliRunner
 
 from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView, ViewAnswer

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from replica_keys import gateway_directory
-from scripted import ETC
+from builders.replica_keys import gateway_directory
+from stand_ins.scripted import ETC
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import led_only

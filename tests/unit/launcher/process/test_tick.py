@@ -11,8 +11,8 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from builders.service_views import a_service
 from log_lines import lines
-from service_views import a_service
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.key_messages import GrantsAnswer

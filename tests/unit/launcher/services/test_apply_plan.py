@@ -1,7 +1,7 @@
 """Tests what applying a file would do: submit, nothing, a roll-over; and if quota has room."""
 
 import pytest
-from service_views import a_service
+from builders.service_views import a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec

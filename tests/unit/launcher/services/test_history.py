@@ -1,7 +1,7 @@
 """Tests what a service's generations have changed, and which one a rollback goes back to."""
 
 import pytest
-from service_views import a_service
+from builders.service_views import a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView

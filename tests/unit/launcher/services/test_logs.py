@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from daemon_answers import answer_in_its_place
+from builders.service_views import a_service, slots_in
 from fault_world.virtual_time import WorldClock
-from service_views import a_service, slots_in
+from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError

@@ -4,8 +4,8 @@ from typing import Any, get_args
 
 import json_checker
 import pytest
+from builders.service_views import a_service
 from rich.console import Console
-from service_views import a_service
 
 from cluster.rpc.messages import (
     WHEN_REPLACED_S,

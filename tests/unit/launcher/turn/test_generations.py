@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from plain_scaling import decide
-from service_views import a_service
+from builders.service_views import a_service
+from stand_ins.plain_scaling import decide
 
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder

@@ -1,7 +1,7 @@
 """Tests the notes that a service's users see."""
 
 import pytest
-from service_views import a_service
+from builders.service_views import a_service
 
 from cluster.rpc.messages import DesiredSlotsRequest, ServiceView, SlotState, SlotView
 from launcher.turn.notes import LONGEST, failure_text, note, waiting_text

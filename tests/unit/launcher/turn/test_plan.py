@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from plain_scaling import decide
+from builders.service_views import a_service
 from pydantic import TypeAdapter
-from service_views import a_service
+from stand_ins.plain_scaling import decide
 
 from cluster.language.service import DEFAULT_START_TIMEOUT_S
 from cluster.rpc.messages import (

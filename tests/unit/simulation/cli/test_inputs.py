@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_site import HOUR_S, JOBS, SETTINGS, START_S, TENANTS, site
+from builders.small_site import HOUR_S, JOBS, SETTINGS, START_S, TENANTS, site
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.interface import Association, Qos

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import job
-from small_site import JOBS, START_S, TENANTS, site
+from builders.small_site import JOBS, START_S, TENANTS, site
+from stand_ins.scripted import job
 
 from cluster.language.errors import InvalidInputError
 from simulation.cli.inputs import SiteInputs, demand, present_plan, slicewise_plan

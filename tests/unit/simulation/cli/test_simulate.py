@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_site import JOBS, START_S, site
+from builders.small_site import JOBS, START_S, site
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from small_site import CLUSTER, JOBS
+from builders.small_site import CLUSTER, JOBS
 
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.fitting import FittedJobs, fitted

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from history_text import text_lines
+from builders.history_text import text_lines
 
 from simulation.history.formats import read_history
 from simulation.history.helios_counts import COLUMNS, read_helios_counts

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from history_text import text_lines
+from builders.history_text import text_lines
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history

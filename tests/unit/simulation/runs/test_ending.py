@@ -4,8 +4,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from builders.small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
 from simulation_figures import CHANGED, PRESENT
-from small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
 
 from simulation.runs import simulate as runs
 from simulation.runs.experiment import Experiment

@@ -3,9 +3,9 @@
 from itertools import combinations
 
 import pytest
+from builders.site_world import BEGIN_S, past
 from hypothesis import given
 from hypothesis import strategies as st
-from site_world import BEGIN_S, past
 
 from simulation.runs.self_check import (
     ComparedJob,

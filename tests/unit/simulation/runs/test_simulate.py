@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from simulated_services import a_service
-from site_world import (
+from builders.simulated_services import a_service
+from builders.site_world import (
     ALONE,
     BEGIN_S,
     DAY_S,

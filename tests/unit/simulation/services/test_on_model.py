@@ -5,10 +5,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from effort import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from simulated_services import (
+from builders.simulated_services import (
     PARTITION,
     PROFILE,
     PROMPT,
@@ -18,6 +15,9 @@ from simulated_services import (
     SimulatedWorld,
     a_service,
 )
+from effort import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobState, JobTag

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from builders.simulated_services import a_service
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated_services import a_service
 
 from cluster.language.service import ServiceSpec
 from simulation.history.requests import TracedRequest

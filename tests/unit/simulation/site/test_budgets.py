@@ -3,7 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from site_world import BEGIN_S, DAY_S, GPU, cluster, past, simulated, slicewise, starts, tenants
+from builders.site_world import (
+    BEGIN_S,
+    DAY_S,
+    GPU,
+    cluster,
+    past,
+    simulated,
+    slicewise,
+    starts,
+    tenants,
+)
 
 from cluster.language.periods import Period, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds

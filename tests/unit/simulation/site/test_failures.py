@@ -3,7 +3,17 @@
 from dataclasses import replace
 
 import pytest
-from site_world import ALONE, BEGIN_S, DAY_S, GPU, cluster, experiment, past, slicewise, tenants
+from builders.site_world import (
+    ALONE,
+    BEGIN_S,
+    DAY_S,
+    GPU,
+    cluster,
+    experiment,
+    past,
+    slicewise,
+    tenants,
+)
 
 from simulation.cluster import NodeFailures, SimulatedCluster
 from simulation.runs.figures import FailureFigures

@@ -1,6 +1,6 @@
 """What Slicewise wants of slurmdbd, put into the model."""
 
-from site_world import COSTS, GPU, SETTINGS, cluster, tenants
+from builders.site_world import COSTS, GPU, SETTINGS, cluster, tenants
 
 from cluster.language.billing import MILLISLICES
 from cluster.language.units import Millislices

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from site_world import BEGIN_S, COSTS, GPU, SETTINGS, cluster, past, slicewise, tenants
+from builders.site_world import BEGIN_S, COSTS, GPU, SETTINGS, cluster, past, slicewise, tenants
 
 from simulation.cluster import PriorityWeights, Scheduling
 from simulation.history.jobs import HistoryJob

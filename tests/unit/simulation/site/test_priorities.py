@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from model_world import job, model
-from site_world import BEGIN_S, GPU, SETTINGS, tenants
+from builders.model_world import job, model
+from builders.site_world import BEGIN_S, GPU, SETTINGS, tenants
 
 from cluster.slurm.interface import JobChange
 from simulation.site.priorities import PriorityRules, SitePriorities

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from scripted import policy_of, tenant
-from simulated_services import a_service
-from site_world import BEGIN_S, MUCH, past, slicewise, tenants
+from builders.simulated_services import a_service
+from builders.site_world import BEGIN_S, MUCH, past, slicewise, tenants
+from stand_ins.scripted import policy_of, tenant
 
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster, SimulatedNode

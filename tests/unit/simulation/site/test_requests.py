@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from site_world import BEGIN_S, COSTS, GPU, cluster, past
+from builders.site_world import BEGIN_S, COSTS, GPU, cluster, past
 
 from simulation.cluster import SimulatedNode
 from simulation.history.jobs import HistoryJob

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.simulated_services import a_service
+from builders.site_world import ALONE, BEGIN_S, GPU, past, simulated, slicewise, tenants
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_services import a_service
-from site_world import ALONE, BEGIN_S, GPU, past, simulated, slicewise, tenants
 
 from cluster.language.jobs import JobView
 from simulation.history.jobs import HistoryJob

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from site_world import (
+from builders.site_world import (
     ALONE,
     BEGIN_S,
     COSTS,

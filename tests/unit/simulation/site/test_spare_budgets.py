@@ -1,7 +1,7 @@
 """What budgets have to spare: which jobs start for sure, without a round of quotas before them."""
 
 import pytest
-from site_world import tenants
+from builders.site_world import tenants
 
 from simulation.site.spare_budgets import SpareBudgets
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name

@@ -1,7 +1,8 @@
 """Which limit keeps a job from its start, by Slurm's names."""
 
+from builders.model_world import after, job, model, states
+
 from simulation.slurm_model.requests import AccountLimits, QosLimits
-from tests.model_world import after, job, model, states
 
 
 def test_reasons_name_who_limits_what():

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
+from builders.model_world import START_S
+
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.requests import ModelRequest, QosLimits
-from tests.model_world import START_S
 
 NODES, TENANTS, JOBS = 125, 10, 1500
 SPAN_S = 0.4 * 86_400

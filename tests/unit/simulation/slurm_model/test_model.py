@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from builders.model_world import QUICK, START_S, after, job, model, started, states
 
 from cluster.language.jobs import JobState
 from cluster.slurm.interface import JobChange, Tasks
 from simulation.cluster import Scheduling
 from simulation.slurm_model.requests import QosLimits
-from tests.model_world import QUICK, START_S, after, job, model, started, states
 
 
 def test_a_job_starts_runs_and_ends():

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from builders.model_world import COSTS, QUICK, START_S, after, job, model, started, states
 
 from cluster.slurm.interface import JobChange
 from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.requests import QosLimits
-from tests.model_world import COSTS, QUICK, START_S, after, job, model, started, states
 
 HOUR_S = 3600
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from snapshot_world import NOW_S, snapshot
+from builders.snapshot_world import NOW_S, snapshot
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ledger_world import START_S, SimulatedRun, job_view
+from builders.ledger_world import START_S, SimulatedRun, job_view
 
 from cluster.language.jobs import JobView
 from cluster.language.periods import Period

@@ -2,8 +2,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from ledger_world import COSTS, PARTITION, START_S, SimulatedRun, job_view, run_record
-from memory_ledger import MemoryStore
+from builders.ledger_world import COSTS, PARTITION, START_S, SimulatedRun, job_view, run_record
+from stand_ins.memory_ledger import MemoryStore
 
 from cluster.language.billing import BillingUnit
 from cluster.language.jobs import JobState, RunRecord

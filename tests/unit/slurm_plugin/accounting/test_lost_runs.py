@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from ledger_world import START_S, SimulatedRun, job_view, run_record
+from builders.ledger_world import START_S, SimulatedRun, job_view, run_record
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices, MillisliceSeconds

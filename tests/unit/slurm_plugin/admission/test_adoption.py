@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm, tenant
-from scripted import job as slot
-from slurm_database import LimitLedger
+from stand_ins.scripted import ScriptedSlurm, tenant
+from stand_ins.scripted import job as slot
+from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 
 from cluster.language.jobs import JobState, JobView

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices

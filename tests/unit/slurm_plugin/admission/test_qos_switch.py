@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm, policy_of, sync_of, tenant
-from scripted import job as slot
-from scripted import settings as site
+from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
+from stand_ins.scripted import job as slot
+from stand_ins.scripted import settings as site
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm, job, sync_of
+from stand_ins.scripted import ScriptedSlurm, job, sync_of
 
 from cluster.language.jobs import JobState, NodeView
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from builders.snapshots import snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import snapshot
 
 from slurm_plugin.admission_server.pipe import Changes, Decisions, Entries, Frames, Taken, framed
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.snapshots import snapshot
 from log_lines import lines
-from snapshots import snapshot
 from stand_ins.network import BoundSocket, MemoryLoop, PairEnd
 
 from cluster.language.units import Millislices

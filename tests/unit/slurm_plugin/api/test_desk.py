@@ -6,9 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_peer import sent
 from pydantic import BaseModel, ValidationError
-from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from stand_ins.http_peer import sent
+from stand_ins.scripted import (
+    ScriptedLedger,
+    ScriptedSlurm,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer

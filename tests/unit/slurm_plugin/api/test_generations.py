@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from cluster.mig.layouts import Placement
 from cluster.rpc.journal_messages import (

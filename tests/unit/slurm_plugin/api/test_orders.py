@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder

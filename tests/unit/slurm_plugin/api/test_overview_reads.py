@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
-from why_world import job, running
+from builders.why_world import job, running
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import UnreachableError
 from cluster.language.jobs import JobView, NodeView

@@ -1,9 +1,9 @@
 """Tests what the queue says of own and of others' jobs, in which order, and when they start."""
 
 import pytest
-from overview_world import ALICE, ROOT, facts
-from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
-from why_world import NOW_S, job
+from builders.overview_world import ALICE, ROOT, facts
+from builders.why_world import NOW_S, job
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
 
 from cluster.rpc.overview_messages import QueueAnswer, QueueRequest
 from slurm_plugin.api import queue_reads

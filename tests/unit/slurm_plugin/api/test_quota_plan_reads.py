@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
-from why_world import job, running
+from builders.why_world import job, running
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import NodeView

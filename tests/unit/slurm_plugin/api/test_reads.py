@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import (
+    ScriptedLedger,
+    ScriptedSlurm,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState, NodeView

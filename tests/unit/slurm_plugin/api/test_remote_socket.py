@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from http_peer import GET_VIEW, Peer, Response, connected_tcp, posted
 from pydantic import BaseModel
+from stand_ins.http_peer import GET_VIEW, Peer, Response, connected_tcp, posted
 
 from cluster.language.errors import (
     InvalidInputError,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from http_peer import GET_VIEW, Response, connected, posted
+from builders.service_views import a_service
 from log_lines import lines
 from pydantic import BaseModel
-from service_views import a_service
+from stand_ins.http_peer import GET_VIEW, Response, connected, posted
 from stand_ins.network import BoundSocket
 
 from cluster.language.errors import InvalidInputError

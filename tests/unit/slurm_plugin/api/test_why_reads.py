@@ -4,9 +4,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, desire, policy_of, settings, sync_of, tenant
-from scripted import job as slot
-from why_world import job, running
+from builders.why_world import job, running
+from stand_ins.scripted import (
+    ScriptedLedger,
+    ScriptedSlurm,
+    desire,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
+from stand_ins.scripted import job as slot
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobTag, JobView

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from ledger_parts import LedgerParts
+from builders.ledger_parts import LedgerParts
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError

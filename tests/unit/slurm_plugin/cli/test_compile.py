@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from scripted import job
-from slurm_database import LimitLedger, Row, SlurmDatabase
+from stand_ins.scripted import job
+from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError

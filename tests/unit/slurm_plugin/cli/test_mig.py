@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import typer
-from emulated_gpus import FaultyDriver, amd_node, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, amd_node, gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError, OutsideError

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from memory_ledger import MemoryStore
-from scripted import job
-from slurm_database import Row, SlurmDatabase
+from stand_ins.memory_ledger import MemoryStore
+from stand_ins.scripted import job
+from stand_ins.slurm_database import Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError, UnreachableError

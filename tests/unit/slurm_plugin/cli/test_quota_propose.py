@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from slurm_database import LimitLedger
+from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from rebalance_world import STAGES, RebalanceLedger, Story
-from repartition_world import Killed
 from rich.console import Console
-from scripted import DOWN
+from stand_ins.rebalance_world import STAGES, RebalanceLedger, Story
+from stand_ins.repartition_world import Killed
+from stand_ins.scripted import DOWN
 from typer.testing import CliRunner, Result
 
 from slurm_plugin.cli import rebalance as rebalance_cli

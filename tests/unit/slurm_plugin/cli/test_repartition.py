@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from repartition_world import (
+from stand_ins.repartition_world import (
     BEFORE,
     Crashes,
     MemoryJournal,

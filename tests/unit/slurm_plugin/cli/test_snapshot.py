@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from snapshot_world import SETTINGS
+from builders.snapshot_world import SETTINGS
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError

@@ -5,7 +5,15 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedLedger, ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import (
+    ScriptedLedger,
+    ScriptedSlurm,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
 from cluster.language.jobs import JobState
 from cluster.language.units import Millislices, MillisliceSeconds

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from daemon_answers import answer_in_its_place
-from overview_world import ROOT, facts, node
+from builders.overview_world import ROOT, facts, node
+from builders.why_world import running
+from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
-from why_world import running
 
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.settings.file import Settings

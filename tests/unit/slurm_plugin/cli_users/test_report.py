@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberSource
+from builders.month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberSource
 from typer.testing import CliRunner
 
 from cluster.language.periods import Period, period_start_s

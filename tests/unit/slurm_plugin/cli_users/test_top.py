@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from overview_world import ROOT, facts
+from builders.overview_world import ROOT, facts
+from builders.why_world import job, running
 from rich.console import Console
 from typer.testing import CliRunner
-from why_world import job, running
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.rpc.overview_messages import OverviewRequest

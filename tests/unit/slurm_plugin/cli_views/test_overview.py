@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from overview_world import ALICE, ROOT, facts, node, replica, service
+from builders.overview_world import ALICE, ROOT, facts, node, replica, service
+from builders.why_world import LARGE, NOW_S, SMALL, job, running
 from rich.console import Console
 from rich.text import Text
-from why_world import LARGE, NOW_S, SMALL, job, running
 
 from cluster.language.findings import Severity
 from cluster.rpc.overview_messages import (

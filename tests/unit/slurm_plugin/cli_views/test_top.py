@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from overview_world import ALICE, ROOT, facts, node, replica, report, service
+from builders.overview_world import ALICE, ROOT, facts, node, replica, report, service
+from builders.why_world import NOW_S, job, running
 from rich.console import Console
-from why_world import NOW_S, job, running
 
 from cluster.language.errors import Refusal
 from cluster.rpc.overview_messages import OverviewAnswer

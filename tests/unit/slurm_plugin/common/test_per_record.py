@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices

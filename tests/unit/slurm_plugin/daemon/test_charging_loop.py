@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ledger_world import SimulatedRun, run_record
-from scripted import (
+from builders.ledger_world import SimulatedRun, run_record
+from stand_ins.scripted import (
     DOWN,
     ETC,
     ScriptedLedger,

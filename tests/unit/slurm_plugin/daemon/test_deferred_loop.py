@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fault_world.virtual_time import WorldClock
 from log_lines import lines
-from scripted import ScriptedSlurm, policy_of, sync_of, tenant
-from scripted import job as slot
-from scripted import settings as site
+from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
+from stand_ins.scripted import job as slot
+from stand_ins.scripted import settings as site
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView

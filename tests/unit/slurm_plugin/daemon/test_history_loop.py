@@ -5,8 +5,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from scripted import ScriptedSlurm, policy_of, settings, sync_of, tenant
-from why_world import running
+from builders.why_world import running
+from stand_ins.scripted import ScriptedSlurm, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import OutsideError, UnreachableError
 from slurm_plugin.common.history import HistorySample

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedSlurm, desire, job, policy_of, settings, tenant
+from stand_ins.scripted import ScriptedSlurm, desire, job, policy_of, settings, tenant
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import ALONE

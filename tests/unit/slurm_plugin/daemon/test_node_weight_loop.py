@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm, settings, sync_of
+from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
 from cluster.language.jobs import NodeView
 from cluster.language.units import Millislices

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from log_lines import lines
-from scripted import DOWN
+from stand_ins.scripted import DOWN
 
 from slurm_plugin.common.log import report
 from slurm_plugin.daemon.periodic import PeriodicLoops

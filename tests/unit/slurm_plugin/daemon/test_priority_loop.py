@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import DOWN, ScriptedLedger, ScriptedSlurm, desire, job, settings, sync_of
+from stand_ins.scripted import DOWN, ScriptedLedger, ScriptedSlurm, desire, job, settings, sync_of
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.admission.decayed_use import Holding

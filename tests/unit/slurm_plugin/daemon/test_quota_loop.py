@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import rebalance_world as stage
-from rebalance_world import Calls, RebalanceLedger, Watched
-from scripted import (
+from stand_ins import rebalance_world as stage
+from stand_ins.rebalance_world import Calls, RebalanceLedger, Watched
+from stand_ins.scripted import (
     DOWN,
     SCRIPT,
     ScriptedLedger,

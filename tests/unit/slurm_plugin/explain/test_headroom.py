@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedLedger, job, settings
+from stand_ins.scripted import ScriptedLedger, job, settings
 
 from cluster.language.jobs import JobState, NodeView
 from cluster.language.periods import Period

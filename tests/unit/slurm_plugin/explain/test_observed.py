@@ -1,6 +1,6 @@
 """Tests what observing shows: sums, sentences, hints."""
 
-from scripted import policy_of, tenant
+from stand_ins.scripted import policy_of, tenant
 
 from slurm_plugin.cli_views import observed as present
 from slurm_plugin.common.observations import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedSlurm, job, settings, sync_of
+from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobState, JobView

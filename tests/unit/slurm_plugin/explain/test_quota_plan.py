@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from ledger_parts import ledger_view_of
-from service_views import a_service
+from builders.ledger_parts import ledger_view_of
+from builders.service_views import a_service
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard

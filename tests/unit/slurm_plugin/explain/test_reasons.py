@@ -1,7 +1,7 @@
 """Tests Slurm's reasons in plain words."""
 
 import pytest
-from scripted import slurm_reasons
+from stand_ins.scripted import slurm_reasons
 
 from cluster.language.jobs import SHAPES_NODE
 from slurm_plugin.explain.headroom import SLURM_REASONS, Cause

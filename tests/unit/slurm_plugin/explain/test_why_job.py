@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from scripted import tenant
-from why_world import LARGE, NOW_S, SMALL, job, running, sight, task
+from builders.why_world import LARGE, NOW_S, SMALL, job, running, sight, task
+from stand_ins.scripted import tenant
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import SHAPES_NODE, JobState, JobTag, JobView

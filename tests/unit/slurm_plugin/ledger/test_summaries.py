@@ -1,7 +1,7 @@
 """Tests summaries of ledger and Slurm, for people and for a round of lending."""
 
 import pytest
-from scripted import ScriptedLedger, policy_of, settings, tenant
+from stand_ins.scripted import ScriptedLedger, policy_of, settings, tenant
 
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.explain.headroom import situation

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from scripted import job as slot
+from stand_ins.scripted import job as slot
 
 from cluster.language.billing import BillingUnit
 from cluster.language.errors import InvalidInputError

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import job as slot
-from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
+from stand_ins.scripted import job as slot
+from stand_ins.slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobView

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from repartition_world import AFTER, BEFORE, GPU, NODE, inventory_of
+from stand_ins.repartition_world import AFTER, BEFORE, GPU, NODE, inventory_of
 
 from cluster.language.jobs import NodeView
 from cluster.mig.layouts import Placement

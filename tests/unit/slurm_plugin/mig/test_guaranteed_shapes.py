@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scripted import job, policy_of, tenant
+from stand_ins.scripted import job, policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView, RunRecord
 from cluster.language.units import Millislices

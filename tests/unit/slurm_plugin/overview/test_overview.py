@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from overview_world import (
+from builders.overview_world import (
     ALICE,
     POLICY,
     ROOT,
@@ -13,7 +13,7 @@ from overview_world import (
     report,
     service,
 )
-from why_world import LARGE, NOW_S, SMALL, job, running
+from builders.why_world import LARGE, NOW_S, SMALL, job, running
 
 from cluster.language.findings import Severity
 from cluster.language.jobs import JobState, NodeView

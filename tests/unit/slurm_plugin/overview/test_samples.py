@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from overview_world import ROOT, facts, node, replica, report, service
-from why_world import NOW_S, job, running
+from builders.overview_world import ROOT, facts, node, replica, report, service
+from builders.why_world import NOW_S, job, running
 
 from cluster.language.jobs import JobView
 from slurm_plugin.common.history import ClusterFigures, HistorySample, ServiceFigures

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from overview_world import ALICE, MODEL, POLICY, ROOT, facts
-from why_world import SMALL, job, running
+from builders.overview_world import ALICE, MODEL, POLICY, ROOT, facts
+from builders.why_world import SMALL, job, running
 
 from slurm_plugin.api.access import Principal
 from slurm_plugin.overview.tenant_tree import loan_flows, tenant_tree

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import slurm_reasons
+from stand_ins.scripted import slurm_reasons
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices

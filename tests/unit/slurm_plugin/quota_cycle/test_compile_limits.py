@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
+from stand_ins.slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.errors import InvalidInputError, OutsideError

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pytest
-from slurm_database import LimitLedger, Row, SlurmDatabase, settings
+from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase, settings
 
 from cluster.language.units import Millislices
 from slurm_plugin.quota.types import TenantUpdate

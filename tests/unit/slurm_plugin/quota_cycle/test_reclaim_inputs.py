@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from ledger_parts import ledger_view_of
-from scripted import policy_of, tenant
-from service_views import a_service
+from builders.ledger_parts import ledger_view_of
+from builders.service_views import a_service
+from stand_ins.scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pytest
-from ledger_world import PARTITION, SimulatedRun, job_view, run_record
-from memory_ledger import MemoryStore
+from builders.ledger_world import PARTITION, SimulatedRun, job_view, run_record
+from stand_ins.memory_ledger import MemoryStore
 
 from cluster.language.errors import OutsideError
 from cluster.language.periods import Period, next_start_s, period_start_s

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from reclaim_world import COSTS, PARTITIONS, one
+from stand_ins.reclaim_world import COSTS, PARTITIONS, one
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from slurm_plugin.quota.demand import holdings

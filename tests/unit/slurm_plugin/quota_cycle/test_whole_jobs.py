@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ledger_parts import ledger_view_of
-from reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
-from scripted import job
+from builders.ledger_parts import ledger_view_of
+from stand_ins.reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
+from stand_ins.scripted import job
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from cluster.language.units import Millislices

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rebalance_world import (
+from stand_ins.rebalance_world import (
     BEGAN_S,
     GRACE_S,
     STAGES,
@@ -21,8 +21,8 @@ from rebalance_world import (
     settings,
     step,
 )
-from repartition_world import planned
-from scripted import DOWN, job, tenant
+from stand_ins.repartition_world import planned
+from stand_ins.scripted import DOWN, job, tenant
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState

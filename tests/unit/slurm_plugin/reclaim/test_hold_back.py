@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scripted import job, policy_of, tenant
+from stand_ins.scripted import job, policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices

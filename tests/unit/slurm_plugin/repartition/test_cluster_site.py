@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_gpus import gpu_node
-from repartition_world import Crashes, MemoryJournal, planned
-from scripted import ScriptedSlurm, job, settings
+from stand_ins.emulated_gpus import gpu_node
+from stand_ins.repartition_world import Crashes, MemoryJournal, planned
+from stand_ins.scripted import ScriptedSlurm, job, settings
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import JobState, JobView

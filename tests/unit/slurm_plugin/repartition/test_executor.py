@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from repartition_world import (
+from stand_ins.repartition_world import (
     AFTER,
     BEFORE,
     GPU,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_gpus import amd_node, gpu_node
-from ledger_parts import LedgerParts
-from scripted import ScriptedSlurm, job, policy_of, settings, tenant
+from builders.ledger_parts import LedgerParts
+from stand_ins.emulated_gpus import amd_node, gpu_node
+from stand_ins.scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunRecord

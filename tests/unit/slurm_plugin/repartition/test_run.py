@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from repartition_world import planned
+from stand_ins.repartition_world import planned
 
 from slurm_plugin.mig.due import MOST_IN_A_RUN, STARTS_S
 from slurm_plugin.mig.steps import PlannedRepartition, Repartition, RepartitionState

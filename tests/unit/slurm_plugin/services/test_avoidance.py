@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.slurm.interface import JobChange, Tasks

@@ -5,7 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import DOWN, ScriptedSlurm, desire, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import (
+    DOWN,
+    ScriptedSlurm,
+    desire,
+    job,
+    policy_of,
+    settings,
+    sync_of,
+    tenant,
+)
 
 from cluster.language.errors import UnreachableError
 from cluster.language.jobs import JobState, JobView, PlannedStart, ReservationView

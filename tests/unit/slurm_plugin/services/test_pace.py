@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from service_views import a_service
+from builders.service_views import a_service
 
 from cluster.rpc.messages import SlotView
 from slurm_plugin.services.pace import (

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from scripted import job
-from service_views import a_service
+from builders.service_views import a_service
+from stand_ins.scripted import job
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView, SlotState, SlotView

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from emulated_gpus import amd_node, gpu_node
+from stand_ins.emulated_gpus import amd_node, gpu_node
 
 from cluster.language import vendors
 from cluster.language.accelerator import Extra

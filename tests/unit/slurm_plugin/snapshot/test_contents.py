@@ -6,8 +6,8 @@ import zipfile
 from dataclasses import replace
 
 import pytest
+from builders.snapshot_world import PRIVATE, SETTINGS, snapshot
 from pydantic import ValidationError
-from snapshot_world import PRIVATE, SETTINGS, snapshot
 
 from cluster.language.jobs import JobTag, PastRun
 from slurm_plugin.snapshot.archive import write_archive

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from log_lines import lines
-from scripted import ScriptedSlurm, job, sync_of
+from stand_ins.scripted import ScriptedSlurm, job, sync_of
 
 from cluster.language.jobs import JobState
 from cluster.slurm.interface import JobChange, Target, Tasks

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
 import pytest
-from scripted import DOWN, ScriptedSlurm, desire, job, policy_of, sync_of, tenant
+from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, policy_of, sync_of, tenant
 
 from cluster.language.errors import (
     InvalidInputError,

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedSlurm, job, sync_of
+from stand_ins.scripted import ScriptedSlurm, job, sync_of
 
 from cluster.language.errors import UnreachableError
 from cluster.language.jobs import JobState, JobView

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedSlurm, desire, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedSlurm, desire, job, policy_of, settings, sync_of, tenant
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from scripted import ScriptedSlurm, desire, job, policy_of, sync_of, tenant
+from stand_ins.scripted import ScriptedSlurm, desire, job, policy_of, sync_of, tenant
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from scripted import settings
-from web_answers import Answers
+from stand_ins.scripted import settings
+from stand_ins.web_answers import Answers
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.overview_messages import OverviewRequest

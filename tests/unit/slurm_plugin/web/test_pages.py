@@ -1,7 +1,7 @@
 """Tests the registry of pages: addresses, what each asks, links."""
 
 import pytest
-from web_answers import NOW_S
+from stand_ins.web_answers import NOW_S
 
 from cluster.rpc.history_messages import HistoryRequest
 from cluster.rpc.message import requests

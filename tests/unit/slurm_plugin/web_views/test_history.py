@@ -1,7 +1,7 @@
 """Tests charts of history: spans, units, and what is left of a budget."""
 
 import pytest
-from web_answers import MONTH_S, NOW_S, Answers
+from stand_ins.web_answers import MONTH_S, NOW_S, Answers
 
 from cluster.rpc.history_messages import HistoryRequest
 from slurm_plugin.web_views.history import (

@@ -1,7 +1,7 @@
 """Tests which services are shown, and in which order."""
 
 import pytest
-from web_answers import Answers
+from stand_ins.web_answers import Answers
 
 from slurm_plugin.web_views.services import SORTS, STATES, service_of, services_shown
 

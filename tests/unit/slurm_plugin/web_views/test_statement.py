@@ -1,6 +1,6 @@
 """Tests a month of a statement: its borders, sums and rows."""
 
-from web_answers import MONTH_S, NOW_S, Answers
+from stand_ins.web_answers import MONTH_S, NOW_S, Answers
 
 from cluster.rpc.read_messages import StatementAnswer, StatementRequest
 from slurm_plugin.web_views.statement import joined, month_of, monthly_statement, months

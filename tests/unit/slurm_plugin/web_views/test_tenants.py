@@ -1,6 +1,6 @@
 """Tests how pages of the tree of tenants are put together."""
 
-from web_answers import Answers
+from stand_ins.web_answers import Answers
 
 from cluster.rpc.tenant_messages import TenantsRequest
 from slurm_plugin.web_views.tenants import budget_of, joined, tenant_of

@@ -1,6 +1,6 @@
 """A small site as ``slicewise snapshot`` sees it, with words in it that nobody else may read."""
 
-from scripted import job
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobTag, NodeView, PartitionView
 from cluster.language.periods import Period

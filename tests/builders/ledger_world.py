@@ -7,7 +7,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from memory_ledger import CrashError, CrashingStore, MemoryStore, Store
+from stand_ins.memory_ledger import CrashError, CrashingStore, MemoryStore, Store
 
 from cluster.language.jobs import JobState, JobView, RunRecord
 from cluster.language.periods import Period, next_start_s, period_start_s

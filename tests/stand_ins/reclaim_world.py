@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ledger_parts import ledger_view_of
-from scripted import job, policy_of, tenant
-from service_views import a_service
+from builders.ledger_parts import ledger_view_of
+from builders.service_views import a_service
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -21,6 +20,7 @@ from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.round import plan
 from slurm_plugin.reclaim.hold_back import Lenders, about_to_start, still_waiting
+from stand_ins.scripted import job, policy_of, tenant
 
 COSTS = {
     "1g.10gb": Millislices(1000),

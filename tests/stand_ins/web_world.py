@@ -15,7 +15,6 @@ import aiohttp
 import pytest
 from free_ports import free_port
 from pydantic import BaseModel
-from scripted import settings
 
 from cluster.rpc.message import Request
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest, SlicesByState
@@ -28,6 +27,7 @@ from slurm_plugin.api.routes import Routes
 from slurm_plugin.api.user_socket import UserSocket
 from slurm_plugin.api.web_logins import WebLoginRequest, WebLogins
 from slurm_plugin.web.server import WebServer
+from stand_ins.scripted import settings
 
 NAMES: Mapping[str, int] = {
     "root": 0,

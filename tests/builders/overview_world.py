@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from scripted import policy_of, tenant
-from why_world import COSTS, GPU, NOW_S, SMALL, running
+from stand_ins.scripted import policy_of, tenant
 
+from builders.why_world import COSTS, GPU, NOW_S, SMALL, running
 from cluster.language.jobs import JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard, board
 from cluster.language.units import Millislices

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ledger_parts import LedgerParts
+from builders.ledger_parts import LedgerParts
 
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledger_parts import LedgerParts
+from builders.ledger_parts import LedgerParts
 from no_threads import no_threads
 
 from cluster.language.errors import OutsideError, UnreachableError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ASSETS = Path(__file__).parent / "assets" / "pyslurm"
+ASSETS = Path(__file__).parents[1] / "assets" / "pyslurm"
 
 
 def stand_in(directory: Path, version: str, patch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from ledger_parts import PARTS
+from builders.ledger_parts import PARTS
 from no_threads import no_threads
-from repartition_world import Killed
-from scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
-from slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
@@ -35,6 +32,9 @@ from slurm_plugin.mig.steps import Repartition
 from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey
 from slurm_plugin.rebalance.observe import RunContext
 from slurm_plugin.rebalance.run import run
+from stand_ins.repartition_world import Killed
+from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
+from stand_ins.slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
 START_S = 1_800_000_000
 MIDNIGHT_S = next_start_s(Period.DAY, START_S, "UTC") or 0

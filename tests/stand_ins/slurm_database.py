@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
-from ledger_parts import LedgerParts
+from builders.ledger_parts import LedgerParts
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import JobState, JobView, NodeView, PartitionView

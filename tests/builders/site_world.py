@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from scripted import policy_of, tenant
+from stand_ins.scripted import policy_of, tenant
 
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings

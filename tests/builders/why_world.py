@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scripted import job as slot
-from scripted import policy_of
+from stand_ins.scripted import job as slot
+from stand_ins.scripted import policy_of
 
 from cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from cluster.language.units import Millislices

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from memory_ledger import MemoryStore
-
 from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.language.jobs import (
     JobState,
@@ -55,8 +53,9 @@ from slurm_plugin.quota.types import (
 )
 from slurm_plugin.services.orders import Ordered
 from slurm_plugin.state.controller import ClusterState
+from stand_ins.memory_ledger import MemoryStore
 
-ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
+ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 SCRIPT = "#!/bin/bash\n#SLICEWISE name=bert\n#SLICEWISE tenant=vision\n#SLICEWISE max_replicas=3\n"
 DOWN = UnreachableError("SW-SLURM-DOWN", "down")
 
@@ -266,7 +265,7 @@ def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
 
 def slurm_reasons() -> Sequence[str]:
     """All reasons that any version of Slurm names."""
-    text = (Path(__file__).parent / "assets/slurm/reasons.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "assets/slurm/reasons.toml").read_text(encoding="utf-8")
     return [name for names in tomllib.loads(text).values() for name in names]
 
 

@@ -14,7 +14,7 @@ from sandbox.amd_smi.library import library as amd_library
 from sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
 from sandbox.nvml.library import library
 
-BUILDS = Path(__file__).parents[1] / "build"
+BUILDS = Path(__file__).parents[2] / "build"
 
 
 class FaultyDriver(EmulatedDriver):
