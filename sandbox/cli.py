@@ -219,7 +219,7 @@ def shell(
         os.execve(program, argv, environment)  # noqa: S606 -- no shell, the words as given
     except OSError as error:
         # That user may be unable to read Python's libraries: nothing more can be imported.
-        os.write(2, f"{argv[0]}: {error.strerror}. [{Code.NAME_UNKNOWN}]\n".encode())
+        os.write(2, f"{argv[0]}: {error.strerror}. [{Code.PROGRAM}]\n".encode())
         os._exit(_NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE)
 
 
@@ -228,7 +228,7 @@ def _program(name: str, path: str) -> str:
     found = name if "/" in name else shutil.which(name, path=path)
     if found is None:
         _fail(
-            SlicewiseError(Code.NAME_UNKNOWN, f"There is no command {name!r}.", f"PATH is {path}."),
+            SlicewiseError(Code.PROGRAM, f"There is no command {name!r}.", f"PATH is {path}."),
             _NOT_FOUND,
         )
     return found

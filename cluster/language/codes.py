@@ -250,7 +250,8 @@ class Code(StrEnum):
         `history`.
         """)
     NOTHING = ("SW-NOTHING", Area.COMMANDS, ExitCode.NOT_FOUND, """
-        There is nothing to show or to finish: no log, no priority, no uninstall under way.
+        There is nothing to show, finish or close: no log, no priority, no uninstall under way, or
+        the repartition is not stuck.
 
         Ask what the hint names, such as `slicewise why JOB` or `slicewise service status NAME`.
         """)
@@ -266,7 +267,8 @@ class Code(StrEnum):
         A file or directory can't be written, is a device or a pipe, has no room, or is in use for
         something else. What was there is as before.
 
-        Name another that you may write and that has room.
+        Name another that you may write and that has room; for a service's logs, be in a directory
+        that the nodes see, too.
         """)
     PROGRAM = ("SW-PROGRAM", Area.COMMANDS, ExitCode.NOT_FOUND, """
         A program, library or package that is needed is not on this host or node, is not whole, does
@@ -279,8 +281,9 @@ class Code(StrEnum):
         another, or that HAProxy or this host can't take; file and key are named. Or no database is
         configured, or its URL can't be read; it is not shown, for it may hold a password.
 
-        Correct it after [etc/slicewise.toml](../../etc/slicewise.toml). `SLICEWISE_CONFIG` names
-        another file.
+        Correct it after [etc/slicewise.toml](../../etc/slicewise.toml); `SLICEWISE_CONFIG` names
+        another file. The database: `SLICEWISE_DATABASE_URL` or `[database] url_file`, in a password
+        `@` is `%40` and `/` is `%2F`; tenants' commands such as `slicewise why` need none.
         """)
     ABORTED = ("SW-ABORTED", Area.COMMANDS, ExitCode.FAILED, """
         A command wants a confirmation and can't ask for it. Nothing was done.
@@ -317,7 +320,8 @@ class Code(StrEnum):
         Another run, or another launcher, has the lock, or PostgreSQL let go of it: this one stopped
         where it was.
 
-        Nothing: the next run goes on.
+        Nothing: the next run goes on. What was not done is for after the other run, such as
+        `slicewise repartition close ID`.
         """)
 
     QUOTA_CAPACITY = ("SW-QUOTA-CAPACITY", Area.LEDGER, ExitCode.CONFLICT, """
@@ -508,10 +512,10 @@ class Code(StrEnum):
         hosts.
         """)
     RESTART = ("SW-RESTART", Area.SERVERS, ExitCode.FAILED, """
-        Daemon, launcher or slurmctld runs an older program, mode or slicewise.lua than this host
-        has.
+        Daemon or launcher runs another program or mode than this host has, or slurmctld another
+        slicewise.lua.
 
-        Restart it; for slurmctld `touch` job_submit.lua ([modes](../explanation/daemon.md#modes)).
+        Restart it; for slurmctld `touch` job_submit.lua.
         """)
     LAUNCHER_DOWN = ("SW-LAUNCHER-DOWN", Area.SERVERS, ExitCode.FAILED, """
         No launcher runs on the gateway's host.
@@ -740,8 +744,8 @@ class Code(StrEnum):
         Start HAProxy with [its option `-S`](../how-to/gateway.md).
         """)
     CERTIFICATE = ("SW-CERTIFICATE", Area.GATEWAY, ExitCode.FAILED, """
-        A certificate of the gateway or the page has ended, ends soon, does not fit its key or host,
-        or is not served yet.
+        A certificate of the gateway or the page can't be read, has ended, ends soon, does not fit
+        its key or host, or is not served yet.
 
         A new one where `gateway.certificate` or `web.certificate` says; then reload HAProxy or
         restart slicewise-web ([the gateway](../how-to/gateway.md)).
@@ -784,8 +788,8 @@ class Code(StrEnum):
         It is tried again when they have ended; a longer `repartition.move_s` waits longer.
         """)
     REPARTITION_CONF = ("SW-REPARTITION-CONF", Area.GPUS, ExitCode.REFUSED, """
-        slurm.conf or gres.conf can't be read, has no lines of the node's own, has fewer devices, or
-        would get a name that is not one word.
+        slurm.conf or gres.conf can't be read, has no lines of the node's own, counts fewer devices
+        than the node would have, or would get a name that is not one word.
 
         `[repartition] slurm_conf`, beside which gres.conf is; write the node's lines anew, while it
         is empty: `slicewise node gres`.
@@ -876,10 +880,15 @@ class Code(StrEnum):
         `MpiParams=ports=21000-21999`, a range of its own; `RequeueExitHold=187`, beside the site's.
         """)
     CONF_BOUNDS = ("SW-CONF-BOUNDS", Area.SITE, ExitCode.FAILED, """
-        A bound of slurm.conf is too small, or `KillWait` too long: `MinJobAge`, `MaxJobCount`,
-        `MaxArraySize`.
+        A bound of slurm.conf is too small: `MinJobAge`, `MaxJobCount` or `MaxArraySize`.
 
-        `MinJobAge=300`, `MaxJobCount=10000`, `MaxArraySize=1001`, `KillWait=30`.
+        `MinJobAge=300`, `MaxJobCount=10000`, `MaxArraySize=1001`.
+        """)
+    CONF_KILL_WAIT = ("SW-CONF-KILL-WAIT", Area.SITE, ExitCode.FAILED, """
+        `KillWait` is under 5 s: replicas are killed with the requests that they still answer; or
+        over 120 s: lenders wait.
+
+        `KillWait=30`.
         """)
     CONF_PRIORITY = ("SW-CONF-PRIORITY", Area.SITE, ExitCode.FAILED, """
         Slurm ignores site_factor, or a plugin of the site overwrites it.
@@ -893,9 +902,17 @@ class Code(StrEnum):
         ([priority](../explanation/priority.md#beside-slurms-own-factors)).
         """)
     CONF_DIFFERS = ("SW-CONF-DIFFERS", Area.SITE, ExitCode.FAILED, """
-        slicewise.toml and Slurm do not agree: SlurmUser, munge's socket, a partition or a QOS.
+        slicewise.toml names another SlurmUser than slurm.conf, or a partition or a QOS that Slurm
+        lacks.
 
         Write in slicewise.toml what Slurm has, or make in Slurm what it names.
+        """)
+    CONF_AUTH = ("SW-CONF-AUTH", Area.SITE, ExitCode.FAILED, """
+        Slurm has another munge socket than `[daemon] munge_socket`, or no munge although commands
+        of other hosts ask the daemon by it.
+
+        Make them the same; run munged with one key on these hosts, or leave `daemon.listen` and
+        `daemon.connect` empty.
         """)
     CONF_PRIVATE = ("SW-CONF-PRIVATE", Area.SITE, ExitCode.FAILED, """
         `PrivateData` is not set: every user sees others' jobs and services.
@@ -988,14 +1005,24 @@ class Code(StrEnum):
         job_submit.lua is missing, lacks Slicewise's lines, or loads a slicewise.lua that is not
         there.
 
-        `slicewise admission install`.
+        `slicewise admission install`; where a script is there, `--write-proposal`, then `mv`.
         """)
     SCRIPT_OLD = ("SW-SCRIPT-OLD", Area.SITE, ExitCode.FAILED, """
-        The lines in job_submit.lua are not those that would be proposed now, or their path moves
-        with Python.
+        The lines in job_submit.lua are not those that would be proposed now.
 
-        `slicewise admission install --write-proposal`, then `mv`; again after each change of
-        Python.
+        `slicewise admission install --write-proposal`, then `mv`.
+        """)
+    SCRIPT_PATH = ("SW-SCRIPT-PATH", Area.SITE, ExitCode.FAILED, """
+        The path of slicewise.lua in job_submit.lua holds a version of Python, with which that file
+        moves.
+
+        `slicewise admission install` after each change of Python, or accept the code.
+        """)
+    SCRIPT_MODE = ("SW-SCRIPT-MODE", Area.SITE, ExitCode.FAILED, """
+        slicewise.lua is in another mode than `[daemon] mode`.
+
+        Set `mode` in the protected lines of job_submit.lua, once the daemon runs in that mode
+        ([modes](../explanation/daemon.md#modes)).
         """)
     SCRIPT_OFF = ("SW-SCRIPT-OFF", Area.SITE, ExitCode.FAILED, """
         The kill switch is set.

@@ -136,12 +136,12 @@ def _profile(row: Any) -> MigProfile:
 
 
 def board(model: str) -> Board:
-    """The board of this model; InvalidInputError (SW-SETTINGS) if the table lacks it."""
+    """The board of this model; InvalidInputError (SW-VALUE) if the table lacks it."""
     try:
         return boards()[model]
     except KeyError:
         raise InvalidInputError(
-            Code.SETTINGS,
+            Code.VALUE,
             f"GPU model {model!r} is not in the MIG profile table.",
             f"Known models: {', '.join(sorted(boards()))}.",
         ) from None
@@ -157,14 +157,14 @@ def profile_of(on: Board, gres_type: str) -> MigProfile:
     """The profile of a GRES type: ``1g.10gb``, or with the GPU's name as ``nvidia_a100_1g.10gb``.
 
     Names that other drivers have for the profile are accepted. Raises InvalidInputError
-    (SW-SETTINGS) if the board has no such profile.
+    (SW-VALUE) if the board has no such profile.
     """
     name = gres_type.rpartition("_")[2]
     aliased = (one for one in on.profiles.values() if name in one.aliases)
     profile = on.profiles.get(name) or next(aliased, None)
     if profile is None:
         raise InvalidInputError(
-            Code.SETTINGS,
+            Code.VALUE,
             f"{on.model} has no MIG profile {gres_type!r}.",
             f"It has: {', '.join(sorted(on.profiles))}.",
         )

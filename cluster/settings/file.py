@@ -674,7 +674,7 @@ def load_settings(path: Path | None = None) -> Settings:
     except InvalidInputError as error:
         refusal = error.refusal
         raise InvalidInputError(
-            refusal.code, f"{place}: gpus: {refusal.message}", refusal.hint
+            Code.SETTINGS, f"{place}: gpus: {refusal.message}", refusal.hint
         ) from None
     except ValidationError as error:
         problems = "; ".join(_problem(item) for item in error.errors())

@@ -27,7 +27,7 @@ class LogSettings(BaseModel):
     def at_level(self, level: str | None) -> "LogSettings":
         """Return these with another level, if one is given.
 
-        Raises InvalidInputError (SW-SETTINGS) for a word that is none.
+        Raises InvalidInputError (SW-USAGE) for a word that is none.
         """
         if level is None:
             return self
@@ -35,5 +35,5 @@ class LogSettings(BaseModel):
             return LogSettings(format=self.format, level=level)
         except ValueError:
             raise InvalidInputError(
-                Code.SETTINGS, f"--log-level: {level!r}: write DEBUG, INFO, WARNING or ERROR."
+                Code.USAGE, f"--log-level: {level!r}: write DEBUG, INFO, WARNING or ERROR."
             ) from None

@@ -188,7 +188,7 @@ class _Work:
         old = read_measurements(self.file) if self.file.exists() else ()
         if not os.access(self.file.absolute().parent, os.W_OK | os.X_OK):
             raise InvalidInputError(
-                Code.INPUT_FILE,
+                Code.OUTPUT,
                 f"{self.file} could not be written.",
                 "Name another file: --output",
             )
@@ -199,7 +199,7 @@ class _Work:
         others = {row.load for row in old if row.model == self.task.model} - {load}
         if others:
             raise InvalidInputError(
-                Code.INPUT_FILE,
+                Code.OUTPUT,
                 f"{self.file} has figures of {self.task.model} with other requests "
                 f"({shown_loads(others)}), with which these can't be compared.",
                 "Name another file: --output",

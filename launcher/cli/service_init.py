@@ -79,13 +79,13 @@ def init_service(
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a new file; raises InvalidInputError (SW-USAGE) if it is there already."""
+    """Write a new file; raises InvalidInputError (SW-OUTPUT) if it is there already."""
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except OSError as error:
         raise InvalidInputError(
-            Code.USAGE,
+            Code.OUTPUT,
             f"{file} can't be written: {error.strerror}.",
             "Name another file: --output",
         ) from None

@@ -88,12 +88,14 @@ def require_key(settings: GatewaySettings) -> None:
 def ends_s(file: Path) -> int:
     """Return when the first certificate in a file ends, in Unix seconds.
 
-    Raises InvalidInputError (SW-SETTINGS) for a file without one, UnreachableError
+    Raises InvalidInputError (SW-CERTIFICATE) for a file without one, UnreachableError
     (SW-PROGRAM) without the program openssl.
     """
     done = _openssl("x509", "-noout", "-enddate", "-in", file)
     if done.returncode:
-        raise InvalidInputError(Code.SETTINGS, f"{file} has no certificate that openssl can read.")
+        raise InvalidInputError(
+            Code.CERTIFICATE, f"{file} has no certificate that openssl can read."
+        )
     return ssl.cert_time_to_seconds(done.stdout.strip().partition("=")[2])
 
 

@@ -39,8 +39,8 @@ class Leadership(Lead):
 def own_store(settings: Settings) -> StateStore | None:
     """Return the launcher's database; None if it has none.
 
-    Raises InvalidInputError: SW-SETTINGS for a launcher of a pair that has none,
-    SW-SETTINGS.
+    Raises InvalidInputError (SW-SETTINGS) for a launcher of a pair that has none, and for a URL
+    that can't be read.
     """
     url = launcher_database_url(settings.launcher)
     if url:

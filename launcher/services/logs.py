@@ -96,7 +96,7 @@ def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
 def _require_slot(view: ServiceView, slot: int) -> int:
     if not 0 <= slot < len(view.slots):
         raise InvalidInputError(
-            Code.NOTHING,
+            Code.NAME_UNKNOWN,
             f"--slot {slot}: there is no such slot.",
             f"Its array has the slots 0 to {len(view.slots) - 1}.",
         )

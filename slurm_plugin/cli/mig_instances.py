@@ -71,14 +71,14 @@ def _service(
 def _of_model(rows: Sequence[Measurement], models: Collection[str]) -> Sequence[Measurement]:
     """Return the rows of ``models``.
 
-    Raises InvalidInputError (SW-INPUT-FILE) unless they are of exactly one model, and of the
+    Raises InvalidInputError: SW-USAGE unless they are of one model, SW-INPUT-FILE unless of the
     same requests.
     """
     found = [row for row in rows if row.model in models]
     if len({row.model for row in found}) != 1:
         known = ", ".join(sorted({row.model for row in rows})) or "none"
         raise InvalidInputError(
-            Code.INPUT_FILE,
+            Code.USAGE,
             f"The measurements are of these models: {known}.",
             "Choose one: --model, or a --service with the model's name.",
         )
@@ -176,12 +176,12 @@ def _keeping(one: ServiceDemand, objective: TokenObjective) -> ServiceDemand:
 def _board(services: Sequence[ServiceDemand], named: str | None) -> Board:
     """Return the GPU model to choose on: the one named, else the only one measured.
 
-    Raises InvalidInputError: SW-SETTINGS, SW-INPUT-FILE.
+    Raises InvalidInputError: SW-USAGE, SW-VALUE.
     """
     models = sorted({row.board for one in services for row in one.rows})
     if named is None and len(models) > 1:
         raise InvalidInputError(
-            Code.INPUT_FILE,
+            Code.USAGE,
             f"The measurements are of several GPU models: {', '.join(models)}.",
             "Choose one: --board",
         )

@@ -167,7 +167,7 @@ def _close(ledger: "Ledger", lock: "LeaderLock", repartition_id: int) -> None:
         )
     if ledger.repartitions.find(repartition_id).state is not RepartitionState.STUCK:
         raise InvalidInputError(
-            Code.VALUE,
+            Code.NOTHING,
             f"Repartition {repartition_id} is not stuck: nothing was changed.",
             "One in state running is finished by: slicewise repartition run",
         )

@@ -196,7 +196,7 @@ def _write(directory: Path, files: Mapping[str, str]) -> None:
 
 def _not_written(why: str) -> InvalidInputError:
     return InvalidInputError(
-        Code.USAGE,
+        Code.OUTPUT,
         f"{why}.",
         "Name a directory that does not exist yet, in one that you may write: --output",
     )

@@ -292,14 +292,14 @@ def _kill_wait(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     wait_s = _number(facts, "KillWait")
     if wait_s is not None and wait_s < _SHORT_KILL_WAIT_S:
         yield warning(
-            Code.CONF_BOUNDS,
+            Code.CONF_KILL_WAIT,
             f"KillWait is {wait_s} s",
             "a replica that must go is killed with the requests that it still answers",
             _line("KillWait=30"),
         )
     if wait_s is not None and wait_s > _LONG_KILL_WAIT_S:
         yield hint(
-            Code.CONF_BOUNDS,
+            Code.CONF_KILL_WAIT,
             f"KillWait is {wait_s} s",
             "a lender may wait as long for GPUs that a job does not give up",
             _line("KillWait=30"),
@@ -354,7 +354,7 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     if kind != "auth/munge":
         if wanted.asks_by_munge:
             yield warning(
-                Code.CONF_DIFFERS,
+                Code.CONF_AUTH,
                 f"AuthType is {kind}, and commands on other hosts ask the daemon by munge",
                 "they are refused where no munged runs",
                 advice="Run munged with one key on these hosts, or leave [daemon] listen and"
@@ -365,7 +365,7 @@ def _auth(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     socket = found[1] if found else ""
     if socket != wanted.munge_socket:
         yield warning(
-            Code.CONF_DIFFERS,
+            Code.CONF_AUTH,
             f"Slurm's munge socket is {socket or 'the default'}, [daemon] munge_socket of"
             f" slicewise.toml {wanted.munge_socket or 'not set'}",
             "commands of other hosts may be checked by another munged, with another key",

@@ -69,7 +69,7 @@ def _module(facts: ScriptFacts) -> Iterator[Finding]:
         )
     elif version := _PYTHON.search(facts.module):
         yield hint(
-            Code.SCRIPT_OLD,
+            Code.SCRIPT_PATH,
             f"{facts.script} loads {facts.module}, below {version[0].strip('/')}",
             "a new Python on this host moves that file, which switches admission off",
             advice="After such a change run slicewise admission install, and this again.",
@@ -109,7 +109,7 @@ def _loaded(facts: ScriptFacts, mode: str) -> Iterator[Finding]:
         )
     if facts.loaded and facts.loaded_mode != mode:
         yield warning(
-            Code.RESTART,
+            Code.SCRIPT_MODE,
             f"slicewise.lua is in mode {facts.loaded_mode}, [daemon] mode is {mode}",
             "what then holds is in docs/explanation/daemon.md, Modes",
             Mend(Place.SCRIPT, f'mode = "{mode}"'),

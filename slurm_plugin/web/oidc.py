@@ -41,7 +41,7 @@ class _Begun:
 class OidcLogins:
     """Leads browsers to the provider, and reads what they come back with.
 
-    Raises SlicewiseError (SW-SETTINGS) without Authlib, or if the secret can't be read.
+    Raises SlicewiseError: SW-PROGRAM without Authlib, SW-SETTINGS if the secret can't be read.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ def _require_authlib() -> None:
         import httpx2  # noqa: F401, PLC0415
     except ImportError:
         raise SlicewiseError(
-            Code.SETTINGS,
+            Code.PROGRAM,
             "web.oidc needs Authlib and httpx2, which are not installed.",
             "Install the extra: pip install 'slicewise[web]'",
         ) from None

@@ -198,13 +198,13 @@ def test_a_command_that_is_not_there_is_one_line(bare: Sandbox, user: str):
     answer = command(bare.layout.directory, "shell", "--user", user, "--", "nosuchcmd")
     assert answer.returncode == 127
     assert answer.stderr.count("\n") == 1
-    assert "SW-NAME-UNKNOWN" in answer.stderr
+    assert "SW-PROGRAM" in answer.stderr
 
 
 def test_a_command_that_the_user_may_not_execute_is_one_line(bare: Sandbox):
     answer = command(bare.layout.directory, "shell", "--user", "alice", "--", "/etc/passwd")
     assert (answer.returncode, answer.stdout) == (126, "")
-    assert answer.stderr == "/etc/passwd: Permission denied. [SW-NAME-UNKNOWN]\n"
+    assert answer.stderr == "/etc/passwd: Permission denied. [SW-PROGRAM]\n"
 
 
 def test_a_shell_begins_where_its_user_may_write(bare: Sandbox):

@@ -40,9 +40,9 @@ def test_weights_scale_and_round_up() -> None:
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(InvalidInputError, match=r"A100-80GB.*\[SW-SETTINGS\]"):
+    with pytest.raises(InvalidInputError, match=r"A100-80GB.*\[SW-VALUE\]"):
         board("GTX")
-    with pytest.raises(InvalidInputError, match=r"1g\.10gb.*\[SW-SETTINGS\]"):
+    with pytest.raises(InvalidInputError, match=r"1g\.10gb.*\[SW-VALUE\]"):
         cost_millislices(board("A100-80GB"), "9g.90gb", ONE)
 
 
@@ -50,7 +50,7 @@ def test_a_full_type_name_costs_what_its_profile_does() -> None:
     on = board("A100-80GB")
     assert profile_of(on, "nvidia_a100_3g.40gb") == profile_of(on, "3g.40gb")
     assert cost_millislices(on, "nvidia_a100_3g.40gb", ONE) == 3500
-    with pytest.raises(InvalidInputError, match="SW-SETTINGS"):
+    with pytest.raises(InvalidInputError, match="SW-VALUE"):
         profile_of(on, "nvidia_a100_3g.20gb")
 
 

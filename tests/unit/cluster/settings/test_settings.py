@@ -171,7 +171,7 @@ def test_lines_are_logfmt_from_info_on_unless_the_site_or_an_option_says_so(
     assert log.at_level("debug") == LogSettings(format="json", level="DEBUG")
     with pytest.raises(InvalidInputError, match="--log-level: 'loud'") as refused:
         log.at_level("loud")
-    assert refused.value.refusal.code == "SW-SETTINGS"
+    assert refused.value.refusal.code == "SW-USAGE"
 
 
 def test_absent_file_says_what_to_do(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_while_slurm_does_not_answer_nothing_has_ended(cluster: Cluster):
         (("--data", "none.json"), "SW-INPUT-FILE"),
         (("--data", "slicewise.toml"), "SW-INPUT-FILE"),
         (("--output", "slicewise.toml"), "SW-INPUT-FILE"),
-        (("--output", "none/m.json"), "SW-INPUT-FILE"),
+        (("--output", "none/m.json"), "SW-OUTPUT"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_submitted(
@@ -323,7 +323,7 @@ def test_figures_of_other_prompts_need_a_file_of_their_own(cluster: Cluster):
     before = list(cluster.scripts)
     said = told(language(cluster, "--prompt-tokens", "9"))
     assert "other requests (512+100 tokens)" in said
-    assert "[SW-INPUT-FILE]" in said
+    assert "[SW-OUTPUT]" in said
     assert cluster.scripts == before
     assert language(cluster, "--prompt-tokens", "9", "--output", "o.json").exit_code == 0
 

@@ -95,7 +95,7 @@ def test_concurrency_lets_batches_and_sequences_form(
 def test_what_is_there_stays(repository: Path):
     put(repository, "bert")
     Path("bert.toml").write_text("mine")
-    assert "bert.toml can't be written: File exists" in str(refusal("models"))
+    assert "bert.toml can't be written: File exists" in str(refusal("models", code="SW-OUTPUT"))
     assert Path("bert.toml").read_text() == "mine"
     chosen = ("--output", "b.toml", "--name", "chat", "--tenant", "nlp", "--profile", "1g.10gb")
     invoke("models", *chosen)

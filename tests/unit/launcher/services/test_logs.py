@@ -72,7 +72,7 @@ def code_of(call) -> str:
 
 @pytest.mark.parametrize("slot", [-1, 4])
 def test_a_slot_that_is_not_there_is_refused(view: ServiceView, slot: int):
-    assert code_of(lambda: chosen_slots(view, slot)) == "SW-NOTHING"
+    assert code_of(lambda: chosen_slots(view, slot)) == "SW-NAME-UNKNOWN"
 
 
 def test_no_log_at_all_says_where_they_would_be(tmp_path: Path):

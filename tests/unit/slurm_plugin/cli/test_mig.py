@@ -185,7 +185,7 @@ def test_a_profile_of_engines_is_shown_where_it_is_asked_for() -> None:
 def test_a_profile_that_the_board_lacks_is_refused() -> None:
     result = run(mig_app, "layouts", "A100-80GB", "--with", "1g.5gb")
     assert isinstance(result.exception, InvalidInputError)
-    assert result.exception.refusal.code == "SW-SETTINGS"
+    assert result.exception.refusal.code == "SW-VALUE"
 
 
 def test_export_and_import_tell_the_same(node: FaultyDriver, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_figures_of_several_files_join_and_a_board_is_chosen(place: Path) -> Non
         (("bert.json", "--rate", "1", "--slo-ms", "9", "--model", "m"), "these models: bert"),
         (("--service", "a=a,b=c.json,1,9"), "these models: chat, llm"),
         (("bert.json", "h200.json", "--rate", "1", "--slo-ms", "9"), "several GPU models"),
-        (("bert.json", "--rate", "1", "--slo-ms", "99", "--board", "X"), "SW-SETTINGS"),
+        (("bert.json", "--rate", "1", "--slo-ms", "99", "--board", "X"), "SW-VALUE"),
         (("bert.json", "--rate", "1", "--slo-ms", "44"), "SW-SLO-UNREACHABLE"),
     ],
 )

@@ -239,7 +239,7 @@ def test_what_is_unfinished_comes_first_and_nothing_new_is_begun(site: Site) -> 
 
 def test_only_what_is_stuck_can_be_closed(site: Site) -> None:
     site.journal.open(planned(), "root")
-    with pytest.raises(InvalidInputError, match="SW-VALUE"):
+    with pytest.raises(InvalidInputError, match="SW-NOTHING"):
         repartition.close(1)
 
 
