@@ -125,8 +125,6 @@ def _changed_qos(row: Qos, words: Sequence[str]) -> Qos:
     for word in words:
         field, _, value = word.partition("=")
         match field:
-            case "maxtresperaccount":
-                row = replace(row, max_tres_per_account=_limits(value, row.max_tres_per_account))
             case "grptresrunmins":
                 row = replace(row, grp_tres_run_mins=_limits(value, row.grp_tres_run_mins))
             case "preempt+" | "preempt":

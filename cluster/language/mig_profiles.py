@@ -62,7 +62,7 @@ class Board:
 
     Attributes:
         pci_device_ids: PCI device ids of the boards that are cut like this: 0x2335 is an H200.
-        vendor: name of the accelerator. Reports of older Slicewise name none and mean NVIDIA.
+        vendor: name of the accelerator.
     """
 
     model: str

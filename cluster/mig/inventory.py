@@ -121,7 +121,7 @@ class Inventory:
 
     Attributes:
         driver: the driver's version.
-        vendor: name of the accelerator. Reports of older Slicewise name none and mean NVIDIA.
+        vendor: name of the accelerator.
     """
 
     driver: str
