@@ -780,6 +780,27 @@ async def test_replaced_processes_are_looked_for_until_none_is_left(tmp_path: Pa
     assert (fake.asked[-1], len(masters)) == ("glance", 4)
 
 
+async def test_without_a_master_nothing_is_known_of_replaced_processes(tmp_path: Path):
+    """Until one is there: the next look asks it."""
+    fake = FakeHaproxy()
+    async with fake.serving(tmp_path) as runtime:
+        master = settings(tmp_path).master_socket
+        hidden = master.rename(tmp_path / "hidden")
+        assert (await runtime.observe()).routes == {"vision/chat": "pool1"}
+        hidden.rename(master)
+        await runtime.observe()
+    assert fake.asked == ["all", "glance", "master"]
+
+
+async def test_a_master_that_does_not_answer_hides_no_replaced_process(tmp_path: Path):
+    """A replica that one of them still asks would be ended."""
+    fake, known = FakeHaproxy(), settings(tmp_path)
+    async with await asyncio.start_unix_server(fake.answer, known.runtime_socket):
+        known.master_socket.touch()
+        with pytest.raises(UnreachableError, match=r"-master.*SW-GATEWAY-DOWN"):
+            await HaproxyRuntime(known).observe()
+
+
 async def test_a_replaced_process_that_ends_is_asked_once(tmp_path: Path):
     """Of ten questions in a row that its master could not pass on it answered nobody any more."""
     fake = FakeHaproxy()
