@@ -5,6 +5,7 @@ here lack are made as well: each answers that it is not supported.
 """
 
 import hashlib
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,10 +33,12 @@ def library(directory: Path) -> Path:
     place = directory.resolve() / f"amd-smi-{_digest(rest)}" / NAME
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
-        source = place.parent / "rest.c"
+        # Each of several processes that build at the same time has its own.
+        source = place.with_name(f"rest.{os.getpid()}.c")
         source.write_text(rest, encoding="ascii")
         sources = [*_sources("*.c"), source]
         build(place, sources, "-fvisibility=hidden", f"-Wl,-soname,{NAME}")
+        source.unlink()
     return place
 
 

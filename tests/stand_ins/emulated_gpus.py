@@ -15,6 +15,8 @@ from sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
 from sandbox.nvml.library import library
 
 BUILDS = Path(__file__).parents[2] / "build"
+# Made while tests are collected: no test under guard may start a compiler.
+_NVML, _AMD_SMI = library(BUILDS), amd_library(BUILDS)
 
 
 class FaultyDriver(EmulatedDriver):
@@ -65,7 +67,7 @@ def _is_of_process(line: str, pid: int) -> bool:
 @contextmanager
 def gpu_node(*gpus: EmulatedGpu) -> Iterator[FaultyDriver]:
     """Emulate a node with these boards in this process."""
-    _loaded(library(BUILDS))
+    _loaded(_NVML)
     with TemporaryDirectory() as directory:
         driver = FaultyDriver(Path(directory))
         driver.load(gpus)
@@ -76,7 +78,7 @@ def gpu_node(*gpus: EmulatedGpu) -> Iterator[FaultyDriver]:
 @contextmanager
 def amd_node(*gpus: amd.EmulatedAmdGpu) -> Iterator[amd.EmulatedAmdDriver]:
     """Emulate a node with these GPUs of AMD's in this process."""
-    _loaded(amd_library(BUILDS))
+    _loaded(_AMD_SMI)
     with TemporaryDirectory() as directory:
         driver = amd.EmulatedAmdDriver(Path(directory))
         driver.load(gpus)
