@@ -372,7 +372,7 @@ INTERNALS = Board(
     {
         "The daemon's loops; bookkeeping, limits and retention wait for the ledger": (
             Panel(
-                "Mean duration of a turn",
+                "Mean duration of a round",
                 "s",
                 (
                     (
@@ -489,7 +489,7 @@ INTERNALS = Board(
         ),
         "The launcher": (
             Panel(
-                "Mean duration of a turn",
+                "Mean duration of a round",
                 "s",
                 (
                     (

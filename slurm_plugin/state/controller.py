@@ -407,7 +407,7 @@ class ClusterState:
                 Code.SERVICE_CHANGED,
                 f"Another request for slots of job {array_job_id} was carried out since this one"
                 " was decided.",
-                "The launcher decides again at its next turn.",
+                "The launcher decides again at its next round.",
             )
 
     def _notice_unadmitted(self) -> None:
