@@ -19,7 +19,7 @@ from stand_ins.scripted import (
 )
 
 from cluster.language.jobs import JobState, NodeView
-from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.language.units import Millislices, MillisliceSeconds, slices_text
 from cluster.rpc.messages import TenantView
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.unread import UnreadLog
@@ -32,6 +32,7 @@ from slurm_plugin.cli_views.tenants import status_json
 from slurm_plugin.daemon.metrics import Metrics
 from slurm_plugin.explain.headroom import explain
 from slurm_plugin.explain.headroom import situation as situation_of
+from slurm_plugin.quota.attainable import highest_limits
 from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
@@ -178,6 +179,31 @@ def test_room_is_the_limit_less_what_all_below_hold(daemon: ClusterState) -> Non
         name="a", nominal_millislices=2, in_use_millislices=3, own_in_use_millislices=1
     )
     assert (before.effective_limit_millislices, before.room_millislices) == (2, -1)
+
+
+def test_the_table_s_example_is_this_world() -> None:
+    rows: dict[str, list[str]] = {}
+    for line in (DOCS / "glossary.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 7:
+            rows[cells[0]] = cells[2:5]
+    assert rows.pop("word") == list(NUMBERS)
+    del rows["---"]
+    standings, highest = INPUTS.allowed().standings, highest_limits(POLICY, 14_000)
+    shown: dict[str, list[str]] = {key.replace("_", " "): [] for key in NUMBERS["lab"]}
+    for name, numbers in NUMBERS.items():
+        one = standings[name]
+        more = {
+            "own nominal": POLICY[name].quota.nominal_millislices,
+            "guaranteed": one.guaranteed_millislices,
+            "highest limit": highest[name],
+        }
+        for key, amount in {**numbers, **more}.items():
+            shown.setdefault(key.replace("_", " "), []).append(slices_text(amount))
+        qos = (one.own_qos_limit_millislices, one.borrowed_qos_limit_millislices)
+        of_qos = shown.setdefault("own QOS limit, borrowed QOS limit", [])
+        of_qos.append("; ".join(map(slices_text, qos)))
+    assert rows == shown
 
 
 def test_the_table_names_each_number() -> None:
