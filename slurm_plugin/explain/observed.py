@@ -16,7 +16,7 @@ _HOUR = 3_600_000
 _MENDS: Mapping[str, str] = {
     Code.BUDGET_EXCEEDED: "shorter time limits, or slicewise budget set TENANT --amount N",
     Code.CLASS_FORBIDDEN: "class=normal, or the tenant in [priority] high_class_for",
-    Code.GRES: "a type in --gres, or [admission] untyped in slicewise.toml",
+    Code.GRES: "a type in --gres; or [admission] untyped, [shared] in slicewise.toml",
     Code.PROFILE_UNKNOWN: "a type that nodes have: slicewise mig profiles",
     Code.QOS: "no --qos, or [qos] in slicewise.toml for the site's own",
     Code.QUOTA_BORROW: "slicewise tenant-quota set TENANT --borrowing-limit N",

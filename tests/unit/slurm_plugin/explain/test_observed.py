@@ -98,7 +98,7 @@ def test_each_tenant_gets_a_sentence():
 def test_hints_name_what_to_do_next():
     assert report().hints == (
         "guest has no quota (7 refused): slicewise tenant-quota set guest --nominal N",
-        "SW-GRES (6 refused): a type in --gres, or [admission] untyped in slicewise.toml",
+        "SW-GRES (6 refused): a type in --gres; or [admission] untyped, [shared] in slicewise.toml",
     )
     unlent = Observations(SEEN.submissions, (), SEEN.quota)
     assert "4.0 idle slice-hours were wanted by others" in report(unlent).hints[-1]
