@@ -534,6 +534,11 @@ class Code(StrEnum):
 
         Do what the hint says: be root or SlurmUser, make the directory, remove the old proposal.
         """)
+    WEB_OFF = ("SW-WEB-OFF", Area.SERVERS, ExitCode.NOT_FOUND, """
+        This site serves no page: `web.listen` is not set.
+
+        An operator sets it and starts slicewise-web.service ([the page](../how-to/web.md)).
+        """)
     WEB_DOWN = ("SW-WEB-DOWN", Area.SERVERS, ExitCode.FAILED, """
         Nobody, or another program, answers where `web.listen` says.
 

@@ -437,7 +437,7 @@ class Reporter:
         self._troubles(turned.plan)
         self.once("", "routes_not_kept", turned.unkept)
         self.once("", "nodes_suspected", suspects_text(suspect_nodes(turned.state, time.time())))
-        slow = "the daemon answers slowly: the next turn continues" if turned.left else ""
+        slow = "the daemon answers slowly: the next round continues" if turned.left else ""
         self.once("", "desired_slots_left", slow)
         if turned.retired:
             report("retired", arrays=frozenset(turned.retired))

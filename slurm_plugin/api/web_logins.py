@@ -50,14 +50,14 @@ class WebLogins:
     def handlers(self) -> ReaderHandlers:
         """What gives users their tokens, and says who they are.
 
-        For a token: InvalidInputError (SW-SETTINGS).
+        For a token: InvalidInputError (SW-WEB-OFF).
         """
         return {WebLoginRequest: self._made, WhoamiRequest: whoami}
 
     async def _made(self, _: WebLoginRequest, principal: Principal) -> WebLoginAnswer:
         if not self._settings.listen:
             raise InvalidInputError(
-                Code.SETTINGS,
+                Code.WEB_OFF,
                 "This site serves no web page.",
                 "An operator can: web.listen in slicewise.toml, then slicewise-web.service",
             )

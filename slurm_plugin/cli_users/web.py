@@ -62,10 +62,10 @@ def serve(
 
 
 def _require_user(settings: WebSettings) -> None:
-    """Raise InvalidInputError: SW-SETTINGS, SW-USER."""
+    """Raise InvalidInputError: SW-WEB-OFF, SW-USER."""
     if not settings.listen:
         raise InvalidInputError(
-            Code.SETTINGS, "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
+            Code.WEB_OFF, "web.listen is not set.", 'Such as: [web] listen = "127.0.0.1:8690"'
         )
     try:
         wanted = pwd.getpwnam(settings.user).pw_uid

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.language.codes import Code
+
 ETC = Path(__file__).parents[2] / "etc"
 UNITS = sorted(ETC.glob("slicewise-*.service"))
 PROGRAM = "/opt/slicewise/bin/slicewise"
@@ -52,6 +54,11 @@ def test_each_service_has_a_bound_of_capabilities() -> None:
 def test_each_service_sees_and_changes_no_more_than_it_needs(unit: Path) -> None:
     found = settings(unit)
     assert {name: found.get(name) for name in BOUNDS} == BOUNDS
+
+
+def test_the_page_is_not_started_again_where_that_mends_nothing() -> None:
+    found = settings(ETC / "slicewise-web.service")["RestartPreventExitStatus"]
+    assert found.split() == [f"{code.exit_code:d}" for code in (Code.WEB_OFF, Code.USER)]
 
 
 EXPOSURE = {

@@ -93,7 +93,7 @@ async def test_a_user_who_makes_many_pushes_out_the_own_only():
 async def test_there_are_none_without_a_page():
     known = WebLogins(WebSettings())
     made = known.handlers()[WebLoginRequest](WebLoginRequest(), ALICE)
-    assert await code(made) == "SW-SETTINGS"
+    assert await code(made) == "SW-WEB-OFF"
 
 
 @pytest.fixture
