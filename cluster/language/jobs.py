@@ -323,12 +323,9 @@ _KNOWN_TAGS = 1 << 15
 same tags again.
 """
 
-_SAID = re.compile(
-    r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>ended with [0-9]{1,3})(?:: [ -~]{0,500})?"
-)
-"""A job's comment as the batch script writes it when a run has failed; older scripts appended lines
-of their log. Users can write anything into the comments of their jobs, and every user can read
-them, so no other part of a comment is ever shown.
+_FAILED_RUN = re.compile(r"slicewise:run=(?P<run>[0-9]{1,9}) (?P<words>ended with [0-9]{1,3})")
+"""A job's comment as the batch script writes it when a run has failed. Users can write anything
+into the comments of their jobs, and every user can read them, so no other comment is ever shown.
 """
 
 
@@ -338,7 +335,7 @@ def last_words(job: JobView) -> str:
     The batch script writes that into the job's comment, with the number of the run as Slurm counts
     them: so the words of an earlier run are not taken for those of the last one.
     """
-    match = _SAID.fullmatch(job.comment)
+    match = _FAILED_RUN.fullmatch(job.comment)
     last = job.restarts if job.state is JobState.ENDED else job.restarts - 1
     is_of_the_last = match is not None and int(match["run"]) == last
     return match["words"] if match is not None and is_of_the_last else ""

@@ -503,7 +503,7 @@ def test_a_slot_that_slurm_holds_because_no_node_can_run_it_says_so():
     assert "no node can ever give" in asked("814_0", sight(held, tenants=(VISION,))).headline
 
 
-FAILED = "slicewise:run=2 ended with 1: no such model"
+FAILED = "slicewise:run=2 ended with 1"
 
 
 def failing(*jobs: JobView, wanted: int = 1, next_start_s: float = NOW_S + 90) -> WhyAnswer:

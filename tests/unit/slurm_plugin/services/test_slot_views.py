@@ -68,7 +68,7 @@ def test_where_it_waits_or_runs() -> None:
         assert slot_of(replace(one, qos="slicewise_vision_borrowed")).is_borrowed
 
 
-COMMENT = "slicewise:run=2 ended with 1: E1122 no such model"
+COMMENT = "slicewise:run=2 ended with 1"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,7 @@ COMMENT = "slicewise:run=2 ended with 1: E1122 no such model"
         ("my own words", 1, ""),
         # Its user wrote that, not the script.
         ("slicewise:run=2 all is well", 3, ""),
+        (f"{COMMENT}: E1122 no such model", 3, ""),
         ("slicewise:run=2 ended with 1\x1b[2J", 3, ""),
         ("slicewise:run=2 \x1b[2Jall is well", 3, ""),
         ("slicewise:run=2 two\nlines", 3, ""),
@@ -91,7 +92,7 @@ COMMENT = "slicewise:run=2 ended with 1: E1122 no such model"
     ],
 )
 def test_what_its_last_run_said(comment: str, restarts: int, said: str) -> None:
-    """What everybody can see of it: no line of its log, also where an older script wrote some."""
+    """What everybody can see of it: no line of its log, and nothing that its user wrote."""
     assert slot_of(job(0, comment=comment, restarts=restarts)).last_failure == said
 
 
