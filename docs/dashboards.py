@@ -387,7 +387,7 @@ INTERNALS = Board(
                 ),
             ),
             Panel(
-                "Turns that failed in 10 minutes",
+                "Rounds that failed in 10 minutes",
                 "none",
                 (
                     (
@@ -503,7 +503,7 @@ INTERNALS = Board(
                 ),
             ),
             Panel(
-                "Turns that failed in 10 minutes",
+                "Rounds that failed in 10 minutes",
                 "none",
                 (
                     (

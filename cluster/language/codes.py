@@ -65,8 +65,9 @@ class Code(StrEnum):
         it.
         """)
     SERVICE = ("SW-SERVICE", Area.JOBS, ExitCode.REFUSED, """
-        The service file can't be read, a key of the service is wrong or missing, or its script asks
-        for something else: another partition, account, array or other GPUs.
+        The service file can't be read, a key of the service is wrong, missing or not for its engine
+        or model, or its script asks for something else: another partition, account, array or other
+        GPUs.
 
         Correct what the message names. `slicewise service schema` explains the keys, with
         `--example` it prints a file that works.
@@ -246,8 +247,8 @@ class Code(StrEnum):
     NAME_UNKNOWN = ("SW-NAME-UNKNOWN", Area.COMMANDS, ExitCode.NOT_FOUND, """
         Nothing has the name, the id or the address that was given.
 
-        Take one from the list that the hint names: `squeue`, `sacct`, `slicewise ... list` or
-        `history`.
+        Take one from the list that the hint names: `squeue`, `sacct`, `sinfo`, `slicewise ... list`
+        or `history`.
         """)
     NOTHING = ("SW-NOTHING", Area.COMMANDS, ExitCode.NOT_FOUND, """
         There is nothing to show, finish or close: no log, no priority, no uninstall under way, or
@@ -350,7 +351,7 @@ class Code(StrEnum):
         that can't be used.
 
         `sacctmgr add account NAME cluster=CLUSTER`, `slicewise tenant import` or `slicewise tenant
-        remove`; names that can't be used, delete.
+        remove`; a name that can't be used, delete or change.
         """)
     BUDGET_NONE = ("SW-BUDGET-NONE", Area.LEDGER, ExitCode.NOT_FOUND, """
         The tenant has no budget of its own, so it can't be shown, granted or changed in parts.
@@ -476,8 +477,8 @@ class Code(StrEnum):
     FORBIDDEN = ("SW-FORBIDDEN", Area.SERVERS, ExitCode.NOT_PERMITTED, """
         This user may not ask that or do that, or there is no such job, service or tenant.
 
-        Ask the owner named in the message. The launcher must run as `daemon.launcher_user`; restart
-        the daemon after that user was made.
+        Ask as the user that the message names, or ask its owner; a page, load again. The launcher
+        must run as `daemon.launcher_user`; restart the daemon after that user was made.
         """)
     BUSY = ("SW-BUSY", Area.SERVERS, ExitCode.BUSY, """
         Too many connections or questions, of this user or in all; or another command is at work, or
@@ -858,7 +859,8 @@ class Code(StrEnum):
         slurm.conf lacks what quotas stand on: accounting by slurmdbd, enforced limits, all GPU
         types counted and charged at their price, GPUs allotted one by one, job_submit.lua.
 
-        Write the lines of `doctor --fix` or `slicewise compile --slurm-conf`.
+        Write the lines of `doctor --fix` or `slicewise compile --slurm-conf`. job_submit.lua comes
+        before its line (`slicewise admission install`): slurmctld does not start without it.
         """)
     CONF_PREEMPT = ("SW-CONF-PREEMPT", Area.SITE, ExitCode.FAILED, """
         Lent GPUs can't be called back: nothing is preempted, or preempted jobs are suspended or

@@ -157,7 +157,10 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "Tokens of prompts that servers looked for in their KV cache.",
     ),
     _of_service(
-        "counter", "engine_prefix_cache_hit_tokens", "tokens", "Those of them that were there."
+        "counter",
+        "engine_prefix_cache_hit_tokens",
+        "tokens",
+        "Tokens of prompts that servers found in their KV cache.",
     ),
     _of_service(
         "counter",
