@@ -453,7 +453,8 @@ def _down(socket: Path, error: OSError) -> UnreachableError:
         return UnreachableError(
             Code.GATEWAY_DOWN,
             f"This user may not use {socket}.",
-            "Only root and the launcher's user may: slicewise gateway render --socket-user.",
+            "Only root and the launcher's user may: slicewise gateway render --socket-user,"
+            " and the user of HAProxy's option -S.",
         )
     return UnreachableError(
         Code.GATEWAY_DOWN,
