@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.engines import Connection, Times, _added
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 EVENTS = 120
 CHUNKS = b"".join(b'9\r\ndata: {"a": 1}\n\n\r\n' for _ in range(EVENTS))
 STREAM = b"HTTP/1.1 200 OK\r\n\r\n" + CHUNKS + b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"

@@ -1,16 +1,12 @@
-"""Tests the benchmark of the web pages: what viewers see, the daemon's turns, misses."""
+"""Tests the benchmark of the web pages: what it makes of events, turns and misses."""
 
-import asyncio
-import os
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web as http
-from aiohttp.test_utils import TestServer
 from rich.console import Console
 
 from benchmarks import web
-from benchmarks.web import Load, Seen, Turns, events_of, measure, pages, show, turns, turns_of
+from benchmarks.web import Seen, Turns, events_of, pages, show, turns, turns_of
 
 METRICS = """\
 # TYPE slicewise_loop_duration_seconds summary
@@ -19,7 +15,6 @@ slicewise_loop_duration_seconds_sum{loop="charging"} 2.0
 # TYPE slicewise_loop_failures_total counter
 slicewise_loop_failures_total{loop="charging"} 9.0
 """
-COOKIES = ("session=alice", "session=bob")
 
 
 async def keys(text: bytes) -> list[str]:
@@ -64,66 +59,6 @@ def test_the_daemon_s_turns_with_viewers_stand_beside_those_without():
     assert found["a"] == {"alone_ms": 1000, "viewed_ms": 4000, "slower": 0.2}
     # (3 × 1.2 + 5) ÷ 4 beside (3 × 1 + 4) ÷ 4
     assert found["all"]["slower"] == round(8.6 / 7 - 1, 4)
-
-
-@pytest.fixture
-async def site() -> AsyncIterator[TestServer]:
-    """Pages of which one is slow and one is missing, a stream, and the daemon's metrics."""
-    users: set[str] = set()
-
-    async def shown(request: http.Request) -> http.Response:
-        users.add(request.cookies["session"])
-        await asyncio.sleep(0.05 if request.path == "/slow" else 0)
-        return http.Response(text=" ".join(users))
-
-    async def events(request: http.Request) -> http.StreamResponse:
-        response = http.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for number in range(1000):
-            await response.write(f"id: {number}\ndata: {number}\n\n".encode())
-            await asyncio.sleep(0.05)
-        return response
-
-    async def metrics(request: http.Request) -> http.Response:
-        return http.Response(text=METRICS)
-
-    app = http.Application()
-    app.router.add_get("/events", events)
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/{name:queue|slow|users}", shown)
-    async with TestServer(app, shutdown_timeout=0.1) as server:
-        yield server
-
-
-async def test_each_viewer_loads_pages_and_hears_events(
-    site: TestServer, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(web, "_SETTLED_S", 0.1)
-    monkeypatch.setattr(web, "_SAMPLED_S", 0.05)
-    load = Load(
-        base=str(site.make_url("/")),
-        cookies=COOKIES,
-        viewers=4,
-        seconds=0.6,
-        pause_s=0.1,
-        pages=("/queue", "/slow", "/missing"),
-        events=("/events",),
-    )
-    found = await measure(load, f"{site.host}:{site.port}", os.getpid(), 1)
-    assert found["pages"].keys() == {"/queue", "/slow", "all"}
-    assert found["pages"]["/slow"]["p50_ms"] >= 50 > found["pages"]["/queue"]["p50_ms"]
-    assert found["pages"]["all"]["loaded"] > 8
-    assert found["failed"].keys() == {"/missing: 404"}
-    assert found["events"]["got"] > 8
-    assert found["server"]["viewed"]["most_mib"] > 10
-    assert found["turns"]["all"] == {"alone_ms": 0.0, "viewed_ms": 0.0, "slower": 0.0}
-
-
-async def test_a_stream_that_is_refused_is_told(site: TestServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(web, "_SETTLED_S", 0.1)
-    load = Load(str(site.make_url("/")), COOKIES, 1, 0.1, pages=("/users",), events=("/none",))
-    found = await measure(load, f"{site.host}:{site.port}", os.getpid(), 1)
-    assert found["failed"] == {"a stream: 404": 1}
 
 
 @pytest.mark.parametrize(("p99_s", "viewed_s", "missed"), [(0.2, 1.05, 0), (0.4, 1.06, 3)])
