@@ -113,7 +113,7 @@ def set_budget(
         )
         begun = wait_until(lambda: _has_begun(ledger, tenant, start_s))
     if as_json:
-        outcome = {"adjusted_millislice_s": adjusted, "begun": begun, "lost_millislice_s": gone}
+        outcome = {"adjusted_millislice_s": adjusted, "started": begun, "lost_millislice_s": gone}
         print_json({"tenant": tenant, **asdict(budget), **outcome})
         return
     was = f" (was {budget_text(before)})" if before else ""

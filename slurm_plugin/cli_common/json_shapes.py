@@ -100,7 +100,7 @@ class BudgetSetJson(TypedDict):
 
     tenant: str
     adjusted_millislice_s: int
-    begun: bool
+    started: bool
     lost_millislice_s: int
 
 
@@ -176,7 +176,7 @@ class DifferenceJson(TypedDict):
     user: str
     field: str
     now: str
-    wanted: str
+    desired: str
     why: str
 
 

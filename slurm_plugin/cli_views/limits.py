@@ -21,7 +21,7 @@ def differences_table(differences: Sequence[Difference]) -> FittingTable:
             column("name", (_name(one) for one in differences)),
             column("setting", (one.key.field for one in differences)),
             column("now", (one.now or _UNSET for one in differences)),
-            column("wanted", (one.wanted or _UNSET for one in differences)),
+            column("desired", (one.wanted or _UNSET for one in differences)),
             column("why", (one.why for one in differences), folds=True, rank=2),
         )
     )
@@ -36,7 +36,7 @@ def differences_json(differences: Iterable[Difference]) -> "list[DifferenceJson]
             "user": one.user,
             "field": one.key.field,
             "now": one.now,
-            "wanted": one.wanted,
+            "desired": one.wanted,
             "why": one.why,
         }
         for one in differences

@@ -291,7 +291,7 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
 
     # The parent's budget pays.
     budget = ("budget", "set", above, "--period", "day", "--amount", "2", "--overdraft", "1")
-    assert operator.read(*budget)["begun"]
+    assert operator.read(*budget)["started"]
     assert left(operator, above) == 2 * SLICE_HOUR
     granted = ("budget", "grant", above, "--amount", "0.5", "--reason", "for the paper")
     assert operator.read(*granted)["left_millislice_s"] == 2.5 * SLICE_HOUR

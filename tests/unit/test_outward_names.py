@@ -21,6 +21,7 @@ from slurm_plugin.ledger_tables.tables import metadata
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 DROPPED = {
     "began": "started",
+    "begun": "started",
     "ceiling": "limit",
     "ceilings": "limits",
     "doubted": "suspect",

@@ -102,7 +102,7 @@ def test_a_difference_shows_what_is_and_what_should_be():
         "user": "alice",
         "field": "qos",
         "now": "",
-        "wanted": "slicewise_vision",
+        "desired": "slicewise_vision",
         "why": "own",
     }
 
