@@ -119,8 +119,14 @@ def quotas_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
         (
             column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
             column("nominal", map(_nominal, tenant_statuses), right=True),
-            column("borrows", (_limit(q.borrowing_limit_millislices) for q in quotas), right=True),
-            column("lends", (_limit(q.lending_limit_millislices) for q in quotas), right=True),
+            column(
+                "borrowing limit",
+                (_limit(q.borrowing_limit_millislices) for q in quotas),
+                right=True,
+            ),
+            column(
+                "lending limit", (_limit(q.lending_limit_millislices) for q in quotas), right=True
+            ),
             column("weight", (quota.weight for quota in quotas), right=True, rank=3),
             *_types(quotas),
             column("at most", map(limits_text, quotas), folds=True, rank=2),
