@@ -48,7 +48,7 @@ DEFAULT_SCHEDULER = (
 """Slurm's own defaults, which the sandbox's slurm.conf replaces by shorter times."""
 WAKE_STEPS = ("released", "script begins", "server starts", "server listens", "answered")
 BARE_STEPS = ("script begins", "answered")
-_DECIDED = re.compile(r"time=(\S+) .* event=decided service=(\S+) .*wanted=1 ")
+_DECIDED = re.compile(r"time=(\S+) .* event=decided service=(\S+) .*desired_replicas=1 ")
 
 QUESTION = json.dumps(
     {

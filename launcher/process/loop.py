@@ -257,7 +257,7 @@ class Launcher:
         except SlicewiseError as error:
             self._failed(str(error), error.refusal.code, time.monotonic() - begin_s)
         except Exception as error:  # noqa: BLE001 -- one bad turn must not end the launcher
-            report_error("turn_failed", error)
+            report_error("round_failed", error)
             name = type(error).__name__
             self._failed(name, name, time.monotonic() - begin_s)
         else:
@@ -456,8 +456,8 @@ class Reporter:
                 "decided",
                 service=service.service,
                 array=service.array_job_id,
-                wanted=service.decision.wanted,
-                run=service.desired,
+                desired_replicas=service.decision.wanted,
+                desired_slots=service.desired,
                 reason=service.decision.reason,
                 kept_back=note or "-",
             )

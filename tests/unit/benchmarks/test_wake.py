@@ -56,7 +56,7 @@ def test_steps_are_medians_in_ms():
 
 def test_the_release_is_the_last_decision_for_a_replica():
     head = "time=2026-11-26T13:39:{}Z level=info program=launcher event=decided"
-    line = head + " service={} array=2 wanted={} run=0"
+    line = head + " service={} array=2 desired_replicas={} desired_slots=0"
     lines = (("45.970", "t/a", 1), ("48.250", "t/a", 1), ("49.1", "t/b", 1), ("50.2", "t/a", 0))
     log = "\n".join(line.format(*one) for one in lines)
     assert wake.decided_s(log, "t/a") % 60 == pytest.approx(48.25)

@@ -49,11 +49,11 @@ def test_a_traceback_is_one_field(form: LogFormat) -> None:
         try:
             int("a\nlevel=info event=forged")
         except ValueError as error:
-            emit(LOG, logging.ERROR, "turn_failed", {"cycle": 7}, error)
+            emit(LOG, logging.ERROR, "round_failed", {"cycle": 7}, error)
     (line,) = caught.texts
     assert len(line.splitlines()) == 1
     found = caught.events()[0] if form == "json" else parse_logfmt(line)
-    assert found["event"] == "turn_failed"
+    assert found["event"] == "round_failed"
     assert found["exception"].startswith("Traceback (most recent call last):\n")
     assert "\nValueError: invalid literal for int()" in found["exception"]
     assert "event=forged" in found["exception"]

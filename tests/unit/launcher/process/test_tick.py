@@ -387,7 +387,7 @@ async def test_the_loop_outlives_bad_turns_and_says_each_trouble_once(
     world.failure = None
     await launcher.turn()
     said = [record.getMessage().split()[0] for record in caplog.records]
-    assert said == ["no_decision", "turn_failed", "no_decision", "deciding_again", "decided"]
+    assert said == ["no_decision", "round_failed", "no_decision", "deciding_again", "decided"]
 
 
 async def test_what_fails_after_a_turn_does_not_end_the_loop(caplog: pytest.LogCaptureFixture):
@@ -404,7 +404,7 @@ async def test_what_fails_after_a_turn_does_not_end_the_loop(caplog: pytest.LogC
         statistics=Statistics(),  # type: ignore[arg-type]
     )
     assert not await launcher.turn()
-    assert "turn_failed" in caplog.messages
+    assert "round_failed" in caplog.messages
 
 
 async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture):
@@ -413,7 +413,8 @@ async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureF
     await Launcher(world, world, replicas=lambda _: world).turn()
     reason = "the gateway can't be seen: replicas stay as they are"
     assert caplog.messages == [
-        f'decided service=t/a array=7 wanted=1 run=0 reason="{reason}" kept_back=-'
+        "decided service=t/a array=7 desired_replicas=1 desired_slots=0"
+        f' reason="{reason}" kept_back=-'
     ]
 
 
