@@ -413,8 +413,10 @@ async def test_a_decision_is_reported_with_its_reason(caplog: pytest.LogCaptureF
     await Launcher(world, world, replicas=lambda _: world).turn()
     reason = "the gateway can't be seen: replicas stay as they are"
     assert caplog.messages == [
-        "decided service=t/a array=7 desired_replicas=1 desired_slots=0"
-        f' reason="{reason}" kept_back=-'
+        (
+            "decided service=t/a array=7 desired_replicas=1 desired_slots=0"
+            f' reason="{reason}" kept_back=-'
+        )
     ]
 
 
