@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+# Before any module of the product, some of which take a clock as a default.
+import guard  # noqa: F401
 import pytest
 from durations import Durations
 from effort import examples, is_nightly
@@ -85,7 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if _is_worker(config):
         return
     # A run that a test or another run has started leaves the reports of that one alone.
-    if not is_inner():
+    runs_within_another = is_inner()
+    if not runs_within_another:
         config.pluginmanager.register(Durations(_REPORTS / "tests.json"))
     if config.option.second_try:
         second_try = SecondTry(_REPORTS / "flaky.json", failing_alone(_PROJECT))
@@ -93,7 +96,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.option.no_caretaker:
         config.stash[_RUN_FOLDER] = RunFolder()
     if config.option.basetemp is None:
-        config.option.basetemp = current() / f"tmp-{os.getpid()}"
+        # Sockets lie below it, whose paths may have 97 characters (HAProxy).
+        name = f"tmp-{os.getpid()}" if runs_within_another else "tmp"
+        config.option.basetemp = current() / name
 
 
 @pytest.fixture(scope="session", autouse=True)

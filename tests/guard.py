@@ -26,6 +26,7 @@ __all__ = [
     "pytest_asyncio_loop_factories",
     "pytest_runtest_call",
     "pytest_runtest_protocol",
+    "pytest_runtest_teardown",
 ]
 
 _TESTS = Path(__file__).resolve().parent
@@ -187,6 +188,18 @@ def pytest_runtest_call() -> Iterator[Any]:
     finally:
         if _guard.broken:
             raise _guard.broken[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[Any]:
+    """With the last test of a run ends what all tests shared, such as a sandbox: unguarded."""
+    clock = _guard.clock
+    if nextitem is None:
+        _guard.clock = None
+    try:
+        return (yield)
+    finally:
+        _guard.clock = clock
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

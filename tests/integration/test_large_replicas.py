@@ -199,7 +199,7 @@ def test_a_replica_of_two_gpus_is_one_of_one_node(toys: Toys) -> None:
     assert toys.ask("pair") == {"ranks": 1}
     (said,) = toys.ranks("pair").values()
     assert len(said["CUDA_VISIBLE_DEVICES"].split(",")) == 2
-    assert toys.in_use() == 2 * SLICE
+    until_is(toys.in_use, 2 * SLICE)
     shown = status(toys.sandbox, "nlp/pair")
     assert (shown["profile"], shown["gpus"], shown["nodes"]) == ("1g.18gb", 2, 1)
     toys.delete("pair")
@@ -216,7 +216,7 @@ def test_a_replica_of_two_nodes_serves_once_both_ranks_are_there(toys: Toys) -> 
     assert {one["SLURMD_NODENAME"] for one in ranks.values()} == {"gpu03", "gpu04"}
     assert {one["NCCL_SOCKET_IFNAME"] for one in ranks.values()} == {"=lo"}
     assert {one["VLLM_HOST_IP"] for one in ranks.values()} == {"127.0.0.1"}
-    assert toys.in_use() == 4 * SLICE
+    until_is(toys.in_use, 4 * SLICE)
     # A second one would cost 4 slices more than the quota has.
     toys.slicewise("service", "scale", "nlp/wide", "--min", "2")
     needs = "quota: nlp holds 4 of 4 slices; a replica needs 4"
@@ -234,7 +234,7 @@ def test_when_a_rank_is_killed_all_end_and_the_slot_serves_again(toys: Toys, ran
     # Slurm knows of their end before the kernel has buried them.
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in old))
     assert toys.ask("wide") == {"ranks": 2}
-    assert toys.in_use() == 4 * SLICE
+    until_is(toys.in_use, 4 * SLICE)
     until(lambda: all(is_gone(one["tmp"]) for one in before.values()))
     assert {one["pid"] for one in after.values()}.isdisjoint(old)
 
@@ -244,7 +244,7 @@ def test_when_slurm_ends_a_replica_all_ranks_end_and_the_slot_serves_again(toys:
     failed = status(toys.sandbox, "nlp/wide")["failed_starts"]
     end_by_slurm(toys, "wide", "scontrol", "requeue")
     assert status(toys.sandbox, "nlp/wide")["failed_starts"] <= failed
-    assert toys.in_use() == 4 * SLICE
+    until_is(toys.in_use, 4 * SLICE)
 
 
 def end_by_slurm(toys: Toys, name: str, *words: str) -> list[str]:

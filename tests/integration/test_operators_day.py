@@ -153,7 +153,7 @@ PreemptMode=CANCEL
 def test_the_doctor_finds_what_slurm_has_otherwise(sandbox: Sandbox):
     site = sandbox.layout.site_conf
     before = site.read_text()
-    due = ("BOUNDS", "PREEMPT", "REQUEUE", "SERVICES", "WEIGHTS")
+    due = ("BOUNDS", "KILL-WAIT", "PREEMPT", "REQUEUE", "SERVICES", "WEIGHTS")
     wanted = {f"SW-CONF-{word}" for word in due}
     try:
         site.write_text(SPOILT_CONF)

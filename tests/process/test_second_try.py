@@ -50,8 +50,10 @@ ALWAYS_FAILS = "\ndef test_fails_again(): assert False\n"
     ids=["passes", "fails again"],
 )
 def test_the_second_try_decides(
-    pytester: pytest.Pytester, source: str, code: pytest.ExitCode
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str, code: pytest.ExitCode
 ) -> None:
+    # This test's own worker is not the run's that it starts.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(test_it=source)
     done = pytester.runpytest_subprocess("-n", "2", "-p", "no:asyncio", "--second-try")
