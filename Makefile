@@ -50,8 +50,8 @@ define ENVIRONMENT
 @$(LOCK) show $(2) > $(1)/groups.txt
 @echo "Python packages into $(1): $$(grep -c == $(1)/groups.txt) of requirements.lock, $(3)"
 @$(1)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)/setup.txt
-@[ -t 2 ] || export UV_QUIET=1; \
-    $(1)/bin/uv pip install --python $(1)/bin/python --require-hashes -r $(1)/setup.txt -r $(1)/groups.txt
+@quiet=; [ -t 2 ] || quiet=--quiet; \
+    $(1)/bin/uv pip install $$quiet --python $(1)/bin/python --require-hashes -r $(1)/setup.txt -r $(1)/groups.txt
 endef
 LOCK := $(PYTHON) etc/package/lock.py
 
