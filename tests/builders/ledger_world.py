@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stand_ins.memory_ledger import CrashError, CrashingStore, MemoryStore, Store
 
+from builders.jobs import a_running_job
 from cluster.language.jobs import JobState, JobView, RunRecord
 from cluster.language.periods import Period, next_start_s, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -77,31 +78,18 @@ class SimulatedRun:
 
 
 def job_view(run: SimulatedRun) -> JobView:
-    return JobView(
-        job_id=run.job_id,
-        array_job_id=None,
-        task_index=None,
-        untouched=frozenset(),
-        name="job",
-        user="alice",
-        uid=1000,
-        account=run.account,
+    return a_running_job(
+        run.job_id,
+        run.account,
         partition=run.partition,
         qos="normal",
         state=run.state,
-        reason="None",
-        held=False,
-        priority=1,
         admin_comment="",
-        comment="",
         tres=run.tres,
-        nodes=("gpu01",),
         submit_s=run.start_s,
         start_s=run.start_s,
-        end_s=None,
         eligible_s=run.start_s,
         time_limit_s=run.limit_s,
-        restarts=0,
     )
 
 

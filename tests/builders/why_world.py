@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stand_ins.scripted import job as slot
 from stand_ins.scripted import policy_of
 
-from cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from builders.jobs import a_job
+from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
-from slurm_plugin.common.qos_names import qos_name
 from slurm_plugin.explain.headroom import Situation
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.quota.demand import held
@@ -26,32 +25,15 @@ GPU = frozenset({"gpu"})
 
 def job(number: int, reason: str = "None", **changes: Any) -> JobView:
     """A waiting job of user alice in tenant vision, in vision's own QOS."""
-    account = changes.get("account", "vision")
-    plain: dict[str, Any] = {
-        "job_id": number,
-        "array_job_id": None,
-        "task_index": None,
-        "account": account,
-        "qos": qos_name(account),
-        "reason": reason,
-        "held": False,
-        "priority": 1000,
-        "admin_comment": JobTag("ab", account).text(),
-        "time_limit_s": 3600,
-    }
-    return replace(slot(0), **{**plain, **changes})
+    fields = {"name": "bert", "reason": reason, "priority": 1000}
+    return a_job(number, **(fields | changes))
 
 
 def running(number: int, ends_s: int | None = NOW_S + 600, **changes: Any) -> JobView:
     """A job that has run on node1 for 100 s; its limit is at ``ends_s``, and None is no limit."""
     limit_s = None if ends_s is None else ends_s - NOW_S + 100
-    return job(
-        number,
-        state=JobState.RUNNING,
-        nodes=("node1",),
-        start_s=NOW_S - 100,
-        **{"time_limit_s": limit_s, **changes},
-    )
+    fields = {"nodes": ("node1",), "start_s": NOW_S - 100, "time_limit_s": limit_s}
+    return job(number, **({"state": JobState.RUNNING} | fields | changes))
 
 
 def task(job: JobView, index: int) -> JobView:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from builders.jobs import a_job
 from builders.ledger_parts import PARTS
 from no_threads import no_threads
 
@@ -21,6 +22,7 @@ from cluster.language.units import MillisliceSeconds
 from cluster.rpc.messages import StatusAnswer
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Changed, Qos
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
@@ -33,7 +35,7 @@ from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey
 from slurm_plugin.rebalance.observe import RunContext
 from slurm_plugin.rebalance.run import run
 from stand_ins.repartition_world import Killed
-from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm, job, tenant
+from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm, tenant
 from stand_ins.slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
 START_S = 1_800_000_000
@@ -64,39 +66,35 @@ def plain(
     number: int, account: str, start_s: int | None = None, end_s: int | None = None
 ) -> JobView:
     """A job on one slice, in its tenant's own QOS; it waits if it has not started."""
-    return _at(job(0), number, account, f"slicewise_{account}", (start_s, end_s))
+    return a_job(number, account, **_times(start_s, end_s))
 
 
 def replica(index: int, start_s: int | None = None, end_s: int | None = None) -> JobView:
     """A replica of nlp's service, on borrowed quota."""
-    one = _at(job(index), 900 + index, "nlp", "slicewise_nlp_borrowed", (start_s, end_s))
-    comment = "slicewise:1 token=ab13 tenant=nlp service=bert"
-    return replace(one, admin_comment=comment, array_job_id=900, task_index=index)
-
-
-def _at(
-    one: JobView, number: int, account: str, qos: str, times_s: tuple[int | None, int | None]
-) -> JobView:
-    start_s, end_s = times_s
-    state = JobState.PENDING if start_s is None else JobState.RUNNING
-    return replace(
-        one,
-        job_id=number,
-        array_job_id=None,
-        task_index=None,
-        account=account,
-        qos=qos,
-        state=state if end_s is None else JobState.ENDED,
-        held=False,
-        reason="QOSGrpBilling" if start_s is None else "None",
-        admin_comment=f"slicewise:1 token=ab12 tenant={account}",
-        nodes=() if start_s is None else ("n1",),
-        submit_s=BEGAN_S - 400,
-        eligible_s=BEGAN_S - 400,
-        start_s=None if start_s is None else BEGAN_S + start_s,
-        end_s=None if end_s is None else BEGAN_S + end_s,
-        time_limit_s=7200,
+    return a_job(
+        900 + index,
+        "nlp",
+        array_job_id=900,
+        task_index=index,
+        qos=borrowed_qos("nlp"),
+        admin_comment="slicewise:1 token=ab13 tenant=nlp service=bert",
+        **_times(start_s, end_s),
     )
+
+
+def _times(start_s: int | None, end_s: int | None) -> Mapping[str, Any]:
+    """What a job's times, in seconds since the story began, say of it."""
+    fields: dict[str, Any] = {
+        "submit_s": BEGAN_S - 400,
+        "eligible_s": BEGAN_S - 400,
+        "time_limit_s": 7200,
+    }
+    if start_s is None:
+        return fields
+    state = JobState.RUNNING if end_s is None else JobState.ENDED
+    end_s = None if end_s is None else BEGAN_S + end_s
+    run = {"state": state, "reason": "None", "nodes": ("n1",)}
+    return fields | run | {"start_s": BEGAN_S + start_s, "end_s": end_s}
 
 
 def record(one: JobView) -> RunRecord:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from builders.jobs import a_job
+
 from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.language.jobs import (
     JobState,
@@ -66,33 +68,22 @@ def settings(mode: str = "enforce") -> Settings:
 
 
 def job(index: int, state: JobState = JobState.PENDING, **changes: Any) -> JobView:
-    view = JobView(
-        job_id=900 + index,
-        array_job_id=814,
-        task_index=index,
-        untouched=frozenset(),
-        name="bert",
-        user="alice",
-        uid=61001,
-        account="vision",
-        partition="gpu",
-        qos="slicewise_vision",
-        state=state,
-        reason="JobHeldAdmin" if state is JobState.PENDING else "None",
-        held=state is JobState.PENDING,
-        priority=0,
-        admin_comment="slicewise:1 token=ab12 tenant=vision service=bert",
-        comment="",
-        tres={"gres/gpu:1g.10gb": "1"},
-        nodes=(),
-        submit_s=1,
-        start_s=1000 if state is JobState.RUNNING else None,
-        end_s=None,
-        eligible_s=None,
-        time_limit_s=600,
-        restarts=0,
-    )
-    return replace(view, **changes)
+    """A task of the array of service bert of vision; one that waits is held."""
+    is_held, runs = state is JobState.PENDING, state is JobState.RUNNING
+    fields: dict[str, Any] = {
+        "array_job_id": 814,
+        "task_index": index,
+        "name": "bert",
+        "qos": "slicewise_vision",
+        "state": state,
+        "reason": "JobHeldAdmin" if is_held else "None",
+        "held": is_held,
+        "priority": 0,
+        "admin_comment": "slicewise:1 token=ab12 tenant=vision service=bert",
+        "start_s": 1000 if runs else None,
+        "time_limit_s": 600,
+    }
+    return a_job(**({"job_id": 900 + index} | fields | changes))
 
 
 class ScriptedSlurm:

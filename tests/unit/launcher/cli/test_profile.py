@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.jobs import a_job
 from toy_engine import ENGINE
 from typer.testing import CliRunner, Result
 
@@ -36,10 +37,7 @@ partitions = ["gpu"]
 [gpus."A100-80GB"]
 types = ["1g.10gb", "2g.20gb", "7g.80gb"]
 """
-JOB = JobView(
-    814, None, None, frozenset(), "slicewise-profile", "alice", 1000, "vision", "gpu", "q",
-    JobState.PENDING, "QOSGrpBilling", False, 1, "", "", {}, (), 1, None, None, None, 60, 0,
-)  # fmt: skip
+JOB = a_job(814, name="slicewise-profile", tres={}, time_limit_s=60)
 STEADY = [MeasuredWindow((1_000,) * 100, 1_000_000)] * 2
 DONE = "".join(
     map(

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from stand_ins.scripted import ScriptedSlurm, tenant
-from stand_ins.scripted import job as slot
 from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 
@@ -39,17 +38,9 @@ types = ["1g.10gb"]
 """
 
 
-def job(job_id: int, **changes: Any) -> JobView:
-    values: Mapping[str, Any] = {
-        "job_id": job_id,
-        "array_job_id": None,
-        "task_index": None,
-        "qos": "normal",
-        "admin_comment": "",
-        "reason": "QOSGrpBilling",
-        "held": False,
-    }
-    return replace(slot(0), **(values | changes))
+def job(job_id: int, account: str = "vision", **changes: Any) -> JobView:
+    """A job that came past admission."""
+    return a_job(job_id, account, **({"qos": "normal", "admin_comment": ""} | changes))
 
 
 ARRAY = job(7, array_job_id=7, untouched=frozenset({1, 2}), qos="long")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from stand_ins.scripted import job
+from builders.jobs import a_job
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
@@ -17,16 +17,7 @@ STANDING = PriorityInput({"vision": 0.5}, {814: 0.8}, {"1g.10gb": Millislices(10
 
 
 def waiting(**changes: Any) -> JobView:
-    known: dict[str, Any] = {
-        "held": False,
-        "priority": 7,
-        "reason": "Priority",
-        "eligible_s": 900,
-        "array_job_id": None,
-        "task_index": None,
-        "admin_comment": "slicewise:1 token=ab tenant=vision",
-    }
-    return job(0, **(known | changes))
+    return a_job(**({"reason": "Priority", "priority": 7, "eligible_s": 900} | changes))
 
 
 def test_a_plain_job_has_its_class_its_tenants_share_and_its_wait() -> None:

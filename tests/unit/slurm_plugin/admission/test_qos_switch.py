@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
-from stand_ins.scripted import job as slot
 from stand_ins.scripted import settings as site
 
 from cluster.language.jobs import JobState, JobTag, JobView
@@ -27,18 +27,9 @@ NOBODY = Holdings((), (), COSTS, {})
 POLICY = policy_of(tenant("vision", 2000, **BORROWS), tenant("nlp", 4000))
 
 
-def job(job_id: int, qos: str = OWN, priority: int = 10, **changes: Any) -> JobView:
-    values: Mapping[str, Any] = {
-        "job_id": job_id,
-        "array_job_id": None,
-        "task_index": None,
-        "qos": qos,
-        "priority": priority,
-        "held": False,
-        "reason": "QOSGrpBilling",
-        "admin_comment": JobTag("ab", "vision", is_flexible=True).text(),
-    }
-    return replace(slot(0), **(values | changes))
+def job(job_id: int, qos: str = OWN, **changes: Any) -> JobView:
+    flexible = JobTag("ab", "vision", is_flexible=True).text()
+    return a_job(job_id, **({"qos": qos, "priority": 10, "admin_comment": flexible} | changes))
 
 
 def running(job_id: int, qos: str = OWN, **changes: Any) -> JobView:

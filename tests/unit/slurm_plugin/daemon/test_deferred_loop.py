@@ -1,15 +1,14 @@
 """Tests late decisions: jobs that got no answer are decided as if they were submitted now."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from fault_world.virtual_time import WorldClock
 from log_lines import lines
 from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
-from stand_ins.scripted import job as slot
 from stand_ins.scripted import settings as site
 
 from cluster.language.errors import OutsideError, UnreachableError
@@ -36,15 +35,16 @@ NODE = NodeView(
 
 
 def job(tag: JobTag = UNDECIDED, **changes: Any) -> JobView:
-    values: Mapping[str, Any] = {
-        "job_id": 7,
-        "array_job_id": None,
-        "task_index": None,
-        "reason": "JobHeldUser",
+    """A job of ten minutes whose GPU has no type yet."""
+    fields: dict[str, Any] = {
         "admin_comment": f"site {tag.text()}",
+        "reason": "JobHeldUser",
+        "held": True,
+        "priority": 0,
         "tres": {"gres/gpu": "1"},
+        "time_limit_s": 600,
     }
-    return replace(slot(0), **(values | changes))
+    return a_job(**(fields | changes))
 
 
 class Changing(ScriptedSlurm):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from stand_ins.scripted import DOWN, ScriptedLedger, ScriptedSlurm, desire, job, settings, sync_of
 
 from cluster.language.jobs import JobState, JobView
@@ -60,16 +61,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
 
 def waiting(job_id: int = 814, **changes: Any) -> JobView:
     """Of normal class and a tenant that has used nothing: 6500 at first."""
-    known: dict[str, Any] = {
-        "job_id": job_id,
-        "array_job_id": None,
-        "task_index": None,
-        "held": False,
-        "reason": "Priority",
-        "eligible_s": START_S,
-        "admin_comment": "slicewise:1 token=ab12 tenant=vision",
-    }
-    return job(0, **(known | changes))
+    fields = {"reason": "Priority", "priority": 0, "eligible_s": START_S, "time_limit_s": 600}
+    return a_job(job_id, **(fields | changes))
 
 
 async def test_a_job_that_waits_gets_more_as_time_goes_by(world: Callable[..., World]) -> None:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from hypothesis import given
 from hypothesis import strategies as st
-from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
+from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobState, JobView
@@ -28,16 +29,7 @@ ALICE, BOB = 61001, 61002
 
 
 def waiting(job_id: int, **changes: Any) -> JobView:
-    known: dict[str, Any] = {
-        "job_id": job_id,
-        "array_job_id": None,
-        "task_index": None,
-        "held": False,
-        "priority": 7_450,
-        "eligible_s": 9_900,
-        "admin_comment": "slicewise:1 token=ab tenant=vision",
-    }
-    return job(0, **(known | changes))
+    return a_job(job_id, **({"priority": 7_450, "eligible_s": 9_900} | changes))
 
 
 def answer(*others: JobView, **terms: Any) -> PriorityAnswer:

@@ -5,10 +5,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
 from builders.service_views import a_service
 
-from cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from cluster.language.jobs import JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -45,33 +46,12 @@ def policy(budgets: Mapping[str, Budget] | None = None, **nominal: int) -> Polic
 
 def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
     """So many instances of a slice each, in the tenant's own QOS."""
-    values: dict[str, Any] = dict.fromkeys(JobView.__dataclass_fields__)
-    values |= {
-        "job_id": job_id,
-        "untouched": frozenset(),
-        "name": "train",
-        "user": "alice",
-        "account": account,
-        "partition": "gpu",
-        "qos": f"slicewise_{account}",
-        "state": JobState.RUNNING,
-        "reason": "None",
-        "held": False,
-        "priority": 1,
-        "admin_comment": "",
-        "comment": "",
-        "tres": {"gres/gpu:1g.10gb": str(slices)},
-        "nodes": ("n1",),
-        "start_s": 0,
-        "ended": "",
-        "unread": frozenset(),
-    }
-    return JobView(**{**values, **changes})
+    tres = {"gres/gpu:1g.10gb": str(slices)}
+    return a_running_job(job_id, account, **({"tres": tres, "start_s": 0} | changes))
 
 
 def waiting(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
-    rest = {"state": JobState.PENDING, "reason": "QOSGrpBilling", "nodes": (), "start_s": None}
-    return job(job_id, account, slices, **{**rest, **changes})
+    return a_job(job_id, account, **({"tres": {"gres/gpu:1g.10gb": str(slices)}} | changes))
 
 
 def service(

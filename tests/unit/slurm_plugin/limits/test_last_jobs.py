@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from stand_ins.scripted import job as slot
+from builders.jobs import a_job
 from stand_ins.slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
+from slurm_plugin.common.qos_names import tenant_of
 from slurm_plugin.limits.last_jobs import Jobs
 from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Loan, TenantUpdate
 from slurm_plugin.quota_cycle.compile import compile_limits
@@ -73,17 +74,13 @@ class World:
 
 
 def job(job_id: int, qos: str, state: JobState = JobState.PENDING, **changes: Any) -> JobView:
-    account = qos.removeprefix("slicewise_").removesuffix("_borrowed")
-    values: dict[str, Any] = {"array_job_id": None, "task_index": None, "held": False}
-    return slot(0, state, **{"job_id": job_id, "qos": qos, "account": account, **values, **changes})
+    account = tenant_of(qos) or ""
+    fields: dict[str, Any] = {"qos": qos, "state": state, "account": account}
+    return a_job(job_id, **({"priority": 0, "time_limit_s": 600} | fields | changes))
 
 
 def array(job_id: int, count: int, qos: str) -> JobView:
     return job(job_id, qos, array_job_id=job_id, untouched=frozenset(range(count)))
-
-
-def runs(job_id: int, qos: str) -> JobView:
-    return job(job_id, qos, JobState.RUNNING)
 
 
 BIG = {"tres": {"gres/gpu:3g.40gb": "1"}}
@@ -93,7 +90,7 @@ BIG = {"tres": {"gres/gpu:3g.40gb": "1"}}
 async def test_what_waits_on_borrowed_quota_goes_on_in_its_tenants_own_qos():
     held = job(3, BORROWED, held=True, reason="JobHeldAdmin")
     world = await World(
-        job(1, BORROWED), array(2, 40, BORROWED), held, runs(4, BORROWED)
+        job(1, BORROWED), array(2, 40, BORROWED), held, job(4, BORROWED, JobState.RUNNING)
     ).installed()
     assert world.limit(BORROWED) == 0
     done = await world.uninstall()
@@ -410,7 +407,7 @@ async def test_what_jobs_in_other_qos_may_take_of_a_budget_is_not_given_away():
 async def test_what_the_borrowed_qos_lets_start_stays_there():
     """Its own one may be full of others."""
     world = await World(
-        runs(1, BORROWED),
+        job(1, BORROWED, JobState.RUNNING),
         job(2, BORROWED, priority=5),
         job(3, BORROWED, priority=9),
         array(4, 9, BORROWED),
@@ -442,7 +439,7 @@ async def test_a_waiting_job_that_can_not_be_read_is_none_that_runs():
 
 
 async def test_a_run_on_borrowed_quota_that_is_requeued_finds_its_own_qos_again():
-    world = await World(runs(1, BORROWED)).installed()
+    world = await World(job(1, BORROWED, JobState.RUNNING)).installed()
     await world.uninstall()
     assert world.slurm.known.keys() == {"normal", OWN, BORROWED}
     world.slurm.running = (job(1, BORROWED),)

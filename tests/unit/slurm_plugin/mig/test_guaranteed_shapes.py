@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from builders.jobs import a_job
 from stand_ins.scripted import job, policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView, RunRecord
@@ -22,9 +23,8 @@ VISION = policy_of(tenant("vision", 7000))
 def plain(
     number: int, kind: str = ONE, state: JobState = JobState.RUNNING, **changes: Any
 ) -> JobView:
-    values = {"array_job_id": None, "task_index": None, "admin_comment": "", "held": False}
     tres = {"tres": {f"gres/gpu:{kind}": "1"}, "reason": "Resources"}
-    return job(number, state, **(values | tres | changes))
+    return a_job(number, state=state, **({"admin_comment": ""} | tres | changes))
 
 
 def run(start_s: int, end_s: int | None, kind: str, count: int = 1, **changes: Any) -> RunRecord:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from stand_ins.scripted import slurm_reasons
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
@@ -47,33 +48,10 @@ ROOM = {name: Tenant(name, "", Quota(Millislices(9000))) for name in ("vision", 
 
 
 def job(account: str = "vision", state: JobState = JobState.RUNNING, **changes: Any) -> JobView:
-    values: Mapping[str, Any] = {
-        "job_id": 7,
-        "array_job_id": None,
-        "task_index": None,
-        "untouched": frozenset(),
-        "name": "train",
-        "user": "alice",
-        "uid": 61001,
-        "account": account,
-        "partition": "gpu",
-        "qos": f"slicewise_{account}",
-        "state": state,
-        "reason": "None",
-        "held": False,
-        "priority": 100,
-        "admin_comment": "",
-        "comment": "",
-        "tres": {"cpu": "4", "billing": "2000", "gres/gpu": "2", "gres/gpu:1g.10gb": "2"},
-        "nodes": (),
-        "submit_s": 100,
-        "start_s": None,
-        "end_s": None,
-        "eligible_s": None,
-        "time_limit_s": 3600,
-        "restarts": 0,
-    }
-    return JobView(**{**values, **changes})
+    """A job of two slices."""
+    tres = {"cpu": "4", "billing": "2000", "gres/gpu": "2", "gres/gpu:1g.10gb": "2"}
+    fields: dict[str, Any] = {"state": state, "reason": "None", "tres": tres, "submit_s": 100}
+    return a_job(account=account, **(fields | changes))
 
 
 def waiting(account: str = "vision", **changes: Any) -> JobView:

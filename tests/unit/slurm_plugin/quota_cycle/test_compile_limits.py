@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 from stand_ins.slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
 from cluster.language.billing import MILLISLICES, BillingUnit
@@ -97,19 +98,7 @@ def set_by_hand(slurm: SlurmDatabase, name: str, amount: int | None) -> None:
 
 
 def waiting(qos: str, state: JobState = JobState.PENDING) -> JobView:
-    blank = dict.fromkeys(JobView.__dataclass_fields__)
-    return JobView(
-        **{
-            **blank,
-            "job_id": 814,
-            "priority": 1,
-            "tres": {},
-            "unread": frozenset(),
-            "untouched": frozenset(),
-            "qos": qos,
-            "state": state,
-        }
-    )  # type: ignore[arg-type]
+    return a_job(814, qos=qos, state=state, tres={})
 
 
 async def test_applies_until_nothing_is_left_and_then_does_nothing():

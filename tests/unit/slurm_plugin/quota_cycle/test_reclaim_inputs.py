@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
+from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
 from builders.service_views import a_service
 from stand_ins.scripted import policy_of, tenant
@@ -11,6 +12,7 @@ from stand_ins.scripted import policy_of, tenant
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, SlotView
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.quota.calendar import Moment
 from slurm_plugin.quota.types import Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
@@ -23,41 +25,10 @@ POLICY = policy_of(tenant("vision", 4000), tenant("nlp", 2000, weight=3))
 RECALL = Recall("vision", "nlp", Millislices(2000), NOW_S - 10)
 
 
-def job(job_id: int, account: str = "vision", **changes: Any) -> JobView:
-    """A waiting job of vision's guaranteed quota."""
-    values: Mapping[str, Any] = {
-        "job_id": job_id,
-        "array_job_id": None,
-        "task_index": None,
-        "untouched": frozenset(),
-        "name": "train",
-        "user": "alice",
-        "uid": 61001,
-        "account": account,
-        "partition": "gpu",
-        "qos": f"slicewise_{account}",
-        "state": JobState.PENDING,
-        "reason": "QOSGrpBilling",
-        "held": False,
-        "priority": 100,
-        "admin_comment": "",
-        "comment": "",
-        "tres": {"gres/gpu:1g.10gb": "1", "node": "1"},
-        "nodes": (),
-        "submit_s": 100,
-        "start_s": None,
-        "end_s": None,
-        "eligible_s": None,
-        "time_limit_s": 3600,
-        "restarts": 0,
-    }
-    return JobView(**{**values, **changes})
-
-
 def running(job_id: int, account: str = "nlp", **changes: Any) -> JobView:
     """A run of nlp's on borrowed quota."""
-    values = {"state": JobState.RUNNING, "nodes": ("n1",), "start_s": NOW_S - 500}
-    return job(job_id, account, **{**values, "qos": f"slicewise_{account}_borrowed", **changes})
+    fields = {"qos": borrowed_qos(account), "start_s": NOW_S - 500}
+    return a_running_job(job_id, account, **(fields | changes))
 
 
 def node(name: str = "n1", held: int = 0, **changes: Any) -> NodeView:
@@ -94,7 +65,7 @@ def waiting(*jobs: JobView, **changes: Any) -> list[int]:
 def test_a_job_of_a_lender_that_waits_for_quota_or_for_others_wants_its_own() -> None:
     tres = {"gres/gpu:1g.10gb": "4", "gres/gpu:3g.40gb": "0", "node": "2"}
     policy = policy_of(tenant("vision", 9000), tenant("nlp", 2000))
-    found = look(job(12, tres=tres), job(13, reason="Priority"), policy=policy).wanting
+    found = look(a_job(12, tres=tres), a_job(13, reason="Priority"), policy=policy).wanting
     assert [one.job_id for one in found] == [12, 13]
     assert (found[0].instances, found[0].nodes) == ({"1g.10gb": 2}, 2)
     assert (found[0].tenant, found[0].priority, found[0].cost_millislices) == ("vision", 100, 4000)
@@ -114,18 +85,21 @@ def test_a_job_of_a_lender_that_waits_for_quota_or_for_others_wants_its_own() ->
     ],
 )
 def test_no_other_job_does(other: Mapping[str, Any]) -> None:
-    assert waiting(job(12, **other)) == []
+    assert waiting(a_job(12, **other)) == []
 
 
 def test_a_lender_wants_no_more_than_its_own_part_pays_for() -> None:
     own = running(7, "vision", qos="slicewise_vision", tres={"gres/gpu:1g.10gb": "2"})
-    large = job(12, priority=300, tres={"gres/gpu:3g.40gb": "1"})
-    assert waiting(own, large, job(13, priority=100), job(14, priority=200), job(15)) == [14, 13]
+    large = a_job(12, priority=300, tres={"gres/gpu:3g.40gb": "1"})
+    assert waiting(own, large, a_job(13, priority=100), a_job(14, priority=200), a_job(15)) == [
+        14,
+        13,
+    ]
 
 
 def test_an_array_wants_as_many_tasks_as_wait() -> None:
-    assert waiting(job(12, array_job_id=12, untouched=frozenset({1, 2, 3}))) == [12, 12, 12]
-    assert waiting(job(12, array_job_id=12, untouched=frozenset(range(9)))) == [12] * 4
+    assert waiting(a_job(12, array_job_id=12, untouched=frozenset({1, 2, 3}))) == [12, 12, 12]
+    assert waiting(a_job(12, array_job_id=12, untouched=frozenset(range(9)))) == [12] * 4
 
 
 def test_what_runs_on_borrowed_quota_may_go_and_says_where_it_is() -> None:
@@ -200,8 +174,8 @@ def test_above_its_own_part_is_what_a_tenant_holds_in_any_qos_beyond_it() -> Non
 def test_a_recall_for_which_no_jobs_wait_is_given_up_whatever_its_shape() -> None:
     runs = [running(i) for i in range(1, 6)]
     assert look(*runs).shrink == {"nlp": 2000}
-    assert look(*runs, job(12)).shrink == {"nlp": 1000}
-    assert look(*runs, job(12), job(13)).shrink == {}
+    assert look(*runs, a_job(12)).shrink == {"nlp": 1000}
+    assert look(*runs, a_job(12), a_job(13)).shrink == {}
     assert look(*runs[:3]).shrink == {"nlp": 1000}
 
 
@@ -218,7 +192,7 @@ def test_a_job_that_waits_for_something_else_accounts_for_a_recall_as_it_does_fo
 ) -> None:
     """While it waits for its budget its tenant lends none of it, for what else it lends all."""
     runs = [running(i) for i in range(1, 6)]
-    found = look(*runs, job(12, reason=reason), job(13))
+    found = look(*runs, a_job(12, reason=reason), a_job(13))
     assert found.shrink == shrink
     assert len(found.wanting) == 1
 
@@ -236,7 +210,7 @@ def test_what_is_completing_is_not_free_yet() -> None:
 
 
 def test_without_recalls_nobody_wants_anything() -> None:
-    found = look(job(12), running(7), recalls=[])
+    found = look(a_job(12), running(7), recalls=[])
     assert (found.wanting, found.shrink) == ((), {})
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.jobs import a_job
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
 from cluster.language.units import Millislices
@@ -16,31 +17,16 @@ SAID = {"name": "bert", "tenant": "vision", "max_replicas": "4"}
 NODE = NodeView(
     "gpu01", "10.0.0.11", frozenset({"IDLE"}), {"1g.10gb": 7, "9g.99gb": 1}, {"1g.10gb": 2}
 )
-ARRAY = JobView(
-    job_id=814,
+ARRAY = a_job(
+    814,
     array_job_id=814,
-    task_index=None,
-    untouched=frozenset(),
     name="bert",
-    user="alice",
-    uid=61001,
-    account="vision",
-    partition="gpu",
-    qos="slicewise_vision",
-    state=JobState.PENDING,
     reason="JobHeldAdmin",
     held=True,
     priority=0,
     admin_comment="slicewise:1 token=ab12 tenant=vision service=bert",
-    comment="",
     tres={"billing": "1000", "gres/gpu": "1", "gres/gpu:1g.10gb": "1"},
-    nodes=(),
     submit_s=100,
-    start_s=None,
-    end_s=None,
-    eligible_s=None,
-    time_limit_s=3600,
-    restarts=0,
 )
 
 
