@@ -5,11 +5,12 @@ from typing import Any
 
 from stand_ins.scripted import policy_of, tenant
 
+from builders.service_views import a_report, a_service, slots_in
 from builders.why_world import COSTS, GPU, NOW_S, SMALL, running
 from cluster.language.jobs import JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard, board
 from cluster.language.units import Millislices
-from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView
+from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView
 from slurm_plugin.api.access import Principal
 from slurm_plugin.overview.facts import OverviewFacts, seats_of
 from slurm_plugin.quota.standings import standings
@@ -38,26 +39,16 @@ def node(name: str, *states: str, held: int = 0, **changes: Any) -> NodeView:
 def service(name: str = "vision/bert", array: int = 814, **changes: Any) -> ServiceView:
     """A service with three slots, of which one runs."""
     owner, _, short = name.partition("/")
-    states = ("running", "held", "held")
-    plain: dict[str, Any] = {
-        "array_job_id": array,
-        "tenant": owner,
-        "name": short,
-        "user": "alice",
-        "submit_s": 1,
+    fields: dict[str, Any] = {
         "directives": {"tenant": owner, "name": short, "min_replicas": "1"},
-        "profile": SMALL,
-        "cost_millislices": 1000,
-        "slots": tuple(SlotView(index=i, state=s) for i, s in enumerate(states)),  # type: ignore[arg-type]
+        "slots": slots_in("running", "held", "held"),
     }
-    return ServiceView(**{**plain, **changes})
+    return a_service(array_job_id=array, tenant=owner, name=short, **(fields | changes))
 
 
 def report(name: str = "vision/bert", **changes: Any) -> ServiceReport:
     owner, _, short = name.partition("/")
-    plain: dict[str, Any] = {
-        "tenant": owner,
-        "name": short,
+    fields: dict[str, Any] = {
         "in_flight": 4,
         "queued": 2,
         "held": 1,
@@ -67,7 +58,7 @@ def report(name: str = "vision/bert", **changes: Any) -> ServiceReport:
         "ready": ((814, 0),),
         "quality": ServiceQuality(span_s=60, answered=9, p95_ms=42.0),
     }
-    return ServiceReport(**{**plain, **changes})
+    return a_report(tenant=owner, name=short, **(fields | changes))
 
 
 def replica(number: int, **changes: Any) -> JobView:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_service, a_tenant_view
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stand_ins.plain_scaling import decide
 
-from cluster.rpc.messages import DesiredSlotsAnswer, SlotView, TenantView, ViewAnswer
+from cluster.rpc.messages import DesiredSlotsAnswer, SlotView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.engines.engine import Answer, Probe
 from launcher.gateway.routing import (
@@ -111,12 +111,7 @@ class World:
             for number, array in self.arrays.items()
         )
         used = sum(slot.state in {"running", "ending"} for _, _, slot in self.slots())
-        tenant = TenantView(
-            name="t",
-            nominal_millislices=1000 * self.quota,
-            in_use_millislices=1000 * used,
-            own_in_use_millislices=1000 * used,
-        )
+        tenant = a_tenant_view(1000 * used, name="t", nominal_millislices=1000 * self.quota)
         return ViewAnswer(
             observed_s=self.now_s, complete=True, services=services, tenants=(tenant,)
         )

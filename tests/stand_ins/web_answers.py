@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from builders.service_views import a_generation
+
 from cluster.language.errors import InvalidInputError
 from cluster.language.findings import Severity
 from cluster.language.periods import Period
@@ -36,7 +38,6 @@ from cluster.rpc.quota_plan_messages import (
     QuotaPlanAnswer,
 )
 from cluster.rpc.read_messages import (
-    GenerationRecord,
     GenerationsAnswer,
     PriorityAnswer,
     PriorityTerm,
@@ -309,12 +310,11 @@ class Answers:
     def generations(self, request: Any) -> GenerationsAnswer:
         return GenerationsAnswer(
             generations=(
-                GenerationRecord(
-                    array_job_id=814,
+                a_generation(
+                    814,
                     submitted_s=NOW_S - 9000,
                     tenant=request.tenant,
                     name=request.name,
-                    author="alice",
                     directives={"model": f"bert{self.extra}", "max_replicas": "6"},
                 ),
             )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_service, a_tenant_view
 from stand_ins.scripted import (
     ScriptedLedger,
     ScriptedSlurm,
@@ -20,7 +20,6 @@ from stand_ins.scripted import (
 
 from cluster.language.jobs import JobState, NodeView
 from cluster.language.units import Millislices, MillisliceSeconds, slices_text
-from cluster.rpc.messages import TenantView
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.unread import UnreadLog
 from launcher.cli import show_services
@@ -175,9 +174,7 @@ def test_room_is_the_limit_less_what_all_below_hold(daemon: ClusterState) -> Non
         "vision": 3000,
         "nlp": 3000,
     }
-    before = TenantView(
-        name="a", nominal_millislices=2, in_use_millislices=3, own_in_use_millislices=1
-    )
+    before = a_tenant_view(3, name="a", nominal_millislices=2, own_in_use_millislices=1)
     assert (before.effective_limit_millislices, before.room_millislices) == (2, -1)
 
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from builders.service_views import a_tenant_view
 from stand_ins.daemon_answers import answer_in_its_place
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
+from cluster.rpc.messages import ViewAnswer, ViewRequest
 from cluster.rpc.own_tenant import own_tenant
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -22,10 +23,7 @@ def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    tenants = tuple(
-        TenantView(name=name, nominal_millislices=0, own_in_use_millislices=0, in_use_millislices=0)
-        for name in names
-    )
+    tenants = tuple(a_tenant_view(name=name, nominal_millislices=0) for name in names)
     answer = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=tenants)
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: answer)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
+from builders.service_views import a_generation
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -21,7 +22,7 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.rpc.message import DoneAnswer
-from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
+from cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
 from cluster.runtime import questions
 from cluster.settings.file import Settings
 from launcher.cli import keys as key_cli
@@ -64,17 +65,7 @@ class Daemon:
                 if self.services is None:
                     raise UnreachableError("SW-DATABASE-DOWN", "gone")
                 return GenerationsAnswer(
-                    generations=tuple(
-                        GenerationRecord(
-                            array_job_id=1,
-                            submitted_s=1,
-                            tenant="vision",
-                            name=name,
-                            author="alice",
-                            directives={},
-                        )
-                        for name in self.services
-                    )
+                    generations=tuple(a_generation(1, name=name) for name in self.services)
                 )
             case KeyOpenRequest():
                 self.told.append((request.tenant,))

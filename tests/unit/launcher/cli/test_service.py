@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders.replica_keys import create_identity
-from builders.service_views import a_service
+from builders.service_views import a_service, a_tenant_view
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
@@ -18,7 +18,6 @@ from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import (
     CheckRequest,
     SubmitAnswer,
-    TenantView,
     ViewAnswer,
     ViewRequest,
 )
@@ -217,9 +216,7 @@ def test_plan_and_apply_take_a_model_of_llama_cpp_and_no_unknown_engine(place, s
 
 
 def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, checked, monkeypatch):
-    vision = TenantView(
-        name="vision", nominal_millislices=2000, in_use_millislices=0, own_in_use_millislices=0
-    )
+    vision = a_tenant_view(nominal_millislices=2000)
     lives(monkeypatch, "", services=(), tenants=(vision,))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
     quota = "quota: vision's limit is 2 slices now, loans included: 2 of max_replicas 3"
@@ -235,9 +232,7 @@ def test_plan_counts_all_gpus_of_a_replica(place, submitted, checked, monkeypatc
     file.write_text(f"{file.read_text().replace('1g.10gb', 'a100')}gpus = 2\n")
     admitted = SubmitAnswer(action="admit", gres="gpu:a100:2")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
-    vision = TenantView(
-        name="vision", nominal_millislices=30000, in_use_millislices=0, own_in_use_millislices=0
-    )
+    vision = a_tenant_view(nominal_millislices=30000)
     lives(monkeypatch, "", services=(), tenants=(vision,))
     assert "2 of max_replicas 3 can run, 14 slices each" in invoke("plan", "chat.toml")
 

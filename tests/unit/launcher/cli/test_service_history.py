@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 from builders.replica_keys import create_identity
-from builders.service_views import a_service
+from builders.service_views import a_generation, a_service
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.service import directives_of_script
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, ViewAnswer, ViewRequest
-from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
+from cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
 from cluster.settings.file import load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import service as cli
@@ -72,12 +72,10 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     changed = directives(tmp_path, concurrency="2")
     living = a_service(submit_s=1_700_000_000, directives=changed)
     records = tuple(
-        GenerationRecord(
-            array_job_id=array,
+        a_generation(
+            array,
             submitted_s=1_700_000_000 - 86_400 * (814 - array),
             tenant=tenant,
-            name="chat",
-            author="alice",
             directives=said,
         )
         for array, tenant, said in (

@@ -5,11 +5,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from builders.service_views import a_tenant_view
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
+from cluster.rpc.messages import ViewAnswer, ViewRequest
 from launcher.cli.service import service_app
 from launcher.services.model_repository import require_runnable
 from launcher.services.service_file import read_service_file
@@ -29,10 +30,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    tenants = tuple(
-        TenantView(name=one, nominal_millislices=0, own_in_use_millislices=0, in_use_millislices=0)
-        for one in names
-    )
+    tenants = tuple(a_tenant_view(name=one, nominal_millislices=0) for one in names)
     seen = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=tenants)
     answer_in_its_place(monkeypatch, ViewRequest, lambda _: seen)
 

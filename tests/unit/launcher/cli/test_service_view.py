@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_report, a_service, a_slot, slots_in
 from typer.testing import CliRunner
 
-from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView, SlotView, ViewAnswer
+from cluster.rpc.messages import ServiceQuality, ServiceView, SlotView, ViewAnswer
 from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.overview import ServiceObservation, join
@@ -21,29 +21,18 @@ def seen_view(*slots: SlotView) -> ServiceView:
 
 
 def seen(*states: str) -> Sequence[ServiceObservation]:
-    slots = (
-        SlotView.model_validate({"index": index, "state": state})
-        for index, state in enumerate(states)
-    )
-    view = seen_view(*slots)
+    view = seen_view(*slots_in(*states))
     answer = ViewAnswer(observed_s=1.0, complete=True, services=(view,), tenants=())
     return join(answer, None, "http://gateway", last_line=lambda *_: "")
 
 
 def running(now_s: int, ready: bool = False, **slot: object) -> Sequence[ServiceObservation]:
     """A replica that began at second 0 and ends at second 90, as it is seen now."""
-    said = {"index": 0, "state": "running", "job_id": 900, "node": "n1", "start_s": 0}
+    said = {"state": "running", "job_id": 900, "node": "n1", "start_s": 0}
     leaves = {"ends_in_s": 90 - now_s, "ends_why": "its lease is over"}
-    view = seen_view(SlotView.model_validate({**said, **leaves, **slot}))
-    report = ServiceReport(
-        tenant="vision",
-        name="chat",
-        in_flight=0,
-        queued=0,
-        held=0,
+    view = seen_view(a_slot(**{**said, **leaves, **slot}))
+    report = a_report(
         rate_per_s=now_s / 8,
-        desired_replicas=1,
-        reason="",
         ready=((814, 0),) if ready else (),
         quality=ServiceQuality(span_s=now_s, answered=now_s),
     )

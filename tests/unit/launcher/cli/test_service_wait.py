@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 from builders.replica_keys import create_identity
-from builders.service_views import a_service
+from builders.service_views import a_report, a_service, a_slot
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.messages import (
     CheckRequest,
-    ServiceReport,
     ServiceView,
-    SlotView,
     SubmitAnswer,
     ViewAnswer,
     ViewRequest,
@@ -57,23 +55,12 @@ def view(state: str, **order: int) -> ServiceView:
     slot = {"index": 0, "state": state}
     if state == "running":
         slot |= {"job_id": 900, "node": "n1", "start_s": 90}
-    return a_service(
-        slots=(SlotView.model_validate(slot),), order=ServiceOrder(**order), is_followed=True
-    )
+    return a_service(slots=(a_slot(**slot),), order=ServiceOrder(**order), is_followed=True)
 
 
 def seen(state: str, *, failures: int = 0, **order: int) -> ServiceObservation:
-    report = ServiceReport(
-        tenant="vision",
-        name="chat",
-        in_flight=0,
-        queued=0,
-        held=0,
-        rate_per_s=0.0,
-        desired_replicas=0,
-        reason="",
-        ready=((814, 0),) if state == "ready" else (),
-        failed_starts=failures,
+    report = a_report(
+        desired_replicas=0, ready=((814, 0),) if state == "ready" else (), failed_starts=failures
     )
     slots = {"ready": "running", "starting": "running"}
     found = ViewAnswer(

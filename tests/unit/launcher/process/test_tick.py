@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_running_slot, a_service, a_slot
 from log_lines import lines
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -57,16 +57,8 @@ def service(array: int, name: str, slot: SlotView) -> ServiceView:
     )
 
 
-HELD = SlotView(index=0, state="held")
-RUNNING = SlotView(
-    index=0,
-    state="running",
-    job_id=9,
-    address="10.0.0.1",
-    ports=(5, 6, 7),
-    certificate="CCCC",
-    start_s=1,
-)
+HELD = a_slot()
+RUNNING = a_running_slot(job_id=9, ports=(5, 6, 7), start_s=1)
 
 
 class World:
@@ -444,7 +436,7 @@ async def test_the_routes_are_kept_for_haproxys_next_start():
 async def test_routes_that_can_not_be_kept_and_lost_slots_are_said_once(
     caplog: pytest.LogCaptureFixture,
 ):
-    gone = SlotView(index=0, state="gone")
+    gone = a_slot(state="gone")
     world = World(service(7, "a", HELD), service(8, "b", gone))
     world.may_write = False
     launcher = Launcher(world, world, replicas=lambda _: world)

@@ -1,12 +1,12 @@
 """Tests what applying a file would do: submit, nothing, a roll-over; and if quota has room."""
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_service, a_tenant_view, slots_in
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
 from cluster.language.units import Millislices
-from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
+from cluster.rpc.messages import ServiceView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.engines.model_files import ModelNeeds
 from launcher.services.apply_plan import (
@@ -33,25 +33,12 @@ def spec(**change: object) -> ServiceSpec:
 
 
 def generation(array: int, running: int, order: ServiceOrder = NO_ORDER) -> ServiceView:
-    return a_service(
-        array_job_id=array,
-        directives=dict(spec().values()),
-        slots=tuple(
-            SlotView(index=index, state="running" if index < running else "held")
-            for index in range(4)
-        ),
-        order=order,
-    )
+    slots = slots_in(*["running"] * running, *["held"] * (4 - running))
+    return a_service(array_job_id=array, directives=dict(spec().values()), slots=slots, order=order)
 
 
 def view(*services: ServiceView, used: int = 0, limit: int | None = None) -> ViewAnswer:
-    tenant = TenantView(
-        name="vision",
-        nominal_millislices=4000,
-        in_use_millislices=used,
-        own_in_use_millislices=used,
-        limit_millislices=limit,
-    )
+    tenant = a_tenant_view(used, limit_millislices=limit)
     return ViewAnswer(observed_s=1.0, complete=True, services=services, tenants=(tenant,))
 
 
@@ -72,7 +59,7 @@ def test_the_same_again_is_nothing_unless_forced():
 
 
 def test_lost_slots_come_back_by_applying_the_same_again():
-    slots = (SlotView(index=0, state="gone"), SlotView(index=1, state="held"))
+    slots = slots_in("gone", "held")
     seen = view(generation(7, 0).model_copy(update={"slots": slots}))
     said = "1 of its 2 slots are lost; a new array has all of them"
     assert plan_apply(spec(), seen, COST) == ApplyPlan("roll over", 7, (), (said,))

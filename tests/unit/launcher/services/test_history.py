@@ -1,7 +1,7 @@
 """Tests what a service's generations have changed, and which one a rollback goes back to."""
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_generation, a_service
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ServiceView
@@ -19,14 +19,7 @@ DIRECTIVES = {
 
 
 def record(array: int, **directives: str) -> GenerationRecord:
-    return GenerationRecord(
-        array_job_id=array,
-        submitted_s=array,
-        tenant="vision",
-        name="chat",
-        author="alice",
-        directives=DIRECTIVES | directives,
-    )
+    return a_generation(array, submitted_s=array, directives=DIRECTIVES | directives)
 
 
 def lives(array: int, **change: str) -> ServiceView:

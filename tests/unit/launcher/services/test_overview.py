@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import json_checker
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_report, a_service, a_tenant_view
 from rich.console import Console
 
 from cluster.rpc.messages import (
@@ -12,10 +12,8 @@ from cluster.rpc.messages import (
     AdapterReport,
     ReplicaLoad,
     ServiceQuality,
-    ServiceReport,
     ServiceView,
     SlotView,
-    TenantView,
     ViewAnswer,
 )
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
@@ -54,9 +52,7 @@ SERVICE = service(
     *(slot(index, state) for index, state in enumerate(STATES)),
     note="quota: vision holds 4 of 4 slices",
 )
-TENANT = TenantView(
-    name="vision", nominal_millislices=4000, in_use_millislices=3500, own_in_use_millislices=1000
-)
+TENANT = a_tenant_view(3500, own_in_use_millislices=1000)
 VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(SERVICE,), tenants=(TENANT,))
 
 
@@ -251,12 +247,9 @@ def test_without_the_gateway_load_is_unknown_not_zero():
     assert (found.load, found.backlog, slots(found, "ready")) == (None, None, {0, 1, 2})
 
 
-NEWS = ServiceReport(
-    tenant="vision",
-    name="chat",
+NEWS = a_report(
     in_flight=3,
     queued=4,
-    held=0,
     rate_per_s=1.25,
     desired_replicas=4,
     reason="3 in flight + 4 waiting: 4",
@@ -428,17 +421,7 @@ def test_how_well_it_answers_is_shown_against_its_objective():
         unanswered=2,
         cold_starts=1,
     )
-    told = ServiceReport(
-        tenant="vision",
-        name="chat",
-        in_flight=0,
-        queued=0,
-        held=0,
-        rate_per_s=0.0,
-        desired_replicas=1,
-        reason="why",
-        quality=quality,
-    )
+    told = a_report(reason="why", quality=quality)
     directed = SERVICE.model_copy(update={"directives": {"p95_ms": "800"}})
     view = of(directed).model_copy(update={"service_reports": (told,)})
     one = observed(view=view)
@@ -546,18 +529,7 @@ def test_replicas_that_load_other_adapters_are_not_outdated_and_what_they_have_i
     old = service(5, slot(0, "running")).model_copy(update={"directives": order})
     new = service(12, slot(0, "held")).model_copy(update={"directives": {"adapters": "tax=y"}})
     adapter = AdapterReport(name="tax", requests=3, loaded=0, replicas=1, why="too large")
-    report = ServiceReport(
-        tenant="vision",
-        name="chat",
-        in_flight=0,
-        queued=0,
-        held=0,
-        rate_per_s=0.0,
-        desired_replicas=1,
-        reason="1 wanted",
-        ready=((5, 0),),
-        adapters=(adapter,),
-    )
+    report = a_report(reason="1 wanted", ready=((5, 0),), adapters=(adapter,))
     seen = ViewAnswer(
         observed_s=1.0, complete=True, services=(old, new), tenants=(), service_reports=(report,)
     )

@@ -3,24 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from builders.service_views import a_report
 
 from cluster.language.errors import OutsideError
 from cluster.language.replica_shape import ReplicaShape
-from cluster.rpc.messages import ServiceReport
 from launcher.services.overview import ReplicaView, ServiceObservation
 from launcher.services.waiting import WaitGoal, Waiting, is_reached, last_log_line, progress
 
-REPORT = ServiceReport(
-    tenant="vision",
-    name="chat",
-    in_flight=0,
-    queued=0,
-    held=0,
-    rate_per_s=0.0,
-    desired_replicas=1,
-    reason="",
-    array_job_id=814,
-)
+REPORT = a_report(array_job_id=814)
 READY, STARTS, HELD = (ReplicaView(814, 0, state) for state in ("ready", "starting", "held"))
 LOADS = replace(STARTS, slot=1, last_log_line="loading: llama")
 OUTDATED = ReplicaView(800, 0, "ready", is_outdated=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_running_slot, a_service, a_slot, a_tenant_view
 from stand_ins.plain_scaling import decide
 
 from cluster.rpc.messages import ServiceView, SlotView, TenantView, ViewAnswer
@@ -39,19 +39,7 @@ ADDRESSES = {OLD: "10.0.0.1", NEW: "10.0.0.2"}
 
 
 def running(array: int, index: int = 0, start_s: int = 50) -> SlotView:
-    return SlotView(
-        index=index,
-        state="running",
-        job_id=array + index,
-        address=ADDRESSES[array],
-        ports=(21001 + index, 22001 + index, 23001 + index),
-        certificate="CCCC",
-        start_s=start_s,
-    )
-
-
-def in_state(state: str, index: int = 0) -> SlotView:
-    return SlotView.model_validate({"index": index, "state": state})
+    return a_running_slot(index, job_id=array + index, address=ADDRESSES[array], start_s=start_s)
 
 
 def service(
@@ -104,19 +92,19 @@ def desired_slots(plan: ServicePlan) -> dict[int, frozenset[int]]:
 
 
 def test_a_new_generation_starts_beside_the_old_one_behind_the_same_route():
-    seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
+    seen = view(service(OLD, running(OLD)), service(NEW, a_slot()))
     plan = decided(seen, gateway(server(OLD, ServerMode.READY, 1)))
     assert desired_slots(plan) == {OLD: {0}, NEW: {0}}
     assert plan.route.targets == {Endpoint("10.0.0.1", 21001, 22001, "CCCC"): ServerMode.READY}
 
 
 def test_the_order_of_the_daemons_list_does_not_matter():
-    seen = view(service(NEW, in_state("held")), service(OLD, running(OLD)))
+    seen = view(service(NEW, a_slot()), service(OLD, running(OLD)))
     assert decided(seen, gateway(server(OLD, ServerMode.READY, 1))).array_job_id == NEW
 
 
 def test_the_old_one_is_asked_first_so_that_what_it_gives_back_makes_room():
-    seen = view(service(OLD, running(OLD)), service(NEW, in_state("held")))
+    seen = view(service(OLD, running(OLD)), service(NEW, a_slot()))
     assert list(decided(seen, gateway(server(OLD, ServerMode.READY, 1))).desired_by_array) == [
         OLD,
         NEW,
@@ -136,18 +124,18 @@ def test_the_old_replica_drains_once_the_new_one_serves_not_when_it_is_only_read
 
 
 def test_a_generation_that_has_nothing_under_way_is_retired():
-    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
+    seen = view(service(OLD, a_slot()), service(NEW, a_slot()))
     assert decided(seen, gateway()).retired == (OLD,)
 
 
 @pytest.mark.parametrize("state", ["released", "starting", "ending"])
 def test_not_while_a_slot_of_it_is_under_way(state: str):
-    seen = view(service(OLD, in_state(state)), service(NEW, in_state("held")))
+    seen = view(service(OLD, a_slot(0, state)), service(NEW, a_slot()))
     assert decided(seen, gateway()).retired == ()
 
 
 def test_not_again_at_once():
-    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")), at_s=NOW_S + 5)
+    seen = view(service(OLD, a_slot()), service(NEW, a_slot()), at_s=NOW_S + 5)
     asked = knowing({OLD: GenerationState(retired_s=NOW_S)})
     assert decided(seen, gateway(), asked, NOW_S + ASK_AGAIN_S - 0.1).retired == ()
     assert decided(seen, gateway(), asked, NOW_S + ASK_AGAIN_S).retired == (OLD,)
@@ -157,7 +145,7 @@ PROVED = {OLD: GenerationState(is_proved=True)}
 
 
 def test_not_before_a_replica_of_the_newest_was_ready_if_one_was_tried():
-    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
+    seen = view(service(OLD, a_slot()), service(NEW, a_slot()))
     assert decided(seen, gateway(waiting=1), knowing(PROVED)).retired == ()
     proved = knowing(PROVED | {NEW: GenerationState(is_proved=True)})
     assert decided(seen, gateway(waiting=1), proved).retired == (OLD,)
@@ -168,9 +156,9 @@ FAILING = GenerationState(backoff=Backoff(3, NOW_S - 1))
 
 def test_while_the_newest_fails_the_one_before_serves_on_and_starts_again():
     seen = view(
-        service(700, in_state("held"), in_state("held", 1)),
-        service(OLD, running(OLD), in_state("held", 1)),
-        service(NEW, in_state("held"), in_state("held", 1)),
+        service(700, a_slot(), a_slot(1)),
+        service(OLD, running(OLD), a_slot(1)),
+        service(NEW, a_slot(), a_slot(1)),
     )
     state = knowing({700: GenerationState(is_proved=True), **PROVED, NEW: FAILING})
     plan = decided(seen, gateway(server(OLD, ServerMode.READY, 2), waiting=2), state)
@@ -180,7 +168,7 @@ def test_while_the_newest_fails_the_one_before_serves_on_and_starts_again():
 
 
 def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():
-    seen = view(service(OLD, in_state("held")), service(NEW, in_state("held")))
+    seen = view(service(OLD, a_slot()), service(NEW, a_slot()))
     state = knowing({NEW: FAILING})
     plan = decided(seen, gateway(waiting=2), state)
     assert (desired_slots(plan)[OLD], plan.retired) == (frozenset(), (OLD,))
@@ -188,12 +176,12 @@ def test_a_generation_that_was_never_ready_is_none_to_fall_back_to():
 
 def rolling(new: SlotView, abort: str = "2") -> ViewAnswer:
     """The newest generation lets its roll-over be aborted; the old one serves."""
-    newest = service(NEW, new, in_state("held", 1), abort_roll_after=abort)
-    return view(service(OLD, running(OLD), in_state("held", 1)), newest)
+    newest = service(NEW, new, a_slot(1), abort_roll_after=abort)
+    return view(service(OLD, running(OLD), a_slot(1)), newest)
 
 
 SERVES = gateway(server(OLD, ServerMode.READY, 2), waiting=2)
-SAID = SlotView(index=0, state="held", last_failure="ended with 1")
+SAID = a_slot(last_failure="ended with 1")
 
 
 def failed(times: int, **change: bool) -> State:
@@ -203,7 +191,7 @@ def failed(times: int, **change: bool) -> State:
 
 
 def test_a_roll_over_that_fails_as_often_as_its_file_says_is_aborted():
-    before = decided(rolling(in_state("held")), SERVES, failed(1))
+    before = decided(rolling(a_slot()), SERVES, failed(1))
     assert (before.array_job_id, before.retired) == (NEW, ())
     assert desired_slots(before)[NEW] == {0}
     plan = decided(rolling(SAID), SERVES, failed(2))
@@ -216,7 +204,7 @@ def test_a_roll_over_that_fails_as_often_as_its_file_says_is_aborted():
 
 
 def test_not_before_its_last_start_has_ended_or_if_a_replica_was_ready_once():
-    plan = decided(rolling(in_state("starting")), SERVES, failed(2))
+    plan = decided(rolling(a_slot(0, "starting")), SERVES, failed(2))
     assert (plan.array_job_id, plan.retired) == (OLD, ())
     assert decided(rolling(SAID), SERVES, failed(2, is_proved=True)).array_job_id == NEW
     asleep = rolling(SAID, abort="3")
@@ -225,16 +213,12 @@ def test_not_before_its_last_start_has_ended_or_if_a_replica_was_ready_once():
 
 def test_without_one_that_was_ready_before_there_is_none_to_stay():
     state = knowing({NEW: GenerationState(backoff=Backoff(2, NOW_S - 1000))})
-    seen = view(
-        service(OLD, in_state("held")), service(NEW, in_state("held"), abort_roll_after="2")
-    )
+    seen = view(service(OLD, a_slot()), service(NEW, a_slot(), abort_roll_after="2"))
     assert decided(seen, gateway(waiting=1), state).array_job_id == NEW
 
 
 def test_a_sleeping_service_keeps_the_generation_before_until_the_new_one_has_proved_itself():
-    asleep = view(
-        service(OLD, in_state("held")), service(NEW, in_state("held"), abort_roll_after="2")
-    )
+    asleep = view(service(OLD, a_slot()), service(NEW, a_slot(), abort_roll_after="2"))
     assert decided(asleep, gateway(), knowing(PROVED)).retired == ()
     proved = knowing(PROVED | {NEW: GenerationState(is_proved=True)})
     assert decided(asleep, gateway(), proved).retired == (OLD,)
@@ -243,11 +227,11 @@ def test_a_sleeping_service_keeps_the_generation_before_until_the_new_one_has_pr
 def test_it_is_said_until_the_service_is_applied_again():
     found = decide(rolling(SAID), SERVES, {}, failed(2), NOW_S)
     assert found is not None
-    left = view(service(OLD, running(OLD), in_state("held", 1)), at_s=NOW_S + 5)
+    left = view(service(OLD, running(OLD), a_slot(1)), at_s=NOW_S + 5)
     assert "was aborted" in decided(left, SERVES, found[0], NOW_S + 5).note
     again = view(
-        service(OLD, running(OLD), in_state("held", 1)),
-        service(NEW + 1, in_state("held"), in_state("held", 1)),
+        service(OLD, running(OLD), a_slot(1)),
+        service(NEW + 1, a_slot(), a_slot(1)),
         at_s=NOW_S + 5,
     )
     assert decided(again, SERVES, found[0], NOW_S + 5).note == ""
@@ -257,7 +241,7 @@ RESTART = ServiceOrder(restart_s=60.7)
 
 
 def test_a_restart_replaces_replicas_that_started_before_it():
-    slots = (running(NEW, start_s=59), in_state("held", 1))
+    slots = (running(NEW, start_s=59), a_slot(1))
     plan = decided(
         view(service(NEW, *slots, order=RESTART)), gateway(server(NEW, ServerMode.READY, 1))
     )
@@ -273,7 +257,7 @@ def test_a_restart_replaces_replicas_that_started_before_it():
 
 
 def test_an_order_bounds_the_replicas_instead_of_the_script():
-    slots = (in_state("held"), in_state("held", 1))
+    slots = (a_slot(), a_slot(1))
     least = service(NEW, *slots, order=ServiceOrder(min_replicas=1, max_replicas=2))
     assert desired_slots(decided(view(least), gateway())) == {NEW: {0}}
     most = service(NEW, *slots, order=ServiceOrder(min_replicas=0, max_replicas=1))
@@ -305,9 +289,7 @@ def test_a_service_that_is_to_end_finishes_what_it_has_then_drains_and_is_retire
     )
     assert set((idle.route.targets or {}).values()) == {ServerMode.DRAIN}
     assert (busy.retired, idle.retired) == ((), ())
-    held = view(
-        service(OLD, in_state("held"), order=END), service(NEW, in_state("held"), order=END)
-    )
+    held = view(service(OLD, a_slot(), order=END), service(NEW, a_slot(), order=END))
     assert decided(held, gateway()).retired == (OLD, NEW)
     assert decided(held, gateway(waiting=1)).retired == ()
 
@@ -320,7 +302,7 @@ def test_it_does_not_wait_longer_for_them_than_a_drain_may_take():
 
 
 def test_nor_for_a_start_that_fails_while_nobody_serves():
-    seen = view(service(NEW, in_state("held"), order=END))
+    seen = view(service(NEW, a_slot(), order=END))
     failing = knowing({NEW: GenerationState(backoff=Backoff(1, NOW_S - 5))})
     plan = decided(seen, gateway(waiting=1), failing)
     assert (desired_slots(plan), plan.retired) == ({NEW: frozenset()}, (NEW,))
@@ -346,16 +328,6 @@ def test_supply_says_what_each_replica_does():
     )
 
 
-def tenant(used: int, limit: int | None = None) -> TenantView:
-    return TenantView(
-        name="vision",
-        nominal_millislices=4000,
-        in_use_millislices=used,
-        own_in_use_millislices=used,
-        limit_millislices=limit,
-    )
-
-
 def seen_as(one: ServiceView, *, is_newest: bool) -> Generation:
     return generation(GenerationInput(one, None, {}, is_newest, NOW_S), GenerationState())
 
@@ -364,17 +336,17 @@ def seen_as(one: ServiceView, *, is_newest: bool) -> Generation:
     ("tenants", "room"),
     [
         ((), None),  # not known
-        ((tenant(used=2000),), 2),  # 2 free, 1 of them is waited for, 1 is replaced
-        ((tenant(used=2999),), 1),
-        ((tenant(used=2000, limit=6000),), 4),  # borrowing
-        ((tenant(used=9000),), 0),
+        ((a_tenant_view(2000),), 2),  # 2 free, 1 of them is waited for, 1 is replaced
+        ((a_tenant_view(2999),), 1),
+        ((a_tenant_view(2000, limit_millislices=6000),), 4),  # borrowing
+        ((a_tenant_view(9000),), 0),
     ],
 )
 def test_room_is_what_quota_leaves_and_what_is_replaced(
     tenants: tuple[TenantView, ...], room: int | None
 ):
-    old = service(OLD, running(OLD), in_state("held", 1))
-    new = service(NEW, in_state("released"), in_state("held", 1))
+    old = service(OLD, running(OLD), a_slot(1))
+    new = service(NEW, a_slot(0, "released"), a_slot(1))
     seen = view(old, new).model_copy(update={"tenants": tenants})
     generations = (seen_as(old, is_newest=False), seen_as(new, is_newest=True))
     assert scaling_inputs.room(generations, scaling_inputs.free_millislices(seen)) == room
@@ -392,7 +364,7 @@ def with_adapters(shown: Gateway, *names: str) -> Gateway:
 def test_replicas_stay_where_only_adapters_differ_and_are_told_the_newest():
     seen = view(
         service(OLD, running(OLD), **ADAPTERS),
-        service(NEW, in_state("held"), **{**ADAPTERS, "adapters": "legal=y&tax=z"}),
+        service(NEW, a_slot(), **{**ADAPTERS, "adapters": "legal=y&tax=z"}),
     )
     shown = with_adapters(gateway(server(OLD, ServerMode.READY, 1)), "legal")
     plan = decided(seen, shown)
@@ -413,7 +385,7 @@ def test_a_new_adapter_is_let_in_once_replicas_have_tried_it_and_all_are_at_zero
     found = decide(view(one), shown, {}, {}, NOW_S, heard=Heard(adapters=tried))
     assert found is not None
     assert found[1].services[0].route.adapters == {"tax"}
-    asleep = service(NEW, in_state("held"), **{**ADAPTERS, "adapters": "legal=y&tax=z"})
+    asleep = service(NEW, a_slot(), **{**ADAPTERS, "adapters": "legal=y&tax=z"})
     assert decided(view(asleep), with_adapters(gateway())).route.adapters == {"legal", "tax"}
 
 
@@ -429,9 +401,7 @@ def test_a_gateway_that_has_been_reloaded_refuses_no_adapter_that_worked():
 
 
 def test_replicas_that_were_started_for_no_adapters_are_replaced():
-    seen = view(
-        service(OLD, running(OLD), engine="vllm"), service(NEW, in_state("held"), **ADAPTERS)
-    )
+    seen = view(service(OLD, running(OLD), engine="vllm"), service(NEW, a_slot(), **ADAPTERS))
     plan = decided(seen, with_adapters(gateway(server(OLD, ServerMode.READY, 1))))
     assert desired_slots(plan) == {OLD: {0}, NEW: {0}}
     assert plan.fits == {NEW}
@@ -442,7 +412,7 @@ def test_an_order_to_restart_replaces_them_all_the_same():
     changed = {**ADAPTERS, "adapters": "tax=z"}
     seen = view(
         service(OLD, running(OLD), order=order, **ADAPTERS),
-        service(NEW, in_state("held"), order=order, **changed),
+        service(NEW, a_slot(), order=order, **changed),
     )
     plan = decided(seen, with_adapters(gateway(server(OLD, ServerMode.READY, 1))))
     assert desired_slots(plan) == {OLD: {0}, NEW: {0}}

@@ -1,20 +1,15 @@
 """Tests the notes that a service's users see."""
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_service, a_slot
 
-from cluster.rpc.messages import DesiredSlotsRequest, ServiceView, SlotState, SlotView
+from cluster.rpc.messages import DesiredSlotsRequest, ServiceView, SlotState
 from launcher.turn.notes import LONGEST, failure_text, note, waiting_text
 
 
 def view(*slots: tuple[SlotState, str]) -> ServiceView:
-    return a_service(
-        name="bert",
-        submit_s=0,
-        slots=tuple(
-            SlotView(index=i, state=state, reason=reason) for i, (state, reason) in enumerate(slots)
-        ),
-    )
+    shown = (a_slot(i, state, reason=reason) for i, (state, reason) in enumerate(slots))
+    return a_service(name="bert", slots=tuple(shown))
 
 
 @pytest.mark.parametrize(("failures", "start"), [(1, "1 start has"), (3, "3 starts in a row have")])
@@ -24,8 +19,8 @@ def test_failed_starts_name_the_command_that_shows_the_log(failures: int, start:
 
 def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
     slots = (
-        SlotView(index=0, state="held", last_failure="ended with 1"),
-        SlotView(index=1, state="held"),
+        a_slot(last_failure="ended with 1"),
+        a_slot(1),
     )
     said = view().model_copy(update={"slots": slots})
     text = failure_text(said, 3, falls_back=True)
@@ -34,7 +29,7 @@ def test_they_say_how_the_last_one_ended_and_who_serves_meanwhile():
 
 
 def test_a_start_that_took_too_long_is_said_and_not_how_it_was_ended():
-    slots = (SlotView(index=0, state="held", last_failure="ended with 130"),)
+    slots = (a_slot(last_failure="ended with 130"),)
     text = failure_text(view().model_copy(update={"slots": slots}), 1, late_s=60)
     assert text.endswith("; the last one was not ready within 60 s (start_timeout_s)")
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_running_slot, a_service, a_slot, a_tenant_view
 from pydantic import TypeAdapter
 from stand_ins.plain_scaling import decide
 
@@ -13,7 +13,6 @@ from cluster.rpc.messages import (
     BudgetView,
     DesiredSlotsAnswer,
     SlotView,
-    TenantView,
     ViewAnswer,
 )
 from cluster.rpc.order_messages import ServiceOrder
@@ -74,22 +73,8 @@ def running(
     job_id: int = 900,
     released_s: int | None = None,
 ) -> SlotView:
-    return SlotView(
-        index=index,
-        state="running",
-        job_id=job_id + index,
-        address="10.0.0.1",
-        ports=(21001 + index, 22001, 23001),
-        certificate="CCCC",
-        start_s=50,
-        time_left_s=left_s,
-        ends_in_s=ends_in_s,
-        released_s=released_s,
-    )
-
-
-def in_state(index: int, state: str) -> SlotView:
-    return SlotView.model_validate({"index": index, "state": state})
+    times_s = {"time_left_s": left_s, "ends_in_s": ends_in_s, "released_s": released_s}
+    return a_running_slot(index, job_id=job_id + index, **times_s)
 
 
 def view(*slots: SlotView, at_s: float = 100.0, complete: bool = True, **change: str) -> ViewAnswer:
@@ -155,21 +140,21 @@ def test_an_incomplete_look_decides_nothing():
 
 def test_a_new_service_is_routed_and_sleeps():
     empty = Gateway({}, {"pool1": Backend(0, 0, (NOWHERE,) * 3)}, complete=True)
-    _, plan = decided(view(*(in_state(i, "held") for i in range(3))), empty)
+    _, plan = decided(view(*(a_slot(i, "held") for i in range(3))), empty)
     assert changes(plan) == (AddRoute("vision/chat", "pool1"),)
     assert plan.services[0].desired == frozenset()
 
 
 def test_the_gateway_is_told_of_a_service_whose_sequences_stay_together():
     told = SetSequences("vision/chat", together=True)
-    _, plan = decided(view(in_state(0, "held"), session_affinity="sequence"), gateway())
+    _, plan = decided(view(a_slot(0, "held"), session_affinity="sequence"), gateway())
     assert told in changes(plan)
-    _, plan = decided(view(in_state(0, "held")), gateway())
+    _, plan = decided(view(a_slot(0, "held")), gateway())
     assert told not in changes(plan)
 
 
 def test_a_held_request_wakes_it():
-    _, plan = decided(view(*(in_state(i, "held") for i in range(3))), gateway(sessions=1))
+    _, plan = decided(view(*(a_slot(i, "held") for i in range(3))), gateway(sessions=1))
     assert plan.services[0].desired == {0}
 
 
@@ -235,18 +220,18 @@ def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[Ga
 
 
 def test_a_look_older_than_the_last_wish_leaves_the_service_alone():
-    state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
+    state, _ = decided(view(a_slot(0, "held")), gateway(sessions=1))
     state = with_wish(state, DesiredSlots(frozenset({0}), 105.0), frozenset({0}))
-    after, plan = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=106.0)
+    after, plan = decided(view(a_slot(0, "held"), at_s=104.0), gateway(), state, now_s=106.0)
     assert (plan.services, changes(plan), after) == ((), (), state)
 
 
 def test_a_kept_wish_is_repeated_only_after_a_while():
-    state, _ = decided(view(in_state(0, "held")), gateway(sessions=1), now_s=100.0)
+    state, _ = decided(view(a_slot(0, "held")), gateway(sessions=1), now_s=100.0)
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.5), frozenset())
     soon, late = 101.0, 100.5 + ASK_AGAIN_S
-    _, first = decided(view(in_state(0, "held"), at_s=soon), gateway(sessions=1), state, now_s=soon)
-    _, then = decided(view(in_state(0, "held"), at_s=late), gateway(sessions=1), state, now_s=late)
+    _, first = decided(view(a_slot(0, "held"), at_s=soon), gateway(sessions=1), state, now_s=soon)
+    _, then = decided(view(a_slot(0, "held"), at_s=late), gateway(sessions=1), state, now_s=late)
     assert (first.services[0].desired, then.services[0].desired) == (None, {0})
 
 
@@ -264,7 +249,7 @@ def test_the_next_launcher_asks_once_more_for_what_the_last_one_has_saved():
         seen = view(running(0), at_s=at_s)
         after, plan = decided(seen, shown, {SERVICE: saved}, now_s=at_s)
         assert plan.services[0].desired == desired
-        ended, _ = decided(view(in_state(0, "held"), at_s=at_s), shown, {SERVICE: saved})
+        ended, _ = decided(view(a_slot(0, "held"), at_s=at_s), shown, {SERVICE: saved})
         assert known(ended).backoff.failures == failures
     after = with_wish(after, wish, frozenset())
     _, plan = decided(view(running(0), at_s=111.0), shown, after, now_s=111.0)
@@ -273,16 +258,16 @@ def test_the_next_launcher_asks_once_more_for_what_the_last_one_has_saved():
 
 @pytest.mark.parametrize("end", ["held", "gone", "ending"])
 def test_a_failed_start_is_not_repeated_at_once(end: str):
-    slots = (in_state(0, "held"), in_state(1, "held"))
+    slots = (a_slot(0, "held"), a_slot(1, "held"))
     state, _ = decided(view(*slots), gateway(sessions=1))
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
-    failed = view(in_state(0, end), slots[1], at_s=101.0)
+    failed = view(a_slot(0, end), slots[1], at_s=101.0)
     state, plan = decided(failed, gateway(sessions=1), state, now_s=101.0)
     assert plan.services[0].desired == frozenset()
     assert "1 start has failed, the next is tried in 1 s" in plan.services[0].decision.reason
     assert plan.services[0].note == "1 start has failed: slicewise service logs chat"
     _, then = decided(
-        view(in_state(0, end), slots[1], at_s=102.5), gateway(sessions=1), state, now_s=102.5
+        view(a_slot(0, end), slots[1], at_s=102.5), gateway(sessions=1), state, now_s=102.5
     )
     assert len(then.services[0].desired or ()) == 1
 
@@ -293,27 +278,27 @@ def test_a_run_that_slurm_requeues_has_not_failed(end: str, was_ready: bool):
     """A node's failure leaves none that ends: the slot waits, and is held for its next start."""
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     state = having(GenerationState(backoff=Backoff(FAILING - 1, 90.0)))
-    slot = running(0) if was_ready else in_state(0, "starting")
+    slot = running(0) if was_ready else a_slot(0, "starting")
     state, _ = decided(view(slot), shown, state, answers=OURS if was_ready else {})
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
-    requeued = in_state(0, end).model_copy(update={"is_requeued": True})
-    for at_s, seen in ((101.0, requeued), (102.0, in_state(0, "held"))):
+    requeued = a_slot(0, end).model_copy(update={"is_requeued": True})
+    for at_s, seen in ((101.0, requeued), (102.0, a_slot(0, "held"))):
         state, plan = decided(view(seen, at_s=at_s), shown, state, now_s=at_s)
         assert known(state).backoff.failures == FAILING - 1
     assert plan.services[0].desired in (None, {0})
 
 
-CANCELLED = SlotView(index=0, state="gone", slurm_state="CANCELLED")
+CANCELLED = a_slot(state="gone", slurm_state="CANCELLED")
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_slot_that_somebody_cancelled_has_not_failed(ends: bool):
     """While it ends that is not known yet."""
-    state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
+    state, _ = decided(view(a_slot(0, "held")), gateway(sessions=1))
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
     if ends:
         for at_s in (101.0, 101.5):
-            ending = view(in_state(0, "ending"), at_s=at_s)
+            ending = view(a_slot(0, "ending"), at_s=at_s)
             state, _ = decided(ending, gateway(sessions=1), state, now_s=at_s)
             assert known(state).backoff.failures == 1
     state, plan = decided(view(CANCELLED, at_s=102.0), gateway(sessions=1), state, now_s=102.0)
@@ -323,15 +308,15 @@ def test_a_slot_that_somebody_cancelled_has_not_failed(ends: bool):
 
 
 def test_a_new_note_is_told_at_once():
-    state, _ = decided(view(in_state(0, "held")), gateway(), now_s=100.0)
+    state, _ = decided(view(a_slot(0, "held")), gateway(), now_s=100.0)
     told = with_wish(state, DesiredSlots(frozenset(), 100.0, "old"), frozenset())
-    seen = view(in_state(0, "held"), at_s=100.5)
+    seen = view(a_slot(0, "held"), at_s=100.5)
     _, plan = decided(seen, gateway(), told, now_s=100.5)
     assert (plan.services[0].desired, plan.services[0].note) == (frozenset(), "")
 
 
 def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
-    slots, shown = (running(0), in_state(1, "released")), gateway(server(0, ServerMode.READY, 2))
+    slots, shown = (running(0), a_slot(1, "released")), gateway(server(0, ServerMode.READY, 2))
     pool = shown.backends["pool1"]
     busy = replace(shown, backends={"pool1": replace(pool, sessions=3, queued=1)})
     state, plan = decided(view(*slots), busy)
@@ -344,7 +329,7 @@ def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
         ("released", 100.1 + ASK_AGAIN_S, {0, 1}),
         ("starting", 100.1 + ASK_AGAIN_S, None),
     ):
-        seen = view(running(0), in_state(1, slot), at_s=100.1 + late_s)
+        seen = view(running(0), a_slot(1, slot), at_s=100.1 + late_s)
         _, plan = decided(seen, fuller, state, now_s=100.1 + late_s)
         assert (plan.services[0].desired, plan.services[0].urgency) == (desired, pytest.approx(0.5))
 
@@ -354,14 +339,14 @@ def test_a_replica_that_ends_after_a_long_life_is_no_failure():
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     state, _ = decided(view(running(0), at_s=200.0), shown, state, now_s=200.0)
-    _, plan = decided(view(in_state(0, "held"), at_s=201.0), shown, state, now_s=201.0)
+    _, plan = decided(view(a_slot(0, "held"), at_s=201.0), shown, state, now_s=201.0)
     assert plan.services[0].decision.reason == "1 wanted"
 
 
 def test_a_slot_that_was_not_released_has_not_failed():
-    state, _ = decided(view(in_state(0, "held")), gateway(sessions=1))
+    state, _ = decided(view(a_slot(0, "held")), gateway(sessions=1))
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset())
-    state, _ = decided(view(in_state(0, "held"), at_s=101.0), gateway(sessions=1), state)
+    state, _ = decided(view(a_slot(0, "held"), at_s=101.0), gateway(sessions=1), state)
     assert known(state).backoff.failures == 0
 
 
@@ -381,14 +366,14 @@ def test_what_waits_at_a_replica_is_its_to_finish():
 
 def test_before_an_announced_end_a_successor_starts_first():
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
-    seen = view(running(0, ends_in_s=200), in_state(1, "held"))
+    seen = view(running(0, ends_in_s=200), a_slot(1, "held"))
     _, plan = decided(seen, shown)
     assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
 
 
 def test_at_the_announced_end_it_drains():
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
-    _, plan = decided(view(running(0, ends_in_s=60), in_state(1, "held")), shown)
+    _, plan = decided(view(running(0, ends_in_s=60), a_slot(1, "held")), shown)
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
 
@@ -431,7 +416,7 @@ def test_how_near_the_end_is(lease_s: int, left_s: int, ends_in_s: int | None, e
 )
 def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stuck: bool):
     change = {"reason": reason, "released_s": 100 - waited_s}
-    slot = in_state(0, "released").model_copy(update=change)
+    slot = a_slot(0, "released").model_copy(update=change)
     _, plan = decided(view(slot), gateway(sessions=1))
     assert plan.services[0].slots[0].is_stuck is is_stuck
 
@@ -439,12 +424,12 @@ def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stu
 def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
     drained = running(0, ends_in_s=WHEN_REPLACED_S)
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
-    _, plan = decided(view(drained, in_state(1, "held"), lease_s="7200"), shown)
+    _, plan = decided(view(drained, a_slot(1, "held"), lease_s="7200"), shown)
     assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
     assert plan.services[0].slots[0].is_outdated
     full = DesiredSlots(frozenset({0, 1}), 99.0, kept_back=frozenset({1}), is_firm=True)
     _, plan = decided(
-        view(drained, in_state(1, "held"), lease_s="7200"),
+        view(drained, a_slot(1, "held"), lease_s="7200"),
         shown,
         having(GenerationState(desired=full), replicas=1),
     )
@@ -456,10 +441,10 @@ def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
     starts = running(0, ends_in_s=0).model_copy(update={"state": "starting", "ports": ()})
     serves = gateway(server(1, ServerMode.READY, 1), sessions=1)
     for shown in (gateway(sessions=1), serves):
-        state, plan = decided(view(starts, in_state(1, "held"), in_state(2, "held")), shown)
+        state, plan = decided(view(starts, a_slot(1, "held"), a_slot(2, "held")), shown)
         assert 0 not in (plan.services[0].desired or {0})
-    held = in_state(0, "held")
-    state, plan = decided(view(held, in_state(1, "held"), at_s=101.0), gateway(), state)
+    held = a_slot(0, "held")
+    state, plan = decided(view(held, a_slot(1, "held"), at_s=101.0), gateway(), state)
     assert known(state).backoff.failures == 0, "it did not fail"
 
 
@@ -467,7 +452,7 @@ def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
     ending = running(0).model_copy(update={"state": "ending"})
     for in_flight, mode in ((1, ServerMode.DRAIN), (0, ServerMode.MAINT)):
         shown = gateway(server(0, ServerMode.READY, in_flight), sessions=in_flight)
-        _, plan = decided(view(ending, in_state(1, "held")), shown)
+        _, plan = decided(view(ending, a_slot(1, "held")), shown)
         assert changes(plan) == (SetMode("pool1", 0, mode),)
 
 
@@ -475,7 +460,7 @@ def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_mo
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
     shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
     for at_s in (101.0, 102.0, 103.0):
-        seen = view(in_state(0, "ending"), in_state(1, "held"), at_s=at_s)
+        seen = view(a_slot(0, "ending"), a_slot(1, "held"), at_s=at_s)
         state, plan = decided(seen, shown, state, now_s=at_s)
         assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
@@ -492,10 +477,10 @@ def test_a_look_that_misses_its_ports_cuts_nothing():
 
 
 def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
-    slot = in_state(0, "starting").model_copy(
+    slot = a_slot(0, "starting").model_copy(
         update={"job_id": 900, "address": "10.0.0.1", "start_s": start_s}
     )
-    return view(slot, in_state(1, "held"), at_s=at_s)
+    return view(slot, a_slot(1, "held"), at_s=at_s)
 
 
 def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
@@ -506,7 +491,7 @@ def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
     state, plan = decided(half_seen(101.0), shown, state, now_s=101.0)
     assert changes(plan) == ()
     asked = {(ARRAY, 0): Answer(Probe.OURS)}
-    _, plan = decided(view(running(0), in_state(1, "held")), shown, state, asked, now_s=102.0)
+    _, plan = decided(view(running(0), a_slot(1, "held")), shown, state, asked, now_s=102.0)
     assert changes(plan) == ()
     _, plan = decided(half_seen(106.0), shown, state, now_s=106.0)
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))
@@ -522,12 +507,12 @@ def test_what_nobody_runs_any_more_at_the_address_of_a_start_is_taken_out_at_onc
 def test_an_announced_end_is_no_failed_start():
     state, _ = decided(view(running(0, ends_in_s=3)), gateway(sessions=1), answers=OURS)
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset())
-    state, _ = decided(view(in_state(0, "held"), at_s=104.0), gateway(), state, now_s=104.0)
+    state, _ = decided(view(a_slot(0, "held"), at_s=104.0), gateway(), state, now_s=104.0)
     assert known(state).backoff.failures == 0
 
 
 def test_a_start_is_measured_when_its_model_has_answered():
-    state, _ = decided(view(in_state(0, "released")), gateway(sessions=1))
+    state, _ = decided(view(a_slot(0, "released")), gateway(sessions=1))
     seen = view(running(0, released_s=40), at_s=101.0)
     state, _ = decided(seen, gateway(sessions=1), state, now_s=101.0)
     before, after = (
@@ -548,7 +533,7 @@ def test_a_replica_that_never_gets_ready_gives_its_slot_back(seen_so: dict[str, 
     late_s = 100.0 + DEFAULT_START_TIMEOUT_S
     for at_s, desired in ((100.0, {0}), (late_s - 1, {0}), (late_s, {1})):
         slot = running(0).model_copy(update=seen_so)
-        seen = view(slot, in_state(1, "held"), at_s=at_s)
+        seen = view(slot, a_slot(1, "held"), at_s=at_s)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
         assert plan.services[0].desired == desired
 
@@ -556,7 +541,7 @@ def test_a_replica_that_never_gets_ready_gives_its_slot_back(seen_so: dict[str, 
 def test_its_file_says_how_long_a_start_may_take():
     state: State | None = None
     for at_s, desired in ((100.0, {0}), (129.0, {0}), (130.0, {1})):
-        seen = view(running(0), in_state(1, "held"), at_s=at_s, start_timeout_s="30")
+        seen = view(running(0), a_slot(1, "held"), at_s=at_s, start_timeout_s="30")
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
         assert plan.services[0].desired == desired
 
@@ -565,19 +550,19 @@ def test_users_are_told_that_a_start_took_too_long():
     file = {"start_timeout_s": "30", "min_replicas": "1"}
     state: State | None = None
     for at_s in (100.0, 130.0):
-        seen = view(running(0), in_state(1, "held"), at_s=at_s, **file)
+        seen = view(running(0), a_slot(1, "held"), at_s=at_s, **file)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
     late = "; the last one was not ready within 30 s (start_timeout_s)"
-    ends = view(in_state(0, "ending"), in_state(1, "held"), at_s=131.0, **file)
+    ends = view(a_slot(0, "ending"), a_slot(1, "held"), at_s=131.0, **file)
     state, plan = decided(ends, gateway(sessions=1), state, now_s=131.0)
     assert plan.services[0].note.endswith(late)
-    held = view(in_state(0, "held"), in_state(1, "held"), at_s=132.0, **file)
+    held = view(a_slot(0, "held"), a_slot(1, "held"), at_s=132.0, **file)
     state, plan = decided(held, gateway(sessions=1), state, now_s=132.0)
     assert plan.services[0].note.endswith(late)
     # The next one ends by itself.
     state = with_wish(state, DesiredSlots(frozenset({0}), 132.0), frozenset({0}))
-    for at_s, slot in ((133.0, running(0)), (134.0, in_state(0, "held"))):
-        seen = view(slot, in_state(1, "held"), at_s=at_s, **file)
+    for at_s, slot in ((133.0, running(0)), (134.0, a_slot(0, "held"))):
+        seen = view(slot, a_slot(1, "held"), at_s=at_s, **file)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
     assert plan.services[0].note.startswith("2 starts in a row have failed")
     assert "not ready" not in plan.services[0].note
@@ -611,7 +596,7 @@ def test_a_view_by_a_clock_that_is_behind_is_no_old_view():
 def test_a_pause_after_a_failed_start_lasts_no_longer_if_the_clock_is_set_back():
     state = having(GenerationState(backoff=Backoff(1, 3690.0)))
     for after, desired in ((state, set()), (after_step(state, -3600.0), {0})):
-        _, plan = decided(view(in_state(0, "held")), gateway(sessions=1), after)
+        _, plan = decided(view(a_slot(0, "held")), gateway(sessions=1), after)
         assert plan.services[0].desired == desired
 
 
@@ -627,7 +612,7 @@ def test_a_drain_is_not_cut_because_the_clock_is_set_forward():
 
 def test_after_a_failed_start_one_at_a_time_is_tried():
     failed = having(GenerationState(backoff=Backoff(1, 90.0)))
-    slots = (in_state(0, "released"), running(1), in_state(2, "released"), in_state(3, "held"))
+    slots = (a_slot(0, "released"), running(1), a_slot(2, "released"), a_slot(3, "held"))
     shown = Gateway({SERVICE: "pool1"}, {"pool1": Backend(8, 0, (NOWHERE,) * 4)}, complete=True)
     _, plan = decided(view(*slots, max_replicas="4"), shown, failed)
     assert plan.services[0].desired == {1}
@@ -642,7 +627,7 @@ def refuses(failures: int, *slots: SlotView, shown: Gateway | None = None) -> st
 
 
 def test_while_no_start_succeeds_clients_are_told_so():
-    said = in_state(0, "held").model_copy(update={"last_failure": "ended with 1"})
+    said = a_slot(0, "held").model_copy(update={"last_failure": "ended with 1"})
     assert refuses(FAILING - 1, said) == ""
     assert refuses(FAILING, said) == (
         f"{FAILING} starts in a row have failed: slicewise service logs chat;"
@@ -656,13 +641,7 @@ def with_budget(seen: ViewAnswer, left_slice_min: int, resets_s: int | None) -> 
     budget = BudgetView(
         payer="science", run_millislice_min=1000 * left_slice_min, resets_s=resets_s
     )
-    tenant = TenantView(
-        name="vision",
-        nominal_millislices=4000,
-        in_use_millislices=0,
-        own_in_use_millislices=0,
-        budget=budget,
-    )
+    tenant = a_tenant_view(budget=budget)
     return seen.model_copy(update={"tenants": (tenant,)})
 
 
@@ -680,18 +659,18 @@ def unpaid(*slots: SlotView, left_slice_min: int = 59, resets_s: int | None = No
 )
 def test_clients_are_told_when_the_budget_is_used_up(resets_s: int | None, when: str):
     """They waited for as long as the gateway holds requests, in vain."""
-    found = unpaid(in_state(0, "released"), resets_s=resets_s).services[0]
+    found = unpaid(a_slot(0, "released"), resets_s=resets_s).services[0]
     said = "the budget of science has 0.98 slice-hours left, a replica takes 1.00; " + when
     assert (found.route.failing, found.note) == (said, said)
     assert found.route.retry_after_s == 600
 
 
 def test_a_request_waits_for_a_budget_that_may_let_a_replica_start_in_time():
-    held = in_state(0, "held")
+    held = a_slot(0, "held")
     assert unpaid(held).services[0].route.failing
     assert not unpaid(held, left_slice_min=60).services[0].route.failing
     assert not unpaid(held, resets_s=400).services[0].route.failing
-    for slot in (running(0), in_state(0, "starting")):
+    for slot in (running(0), a_slot(0, "starting")):
         assert not unpaid(slot).services[0].route.failing
 
 
@@ -704,7 +683,7 @@ def test_a_request_that_was_refused_since_starts_fail_has_another_one_tried():
         state = {SERVICE: ServiceState(Memory(seen=seen), failed)}
         pool = {"pool1": Backend(0, 0, (NOWHERE,) * 3, arrived=arrived, given_up=arrived)}
         shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
-        _, plan = decided(view(in_state(0, "held")), shown, state)
+        _, plan = decided(view(a_slot(0, "held")), shown, state)
         found.append(plan.services[0].decision.wanted)
     assert found == [0, 1, 1]
 
@@ -718,7 +697,7 @@ def test_a_start_that_a_refused_request_has_caused_goes_on_to_its_end():
     shown = Gateway({SERVICE: "pool1"}, pool, complete=True)
     wanted = []
     for slot in ("held", "released"):
-        _, plan = decided(view(in_state(0, slot)), shown, state)
+        _, plan = decided(view(a_slot(0, slot)), shown, state)
         wanted.append(plan.services[0].decision.wanted)
     assert wanted == [0, 1]
 
@@ -727,28 +706,28 @@ def test_a_start_that_a_refused_request_has_caused_goes_on_to_its_end():
 def test_a_deleted_service_waits_for_no_client_that_has_gone(gone: int, retired: tuple[int, ...]):
     backend = Backend(1 - gone, 0, (NOWHERE,) * 3, arrived=1, given_up=gone)
     shown = Gateway({SERVICE: "pool1"}, {"pool1": backend}, complete=True)
-    ending = with_order(view(in_state(0, "held")), ServiceOrder(delete_s=95.0))
+    ending = with_order(view(a_slot(0, "held")), ServiceOrder(delete_s=95.0))
     _, plan = decided(ending, shown)
     assert plan.services[0].retired == retired
 
 
 def test_a_client_of_a_failing_service_is_told_to_come_after_the_pause():
     state = having(GenerationState(backoff=Backoff(12, 90.0)))
-    _, plan = decided(view(in_state(0, "held")), gateway(sessions=1), state)
+    _, plan = decided(view(a_slot(0, "held")), gateway(sessions=1), state)
     assert plan.services[0].route.retry_after_s == 600
 
 
 def test_an_order_to_restart_ends_the_pause():
     failed = having(GenerationState(backoff=Backoff(12, 90.0)))
     asked = gateway(sessions=1)
-    _, waits = decided(view(in_state(0, "held")), asked, failed)
-    ordered = with_order(view(in_state(0, "held")), ServiceOrder(restart_s=95.0))
+    _, waits = decided(view(a_slot(0, "held")), asked, failed)
+    ordered = with_order(view(a_slot(0, "held")), ServiceOrder(restart_s=95.0))
     _, starts = decided(ordered, asked, failed)
     assert (waits.services[0].desired, starts.services[0].desired) == (frozenset(), {0})
 
 
 def test_how_a_failed_start_ended_is_told():
-    said = in_state(0, "held").model_copy(update={"last_failure": "ended with 1"})
+    said = a_slot(0, "held").model_copy(update={"last_failure": "ended with 1"})
     state = having(GenerationState(backoff=Backoff(2, 99.0)))
     _, plan = decided(view(said), gateway(sessions=1), state)
     assert plan.services[0].note == (
@@ -776,7 +755,7 @@ def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, Tu
     """Turns every 10 s from 100 s on, with a replica that fails its health checks."""
     seen_s = 100.0
     while True:
-        seen = view(running(0), in_state(1, "held"), at_s=seen_s)
+        seen = view(running(0), a_slot(1, "held"), at_s=seen_s)
         state, plan = decided(seen, shown, state, now_s=seen_s)
         if seen_s >= until_s:
             return state, plan
@@ -806,7 +785,7 @@ def test_a_replica_that_stays_unhealthy_gives_its_slot_back(before: State):
 def test_it_is_given_back_though_it_looks_well_when_the_wish_had_failed():
     state, _ = hung(100.0 + UNHEALTHY_S, verified())
     shown = gateway(server(0, ServerMode.MAINT), sessions=1)
-    seen = view(running(0), in_state(1, "released"), at_s=161.0)
+    seen = view(running(0), a_slot(1, "released"), at_s=161.0)
     _, plan = decided(seen, shown, state, now_s=161.0)
     assert (plan.services[0].desired, changes(plan)) == ({1}, ())
 
@@ -817,7 +796,7 @@ def test_an_unhealthy_replica_counts_as_a_failed_start_once():
         state, DesiredSlots(plan.services[0].desired or frozenset(), 160.1), frozenset()
     )
     for at_s, end in ((161.0, "ending"), (162.0, "held"), (163.0, "held")):
-        seen = view(in_state(0, end), in_state(1, "released"), at_s=at_s)
+        seen = view(a_slot(0, end), a_slot(1, "released"), at_s=at_s)
         state, plan = decided(seen, gateway(sessions=1), state, now_s=at_s)
     assert known(state).backoff == Backoff(1, 161.0)
 
@@ -848,9 +827,7 @@ def test_an_unhealthy_replica_does_not_settle_the_service():
 
 
 def test_lost_slots_are_told():
-    _, plan = decided(
-        view(in_state(0, "gone"), in_state(1, "held"), in_state(2, "gone")), gateway()
-    )
+    _, plan = decided(view(a_slot(0, "gone"), a_slot(1, "held"), a_slot(2, "gone")), gateway())
     assert plan.services[0].lost == {0, 2}
     assert loss_text({0, 2}).startswith("2 slots are lost")
     assert loss_text({0}).startswith("1 slot is lost")
@@ -858,7 +835,7 @@ def test_lost_slots_are_told():
 
 
 def test_a_slot_beyond_the_gateways_servers_is_never_started():
-    slots = tuple(in_state(i, "held") for i in range(5))
+    slots = tuple(a_slot(i, "held") for i in range(5))
     _, plan = decided(view(*slots, max_replicas="5"), gateway(sessions=50))
     assert plan.services[0].desired == {0, 1, 2}
 
@@ -866,13 +843,13 @@ def test_a_slot_beyond_the_gateways_servers_is_never_started():
 def test_directives_that_are_no_service_change_nothing():
     told = {"in_time": {"vision/chat": 8}, "sequences": frozenset({"vision/chat"})}
     shown = replace(gateway(sessions=1), **told)
-    _, plan = decided(view(in_state(0, "held"), concurrency="many"), shown)
+    _, plan = decided(view(a_slot(0, "held"), concurrency="many"), shown)
     assert (plan.services, changes(plan)) == ((), ())
     assert "concurrency" in plan.unreadable["vision/chat"]
 
 
 def test_what_is_remembered_can_be_written_down_and_read_again():
-    state, plan = decided(view(running(0), in_state(1, "held")), HUNG, answers=OURS)
+    state, plan = decided(view(running(0), a_slot(1, "held")), HUNG, answers=OURS)
     desired = replace(plan.services[0].desired_by_array[ARRAY], kept_back=frozenset({1}))
     state = with_wish(state, desired, frozenset({1}))
     written = TypeAdapter(State).dump_json(state)
@@ -883,7 +860,7 @@ def test_what_is_remembered_can_be_written_down_and_read_again():
 
 
 def test_clients_are_told_when_to_come_back_while_nothing_serves():
-    _, asleep = decided(view(in_state(0, "held")), gateway(sessions=1))
+    _, asleep = decided(view(a_slot(0, "held")), gateway(sessions=1))
     _, awake = decided(view(running(0)), gateway(server(0, ServerMode.READY)))
     told = [plan.services[0].route.retry_after_s for plan in (asleep, awake)]
     assert told == [30, None]
@@ -971,7 +948,7 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
         "taken out: replica 1 on gpu07: 20 of its last 20 answers were errors (5xx, gRPC)"
         in service.note
     )
-    held = view(running(0), in_state(1, "held"), at_s=103.0)
+    held = view(running(0), a_slot(1, "held"), at_s=103.0)
     state, plan = decided(held, gateway(answered(0, 20, 0)), state, now_s=103.0)
     assert known(state).backoff.failures == 1
     assert known(state).failures == (Failure("gpu07", 103.0),)
@@ -981,7 +958,7 @@ def test_one_that_fails_is_given_back_and_counts_as_a_failed_start():
 def test_it_counts_though_slurm_shows_that_it_is_given_back_by_a_requeue():
     failed = Answer(Probe.SILENT, "the model refused an inference of zeros: dead", is_failure=True)
     state, _ = doubted(failed)
-    ending = in_state(1, "ending").model_copy(update={"is_requeued": True})
+    ending = a_slot(1, "ending").model_copy(update={"is_requeued": True})
     seen = view(running(0), ending, at_s=103.0)
     state, _ = decided(seen, gateway(answered(0, 20, 0)), state, now_s=103.0)
     assert known(state).backoff.failures == 1
@@ -990,7 +967,7 @@ def test_it_counts_though_slurm_shows_that_it_is_given_back_by_a_requeue():
 def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_is_cut():
     """The request may be one of 400 s: what is in flight ends by itself."""
     state, plan, started_s = verified(), None, 0.0
-    second = in_state(1, "held")
+    second = a_slot(1, "held")
     busy = replace(server(0, ServerMode.READY, 1), answers=40)
     for now_s in range(100, 500, 2):
         if plan is not None and plan.services[0].desired == {0, 1} and not started_s:
@@ -1022,7 +999,7 @@ def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_i
 def test_of_a_replica_on_several_nodes_none_is_blamed():
     failed = Answer(Probe.SILENT, "the model refused an inference", is_failure=True)
     state, _ = doubted(failed, nodes="2")
-    held = view(running(0), in_state(1, "held"), at_s=103.0, nodes="2")
+    held = view(running(0), a_slot(1, "held"), at_s=103.0, nodes="2")
     state, _ = decided(held, gateway(answered(0, 20, 0)), state, now_s=103.0)
     assert (known(state).backoff.failures, known(state).failures) == (1, ())
 
@@ -1048,15 +1025,15 @@ def test_while_failures_are_remembered_so_is_where_replicas_run():
     for at_s, nodes in ((100.0, set[str]()), (131.0, {"gpu01"})):
         state, _ = decided(view(*slots, at_s=at_s), served, state, OURS, now_s=at_s)
         assert known(state).ran_on == nodes
-    state, _ = decided(view(in_state(0, "held"), at_s=140.0), gateway(), state, now_s=140.0)
+    state, _ = decided(view(a_slot(0, "held"), at_s=140.0), gateway(), state, now_s=140.0)
     assert known(state).ran_on == {"gpu01"}
-    state, _ = decided(view(in_state(0, "held"), at_s=4000.0), gateway(), state, now_s=4000.0)
+    state, _ = decided(view(a_slot(0, "held"), at_s=4000.0), gateway(), state, now_s=4000.0)
     assert (known(state).failures, known(state).ran_on) == ((), set())
 
 
 def test_the_daemon_is_told_which_nodes_a_service_avoids():
     twice = (Failure("gpu01", 90.0),) * 2
-    wanted = view(in_state(0, "held"), min_replicas="1")
+    wanted = view(a_slot(0, "held"), min_replicas="1")
     for failures, avoid in (((), ()), (twice[:1], ()), (twice, ("gpu01",))):
         state = having(GenerationState(is_proved=True, failures=failures))
         _, plan = decided(wanted, gateway(), state)
@@ -1088,7 +1065,7 @@ def test_what_is_in_flight_at_a_replica_that_answers_no_health_check_ends_soon()
 
 def crowd(*names: str, states: str = "held") -> ViewAnswer:
     """One view of services, each with two slots, in the order of their arrays."""
-    seen = view(in_state(0, states), in_state(1, "held"))
+    seen = view(a_slot(0, states), a_slot(1, "held"))
     services = (
         seen.services[0].model_copy(
             update={

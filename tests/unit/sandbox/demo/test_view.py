@@ -3,11 +3,11 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from builders.service_views import a_tenant_view
 from rich.console import Console, RenderableType
 
 from cluster.language.errors import Refusal
 from cluster.language.replica_shape import ReplicaShape
-from cluster.rpc.messages import TenantView
 from launcher.gateway.types import Load
 from launcher.services.overview import ReplicaView, ServiceObservation
 from sandbox.demo.live import Display, Scene, picture, sparkline
@@ -81,12 +81,7 @@ OBSERVED = ServiceObservation(
         *(ReplicaView(1, slot, "held") for slot in range(4, 8)),
     ),
     objective="",
-    quota=TenantView(
-        name="vision",
-        nominal_millislices=5000,
-        in_use_millislices=4000,
-        own_in_use_millislices=4000,
-    ),
+    quota=a_tenant_view(4000, nominal_millislices=5000),
     note="",
 )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from builders.service_views import a_generation
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -95,11 +96,4 @@ async def test_those_of_one_tenant_are_shown_to_its_users_and_operators():
 
 
 def generation(array_job_id: int, tenant: str) -> GenerationRecord:
-    return GenerationRecord(
-        array_job_id=array_job_id,
-        submitted_s=1,
-        tenant=tenant,
-        name="bert",
-        author="alice",
-        directives={},
-    )
+    return a_generation(array_job_id, tenant=tenant, name="bert")

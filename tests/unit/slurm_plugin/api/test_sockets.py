@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_service, a_tenant_view
 from log_lines import lines
 from pydantic import BaseModel
 from stand_ins.http_peer import GET_VIEW, Response, connected, posted
@@ -556,9 +556,7 @@ def test_others_see_their_own_tenants_only() -> None:
         )
 
     def tenant(name: str) -> TenantView:
-        return TenantView(
-            name=name, nominal_millislices=1, in_use_millislices=0, own_in_use_millislices=0
-        )
+        return a_tenant_view(name=name, nominal_millislices=1)
 
     mine, colleagues, strangers = (
         service("vision", "alice"),

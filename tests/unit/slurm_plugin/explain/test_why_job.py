@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.service_views import a_report
 from builders.why_world import LARGE, NOW_S, SMALL, job, running, sight, task
 from stand_ins.scripted import tenant
 
@@ -449,16 +450,7 @@ def test_a_slot_at_rest_says_who_decides_about_it():
 
 def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
     """Its array had "at rest: no request needs it" while a request waited for quota."""
-    told = ServiceReport(
-        tenant="vision",
-        name="bert",
-        in_flight=0,
-        queued=0,
-        held=1,
-        rate_per_s=0.1,
-        desired_replicas=1,
-        reason="1 waiting: 1",
-    )
+    told = a_report(name="bert", held=1, rate_per_s=0.1, reason="1 waiting: 1")
     tag = JobTag("ab", "vision", "bert").text()
     held = {"held": True, "reason": "JobHeldAdmin", "admin_comment": tag}
     slots = tuple(replace(task(job(814 + one), one), **held) for one in range(3))
@@ -507,13 +499,9 @@ FAILED = "slicewise:run=2 ended with 1"
 
 
 def failing(*jobs: JobView, wanted: int = 1, next_start_s: float = NOW_S + 90) -> WhyAnswer:
-    told = ServiceReport(
-        tenant="vision",
+    told = a_report(
         name="bert",
-        in_flight=0,
-        queued=0,
         held=2,
-        rate_per_s=0.0,
         desired_replicas=wanted,
         reason="2 waiting: 1",
         failed_starts=3,

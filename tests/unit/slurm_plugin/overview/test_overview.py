@@ -13,6 +13,7 @@ from builders.overview_world import (
     report,
     service,
 )
+from builders.service_views import slots_in
 from builders.why_world import LARGE, NOW_S, SMALL, job, running
 
 from cluster.language.findings import Severity
@@ -20,7 +21,6 @@ from cluster.language.jobs import JobState, NodeView
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.mig.layouts import Placement
-from cluster.rpc.messages import SlotView
 from cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, ServiceNow
 from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu, seats_of
 from slurm_plugin.overview.gpus import sharing_types
@@ -177,7 +177,7 @@ def test_without_the_launcher_s_word_a_running_replica_counts_as_ready():
 
 
 def slots(*states: str) -> dict[str, object]:
-    return {"slots": tuple(SlotView(index=i, state=s) for i, s in enumerate(states))}  # type: ignore[arg-type]
+    return {"slots": slots_in(*states)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from builders.service_views import a_service
+from builders.service_views import a_service, a_slot
 from stand_ins.scripted import job
 
 from cluster.language.errors import InvalidInputError
-from cluster.rpc.messages import ServiceView, SlotState, SlotView
+from cluster.rpc.messages import ServiceView, SlotState
 from cluster.rpc.order_messages import ServiceOrder
 from slurm_plugin.services.slot_actions import (
     SlotActions,
@@ -24,14 +24,8 @@ from slurm_plugin.services.slot_actions import (
 
 
 def service(*states: SlotState, tenant: str = "vision", reason: str = "x") -> ServiceView:
-    return a_service(
-        tenant=tenant,
-        name="bert",
-        submit_s=0,
-        slots=tuple(
-            SlotView(index=i, state=state, reason=reason) for i, state in enumerate(states)
-        ),
-    )
+    slots = (a_slot(i, state, reason=reason) for i, state in enumerate(states))
+    return a_service(tenant=tenant, name="bert", slots=tuple(slots))
 
 
 def holds(amount: int) -> TenantCapacity:

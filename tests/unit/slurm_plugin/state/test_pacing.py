@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from builders.service_views import a_report
 
-from cluster.rpc.messages import ServiceReport, ServiceReportRequest
+from cluster.rpc.messages import ServiceReportRequest
 from cluster.runtime.leadership import ALONE
 from slurm_plugin.services.pace import Pace
 from slurm_plugin.state.pacing import Pacing
@@ -93,17 +94,7 @@ async def test_a_slow_look_is_not_repeated_for_a_request() -> None:
 
 def _report(*ready: int) -> ServiceReportRequest:
     where = tuple((814, index) for index in ready)
-    one = ServiceReport(
-        tenant="vision",
-        name="bert",
-        in_flight=0,
-        queued=0,
-        held=0,
-        rate_per_s=0.0,
-        desired_replicas=2,
-        reason="",
-        ready=where,
-    )
+    one = a_report(name="bert", desired_replicas=2, ready=where)
     return ServiceReportRequest(services=(one,))
 
 
