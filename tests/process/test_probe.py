@@ -26,6 +26,12 @@ TRITON = ENGINES["triton"]
 METADATA = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 4]}]}
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no answer be late on a slow machine."""
+    monkeypatch.setattr(probing, "DEADLINE_S", 60)
+
+
 class Triton:
     """A server that answers as it is told to, and remembers what it was asked."""
 
@@ -429,7 +435,7 @@ async def test_a_replica_is_asked_what_its_models_have_counted(served: tuple[Tri
 async def test_what_is_no_statistics_in_time_and_within_bounds_is_none(
     served: tuple[Triton, Replica], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ):
-    monkeypatch.setattr(probing, "DEADLINE_S", 1.0 if "delay_s" not in change else 0.2)
+    monkeypatch.setattr(probing, "DEADLINE_S", 60.0 if "delay_s" not in change else 0.2)
     server, replica = served
     server.words = COUNTED
     for name, value in change.items():
