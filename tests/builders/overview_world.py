@@ -1,12 +1,12 @@
 """A small cluster for the tests of ``slicewise overview`` and ``top``; it is second 10,000."""
 
-from dataclasses import replace
 from typing import Any
 
 from stand_ins.scripted import policy_of, tenant
 
+from builders.nodes import a_node
 from builders.service_views import a_report, a_service, slots_in
-from builders.why_world import COSTS, GPU, NOW_S, SMALL, running
+from builders.why_world import COSTS, GPU, NOW_S, running
 from cluster.language.jobs import JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard, board
 from cluster.language.units import Millislices
@@ -26,14 +26,6 @@ POLICY = policy_of(
     tenant("nlp", 3000, "lab", borrowing_limit_millislices=9000),
     tenant("bio", 7000, lending_limit_millislices=7000),
 )
-
-
-def node(name: str, *states: str, held: int = 0, **changes: Any) -> NodeView:
-    """A node of one GPU, cut into seven 1g, the first ``held`` of which jobs hold."""
-    view = NodeView(
-        name, name, frozenset(states or ("IDLE",)), {SMALL: 7}, {SMALL: held} if held else {}, GPU
-    )
-    return replace(view, **{"gpus_held": frozenset(range(held)), **changes})
 
 
 def service(name: str = "vision/bert", array: int = 814, **changes: Any) -> ServiceView:
@@ -69,9 +61,7 @@ def replica(number: int, **changes: Any) -> JobView:
 
 def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any) -> OverviewFacts:
     """What the daemon knows of these jobs on one node, unless ``nodes`` names others."""
-    found = (
-        nodes if nodes is not None else (node("node1", held=sum(bool(one.nodes) for one in jobs)),)
-    )
+    node1 = a_node("node1", held=sum(bool(job.nodes) for job in jobs))
     policy = more.get("policy", POLICY)
     loans = [Loan(*ends, Millislices(n)) for ends, n in more.pop("loans", {}).items()]
     plain: dict[str, Any] = {
@@ -85,7 +75,7 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "unadmitted": 0,
         "jobs": jobs,
         "seats": seats_of(jobs, GPU),
-        "nodes": found,
+        "nodes": (node1,) if nodes is None else nodes,
         "services": (),
         "reports": {},
         "kept_back": {},

@@ -7,7 +7,8 @@ from typing import Any
 from stand_ins.scripted import policy_of
 
 from builders.jobs import a_job
-from cluster.language.jobs import JobState, JobView, NodeView
+from builders.nodes import a_node
+from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
@@ -52,7 +53,7 @@ def sight(
     policy = policy_of(*tenants)
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
     holds = held(jobs, GPU)
-    node = NodeView("node1", "node1", frozenset({"IDLE"}), {SMALL: 10}, {SMALL: allotted}, GPU)
+    node = a_node("node1", gpus={SMALL: 10}, gpus_allotted={SMALL: allotted}, partitions=GPU)
     return WhyInput(
         now_s=NOW_S,
         jobs=jobs,

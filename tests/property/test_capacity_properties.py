@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from builders.nodes import a_node
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ def node(name: str, model: str, layouts: Sequence[Layout]) -> NodeView:
     """As Slurm has it, with pads."""
     gpus = Counter(one.profile for layout in layouts for one in layout)
     gpus["pad1"] = board(model).compute_slices * len(layouts) - gpus.total()
-    return NodeView(name, name, frozenset(), gpus, {}, MANAGED)
+    return a_node(name, gpus=gpus, partitions=MANAGED)
 
 
 @given(st.data(), st.sampled_from(MODELS), st.sampled_from([Fraction(1), Fraction(3, 2)]))
@@ -77,7 +78,7 @@ def test_amd_s_gpus_are_worth_the_same_in_each_mode(data: st.DataObject, weight:
     shown = Counter[str]()
     for model, profile in gpus:
         shown[f"{model}_{profile}"] += board(model).profiles[profile].max_instances
-    one = NodeView("n", "n", frozenset(), shown, {}, MANAGED)
+    one = a_node("n", gpus=shown, partitions=MANAGED)
     found = capacity([one], MANAGED, known.costs, known.whole_boards)
     whole = len(gpus) * int(7_000 * weight)
     assert whole <= found < whole + shown.total()
@@ -87,7 +88,7 @@ def test_amd_s_gpus_are_worth_the_same_in_each_mode(data: st.DataObject, weight:
 def test_a_node_of_pads_is_worth_its_boards_beside_amd_s_models():
     """Those have no pads, so their eight partitions don't say how many devices a board has."""
     known = site(Fraction(1))
-    one = NodeView("n", "n", frozenset(), {"pad0": 56}, {}, MANAGED)
+    one = a_node("n", gpus={"pad0": 56}, partitions=MANAGED)
     assert capacity([one], MANAGED, known.costs, known.whole_boards) == 8 * 7_000
 
 
@@ -106,7 +107,7 @@ def test_what_tenants_may_hold_and_lend_does_not_hang_on_the_cut(layouts: list[L
 def test_what_tenants_may_hold_and_lend_does_not_hang_on_amd_s_modes(modes: list[str]):
     known, on = site(Fraction(1)), board("MI300X-192GB")
     nodes = [
-        NodeView(str(number), str(number), frozenset(), {f"{on.model}_{one}": count}, {}, MANAGED)
+        a_node(str(number), gpus={f"{on.model}_{one}": count}, partitions=MANAGED)
         for number, one in enumerate(modes)
         for count in (on.profiles[one].max_instances,)
     ]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from builders.nodes import a_node
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,13 +22,11 @@ USE = st.fixed_dictionaries({name: st.integers(0, count) for name, count in SLIC
 @st.composite
 def sites(draw: st.DrawFn) -> list[NodeView]:
     return [
-        NodeView(
+        a_node(
             f"n{number}",
-            "",
-            frozenset({"MIXED"}),
-            SLICES if draw(st.booleans()) else {},
-            {},
-            frozenset({draw(st.sampled_from(["gpu", "cpu"]))}),
+            "MIXED",
+            gpus=SLICES if draw(st.booleans()) else {},
+            partitions=frozenset({draw(st.sampled_from(["gpu", "cpu"]))}),
             weight=draw(OWN),
         )
         for number in range(draw(st.integers(0, 6)))

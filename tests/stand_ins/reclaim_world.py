@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from builders.ledger_parts import ledger_view_of
+from builders.nodes import a_node
 from builders.service_views import a_service
 
 from cluster.language.jobs import JobState, JobView, NodeView
@@ -162,7 +163,9 @@ class Cluster:
     def _views(self) -> list[NodeView]:
         free = self._free()
         return [
-            NodeView(name, "", frozenset({"IDLE"}), there, Counter(there) - free[name], PARTITIONS)
+            a_node(
+                name, gpus=there, gpus_allotted=Counter(there) - free[name], partitions=PARTITIONS
+            )
             for name, there in self.nodes.items()
         ]
 

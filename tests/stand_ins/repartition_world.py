@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from builders.ledger_parts import LedgerParts
+from builders.nodes import a_node
 from no_threads import no_threads
 
 from cluster.language.errors import OutsideError, UnreachableError
@@ -248,7 +249,9 @@ class RepartitionWorld:
             allotted = dict(Counter(one.gres_type for one in self.running.values()))
             # Just after its restart slurmctld does not know the indices that jobs hold.
             held = held if self.silent_until_s <= self.time_s else frozenset()
-            return NodeView(name, "", frozenset(states), gpus, allotted, gpus_held=held)
+            return a_node(
+                name, states=frozenset(states), gpus=gpus, gpus_allotted=allotted, gpus_held=held
+            )
 
     def _index(self, device: Device) -> int:
         return next(index for index, one in enumerate(self.known) if one == device)

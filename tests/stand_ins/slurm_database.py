@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 from builders.ledger_parts import LedgerParts
+from builders.nodes import a_node
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import JobState, JobView, NodeView, PartitionView
@@ -126,7 +127,7 @@ class SlurmDatabase:
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 7, "3g.40gb": 2}
         states, partitions = frozenset({"IDLE"}), frozenset({"gpu"})
-        return (NodeView("n1", "n1", states, gpus, {}, partitions, self.weight),)
+        return (a_node(states=states, gpus=gpus, partitions=partitions, weight=self.weight),)
 
     async def qos_elsewhere(self) -> frozenset[str]:
         return self.elsewhere

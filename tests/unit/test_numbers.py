@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from builders.service_views import a_service, a_tenant_view
 from stand_ins.scripted import (
     ScriptedLedger,
@@ -18,7 +19,7 @@ from stand_ins.scripted import (
     tenant,
 )
 
-from cluster.language.jobs import JobState, NodeView
+from cluster.language.jobs import JobState
 from cluster.language.units import Millislices, MillisliceSeconds, slices_text
 from cluster.runtime.leadership import ALONE
 from cluster.slurm.unread import UnreadLog
@@ -83,7 +84,7 @@ JOBS = tuple(
     job(index, JobState.RUNNING, account=name, qos=f"slicewise_{name}", admin_comment="")
     for index, name in enumerate(HOLDERS)
 )
-NODE = NodeView("n1", "n1", frozenset({"IDLE"}), {"1g.10gb": 14}, {}, frozenset({"gpu"}))
+NODE = a_node(gpus={"1g.10gb": 14})
 INPUTS = inputs_of(
     ScriptedLedger(shown=POLICY, lent=LOANS).view(0, "UTC"),
     settings(),

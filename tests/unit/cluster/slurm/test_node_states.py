@@ -1,6 +1,6 @@
 import pytest
+from builders.nodes import a_node
 
-from cluster.language.jobs import NodeView
 from cluster.slurm.node_states import OUT_OF_USE, UNFIT, is_drained
 
 
@@ -8,7 +8,7 @@ from cluster.slurm.node_states import OUT_OF_USE, UNFIT, is_drained
     ("states", "drained"), [({"IDLE"}, False), ({"MIXED", "DRAIN"}, True), ({"DOWN"}, False)]
 )
 def test_a_drain_is_a_flag_beside_the_base_state(states: set[str], drained: bool) -> None:
-    assert is_drained(NodeView("n1", "n1", frozenset(states), {}, {})) is drained
+    assert is_drained(a_node(states=frozenset(states), gpus={})) is drained
 
 
 def test_where_nothing_starts_nothing_is_done_either() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from builders.nodes import a_node
 from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 from typer.testing import CliRunner, Result
 
@@ -78,7 +79,7 @@ def slurm_has(
 ) -> None:
     class Slurm:
         async def nodes(self) -> tuple[NodeView, ...]:
-            return (NodeView("gpu07", "gpu07", frozenset(), gpus, {}),)
+            return (a_node("gpu07", gpus=gpus),)
 
         async def config(self) -> dict[str, str]:
             return config

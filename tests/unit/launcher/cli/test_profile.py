@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.jobs import a_job
+from builders.nodes import a_node
 from toy_engine import ENGINE
 from typer.testing import CliRunner, Result
 
@@ -78,7 +79,7 @@ class Cluster:
 
     async def nodes(self) -> tuple[NodeView, ...]:
         gpus = {"1g.10gb": 3, "2g.20gb": 1}
-        node = NodeView("n1", "a", frozenset(), gpus, {}, frozenset({"gpu"}))
+        node = a_node(gpus=gpus)
         return node, replace(node, gpus={"7g.80gb": 1}, partitions=frozenset({"other"}))
 
     async def tasks(self, job_ids: Sequence[int]) -> tuple[JobView, ...]:

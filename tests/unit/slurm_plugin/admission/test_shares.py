@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 
 from cluster.language.jobs import NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -17,9 +18,7 @@ SIZES = {
 
 
 def node(gpus: dict[str, int], cpus: int, memory_mib: int, threads: int = 1) -> NodeView:
-    return NodeView(
-        "n", "n", frozenset(), gpus, {}, cpus=cpus, threads_per_core=threads, memory_mib=memory_mib
-    )
+    return a_node("n", gpus=gpus, cpus=cpus, threads_per_core=threads, memory_mib=memory_mib)
 
 
 def test_all_gpus_of_a_node_fit_with_their_shares() -> None:

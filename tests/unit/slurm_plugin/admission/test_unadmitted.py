@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.scripted import ScriptedSlurm, job, sync_of
 
-from cluster.language.jobs import JobState, NodeView
+from cluster.language.jobs import JobState
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -51,7 +52,7 @@ async def test_gpus_that_are_had_beside_managed_partitions_count(
     slurm = ScriptedSlurm(job(0), job(1, **PASSED_BY | {"partition": "cpu"}))
     held: dict[str, int] = {}
     own = frozenset({"gpu", "cpu"})
-    node = NodeView("n", "n", frozenset(), {"1g.10gb": 7}, held, frozenset({"cpu"}))
+    node = a_node("n", gpus_allotted=held, partitions=frozenset({"cpu"}))
     slurm.known_nodes = (node,)
     cluster_state = sync_of(slurm)
     await cluster_state.turn()

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from builders.why_world import job, running
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import UnreachableError
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobView
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from slurm_plugin.api import overview_reads
 from slurm_plugin.api.access import Principal
@@ -23,15 +24,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 ALICE = Principal(61001, "alice", frozenset({"vision"}))
 ROOT = Principal(0, "root", None)
-NODE = NodeView(
-    "node1",
-    "node1",
-    frozenset({"MIXED"}),
-    {"1g.10gb": 7},
-    {"1g.10gb": 1},
-    frozenset({"gpu"}),
-    gpus_held=frozenset({0}),
-)
+NODE = a_node("node1", "MIXED", gpus_allotted={"1g.10gb": 1}, gpus_held=frozenset({0}))
 
 
 class OtherLeads:

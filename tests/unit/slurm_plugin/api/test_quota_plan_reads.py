@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from builders.why_world import job, running
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import NodeView
 from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
 from cluster.slurm.interface import Association
 from slurm_plugin.accounting.types import BudgetEntry
@@ -20,9 +20,7 @@ from slurm_plugin.api.routes import Asked, Routes
 pytestmark = pytest.mark.usefixtures("clock")
 
 ROOT = Principal(0, "root", None)
-NODE = NodeView(
-    "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {"1g.10gb": 2}, frozenset({"gpu"})
-)
+NODE = a_node("n1", "MIXED", gpus={"1g.10gb": 14}, gpus_allotted={"1g.10gb": 2})
 
 
 class WithAccounts(ScriptedSlurm):

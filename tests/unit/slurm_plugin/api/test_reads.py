@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from pydantic import BaseModel
 from stand_ins.scripted import (
     ScriptedLedger,
@@ -19,7 +20,7 @@ from stand_ins.scripted import (
 )
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.language.jobs import JobState, NodeView
+from cluster.language.jobs import JobState
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.history_messages import HistoryRequest
@@ -73,9 +74,7 @@ async def reads() -> Reads:
         running, replace(running, job_id=7, account="nlp", user="bob", qos="slicewise_nlp")
     )
     gpus = {"1g.10gb": 14}
-    slurm.known_nodes = (
-        NodeView("n1", "n1", frozenset({"MIXED"}), gpus, {"1g.10gb": 2}, frozenset({"gpu"})),
-    )
+    slurm.known_nodes = (a_node("n1", "MIXED", gpus=gpus, gpus_allotted={"1g.10gb": 2}),)
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
     return Reads(settings(), slurm, ledger, cluster_state)

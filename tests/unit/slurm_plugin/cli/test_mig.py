@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import typer
+from builders.nodes import a_node
 from stand_ins.emulated_gpus import FaultyDriver, amd_node, gpu_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.findings import Finding
-from cluster.language.jobs import NodeView
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
@@ -278,7 +278,7 @@ def test_gres_has_a_line_for_each_of_amd_s_partitions_and_no_pad() -> None:
 def test_doctor_compares_amd_s_partitions_with_slurm(amd: EmulatedAmdDriver) -> None:
     def findings(**gpus: int) -> list[Finding]:
         shown = {kind.replace("_", "."): count for kind, count in gpus.items()}
-        there = NodeView("gpu07", "gpu07", frozenset(), shown, {})
+        there = a_node("gpu07", gpus=shown)
         return list(node_findings("gpu07", amd.host_root, load_settings(), [there]))
 
     assert findings(cpx_nps4=8, mi300x=1) == []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from builders.nodes import a_node
 from typer.testing import CliRunner, Result
 
 from cluster.language.jobs import NodeView, PartitionView
@@ -35,7 +36,7 @@ CONFIG = {
 def node(name: str, partition: str, **gpus: int) -> NodeView:
     kinds = {kind.replace("_", "."): count for kind, count in gpus.items()}
     named = {kind.removeprefix("g"): count for kind, count in kinds.items()}
-    return NodeView(name, name, frozenset(), named, {}, frozenset({partition}))
+    return a_node(name, gpus=named, partitions=frozenset({partition}))
 
 
 NODES = (

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from builders.overview_world import ROOT, facts, node
+from builders.nodes import a_node
+from builders.overview_world import ROOT, facts
 from builders.why_world import running
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
@@ -16,8 +17,8 @@ from slurm_plugin.overview.overview import overview
 pytestmark = pytest.mark.usefixtures("clock")
 
 WELL = overview(facts(running(1)), ROOT)
-DRAINED = overview(facts(nodes=(node("node1", "IDLE", "DRAIN"),)), ROOT)
-DOWN = overview(facts(nodes=(node("node1", "DOWN"), node("node2", "IDLE", "DRAIN"))), ROOT)
+DRAINED = overview(facts(nodes=(a_node("node1", "IDLE", "DRAIN"),)), ROOT)
+DOWN = overview(facts(nodes=(a_node("node1", "DOWN"), a_node("node2", "IDLE", "DRAIN"))), ROOT)
 
 
 @pytest.fixture(autouse=True)

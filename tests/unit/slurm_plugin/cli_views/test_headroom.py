@@ -1,5 +1,6 @@
 from fractions import Fraction
 
+from builders.nodes import a_node
 from rich.console import Console
 
 from cluster.language.jobs import NodeView
@@ -56,7 +57,7 @@ def test_each_reason_is_given_once():
 def test_gpus_of_nodes_out_of_use_are_not_free_but_still_listed():
     def node(*states: str) -> NodeView:
         gpus, allotted = {"1g.10gb": 7}, {"1g.10gb": 3}
-        return NodeView("n", "n", frozenset(states), gpus, allotted, frozenset({"gpu"}))
+        return a_node("n", *states, gpus=gpus, gpus_allotted=allotted)
 
     assert free_instances([node("MIXED"), node("IDLE", "DRAIN")]) == {"1g.10gb": 4}
     assert free_instances([node("DOWN")]) == {"1g.10gb": 0}

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from builders.overview_world import ALICE, ROOT, facts, node, replica, service
+from builders.nodes import a_node
+from builders.overview_world import ALICE, ROOT, facts, replica, service
 from builders.why_world import LARGE, NOW_S, SMALL, job, running
 from rich.console import Console
 from rich.text import Text
@@ -35,7 +36,7 @@ def shown(answer: OverviewAnswer, width: int = 80, height: int = 24, **options: 
 
 def busy() -> OverviewAnswer:
     jobs = [running(n) for n in range(1, 6)] + [job(n, "Resources") for n in range(20, 60)]
-    nodes = (node("node1", held=5), *(node(f"x{n}", "DOWN") for n in range(20)))
+    nodes = (a_node("node1", held=5), *(a_node(f"x{n}", "DOWN") for n in range(20)))
     return overview(
         facts(
             *jobs,

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders.overview_world import ALICE, ROOT, facts, node, replica, report, service
+from builders.nodes import a_node
+from builders.overview_world import ALICE, ROOT, facts, replica, report, service
 from builders.why_world import NOW_S, job, running
 from rich.console import Console
 
@@ -29,7 +30,7 @@ def answer() -> OverviewAnswer:
     jobs = [replica(900), running(7, account="nlp", user="bob", uid=2)]
     jobs += [job(n, "Resources", priority=-n) for n in range(20, 90)]
     jobs += [job(99, "Priority", priority=-999, account="nlp", user="bob", uid=2)]
-    nodes = (node("gpu1", held=2), node("gpu2", "DOWN"))
+    nodes = (a_node("gpu1", held=2), a_node("gpu2", "DOWN"))
     jobs[:2] = [replace(one, nodes=("gpu1",)) for one in jobs[:2]]
     services = (service(), service("nlp/chat", 950, user="bob"))
     reports = {("vision", "bert"): report()}

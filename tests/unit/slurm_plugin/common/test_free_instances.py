@@ -1,8 +1,8 @@
 """Tests which GPUs a job could have now."""
 
 import pytest
+from builders.nodes import a_node
 
-from cluster.language.jobs import NodeView
 from slurm_plugin.common.free_instances import free_instances
 
 
@@ -17,5 +17,7 @@ from slurm_plugin.common.free_instances import free_instances
     ],
 )
 def test_what_nobody_can_have_is_not_free(state: str, blocked: str, free: int) -> None:
-    node = NodeView("n", "n", frozenset({state}), {"a": 7}, {"a": 2}, blocked=blocked)
+    node = a_node(
+        "n", states=frozenset({state}), gpus={"a": 7}, gpus_allotted={"a": 2}, blocked=blocked
+    )
     assert free_instances([node]) == {"a": free}

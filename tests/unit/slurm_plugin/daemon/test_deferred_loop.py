@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job
+from builders.nodes import a_node
 from fault_world.virtual_time import WorldClock
 from log_lines import lines
 from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
 from stand_ins.scripted import settings as site
 
 from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
 from slurm_plugin.common.log import warn
@@ -24,14 +25,7 @@ UNDECIDED = JobTag("ab12", "vision", is_undecided=True)
 AUTO = replace(UNDECIDED, was_auto=True)
 DECIDED = "slicewise:1 token=ab12 tenant=vision flexible"
 CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
-NODE = NodeView(
-    name="gpu01",
-    address="10.0.0.1",
-    states=frozenset({"IDLE"}),
-    gpus={"1g.10gb": 4, "3g.40gb": 1},
-    gpus_allotted={},
-    partitions=frozenset({"gpu"}),
-)
+NODE = a_node("gpu01", gpus={"1g.10gb": 4, "3g.40gb": 1})
 
 
 def job(tag: JobTag = UNDECIDED, **changes: Any) -> JobView:

@@ -1,9 +1,9 @@
 """Tests the weights by which Slurm fills nodes: when they are set, and when no longer."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
 from cluster.language.jobs import NodeView
@@ -19,11 +19,6 @@ MANAGED = frozenset({"gpu"})
 START_S = 1_000_000.0
 
 
-def node(name: str, used: int = 0, **change: Any) -> NodeView:
-    made = NodeView(name, "", frozenset({"IDLE"}), {"1g.10gb": 7}, {"1g.10gb": used}, MANAGED)
-    return replace(made, **change)
-
-
 @pytest.mark.parametrize(
     ("used", "own", "weight"),
     [
@@ -37,7 +32,7 @@ def node(name: str, used: int = 0, **change: Any) -> NodeView:
     ],
 )
 def test_the_emptier_the_later_and_the_sites_own_weight_first(used: int, own: int, weight: int):
-    one = node("a", used, weight=own)
+    one = a_node("a", held=used, weight=own)
     assert changes([one], MANAGED, COSTS) == {"a": weight}
     assert own_weights([replace(one, weight=weight)]) == {"a": own}
 
@@ -45,10 +40,10 @@ def test_the_emptier_the_later_and_the_sites_own_weight_first(used: int, own: in
 @pytest.mark.parametrize(
     "one",
     [
-        node("a", 7, weight=1_000_010),
-        node("a", partitions=frozenset({"cpu"})),
-        node("a", gpus={}),
-        node("a", gpus={"9g.99gb": 1}),
+        a_node("a", held=7, weight=1_000_010),
+        a_node("a", partitions=frozenset({"cpu"})),
+        a_node("a", gpus={}),
+        a_node("a", gpus={"9g.99gb": 1}),
     ],
 )
 def test_nothing_is_said_of_what_is_as_it_should_be_or_not_ours(one: NodeView):
@@ -57,7 +52,7 @@ def test_nothing_is_said_of_what_is_as_it_should_be_or_not_ours(one: NodeView):
 
 @pytest.mark.parametrize("own", [100_000, 2_000_000, 2**32 - 2])
 def test_a_weight_that_leaves_no_room_stops_all(own: int):
-    nodes = [node("a"), node("b", weight=own), node("c", weight=1_000_012)]
+    nodes = [a_node("a"), a_node("b", weight=own), a_node("c", weight=1_000_012)]
     assert changes(nodes, MANAGED, COSTS) == {"c": 1}
     assert changes(nodes[:2], MANAGED, COSTS) == own_weights(nodes[:2]) == {}
 
@@ -86,13 +81,13 @@ class World:
 
 async def test_only_what_is_different_is_told_and_not_too_often(monkeypatch: pytest.MonkeyPatch):
     world = World(monkeypatch, mode="enforce", is_wanted=True)
-    told = await world.turn(0, node("a", 7), node("b"))
+    told = await world.turn(0, a_node("a", held=7), a_node("b"))
     assert told == [{"a": 1_000_010, "b": 1_000_012}]
     first, second = world.slurm.known_nodes
     assert await world.turn(10, first, replace(second, gpus_allotted={"1g.10gb": 1})) == [
         {"b": 1_000_011}
     ]
-    assert await world.turn(9, node("a"), node("b")) == []
+    assert await world.turn(9, a_node("a"), a_node("b")) == []
     assert await world.turn(1) == [{"a": 1_000_012, "b": 1_000_012}]
 
 
@@ -100,7 +95,7 @@ async def test_where_it_is_not_wanted_the_sites_own_weights_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ):
     world = World(monkeypatch, mode="enforce", is_wanted=False)
-    nodes = node("a", 7, weight=1_000_030), node("b", weight=5)
+    nodes = a_node("a", held=7, weight=1_000_030), a_node("b", weight=5)
     assert await world.turn(0, *nodes) == [{"a": 3}]
     assert await world.turn(10) == []
 
@@ -109,4 +104,4 @@ async def test_where_it_is_not_wanted_the_sites_own_weights_come_back(
 async def test_a_daemon_that_changes_nothing_weighs_nothing(
     monkeypatch: pytest.MonkeyPatch, mode: str
 ):
-    assert await World(monkeypatch, mode=mode, is_wanted=True).turn(0, node("a")) == []
+    assert await World(monkeypatch, mode=mode, is_wanted=True).turn(0, a_node("a")) == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from stand_ins import rebalance_world as stage
 from stand_ins.rebalance_world import Calls, RebalanceLedger, Watched
 from stand_ins.scripted import (
@@ -22,7 +23,7 @@ from stand_ins.scripted import (
 )
 
 from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association, JobChange, Qos, Target
@@ -41,9 +42,7 @@ from slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-NODE = NodeView(
-    "gpu01", "10.0.0.1", frozenset({"IDLE"}), {"1g.10gb": 7}, {}, partitions=frozenset({"gpu"})
-)
+NODE = a_node("gpu01")
 VISION = tenant("vision", 4000, lending_limit_millislices=Millislices(4000))
 NLP = tenant("nlp", 3000, borrowing_limit_millislices=Millislices(4000))
 

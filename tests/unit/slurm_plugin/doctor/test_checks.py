@@ -7,9 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from builders.nodes import a_node
 
 from cluster.language.findings import Finding, Place, Severity
-from cluster.language.jobs import NodeView, PartitionView
+from cluster.language.jobs import PartitionView
 from cluster.slurm.interface import Association
 from slurm_plugin.common.ledger_facts import LedgerFacts
 from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
@@ -83,7 +84,7 @@ CONFIG = {
 WANTED = Wanted("hpc", ("gpu",), "enforce", "slurm", {"1g.10gb": 1000})
 WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0}
 GPU = PartitionView("gpu", WEIGHTS, "slicewise_gate", preempt_mode="REQUEUE")
-NODE = NodeView("n1", "n1", frozenset(), {"1g.10gb": 7}, {}, frozenset({"gpu"}))
+NODE = a_node()
 FACTS = SlurmFacts(CONFIG, (GPU, PartitionView("cpu", {}, "")), (NODE,), 0.0)
 SCRIPT = ScriptFacts(
     script="/etc/slurm/job_submit.lua",

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.scripted import ScriptedLedger, job, settings
 
-from cluster.language.jobs import JobState, NodeView
+from cluster.language.jobs import JobState
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.explain.headroom import SLURM_REASONS, Bound, Cause, Situation, TypeRoom, explain
@@ -58,7 +59,7 @@ def test_what_runs_in_qos_of_before_is_taken_off_as_in_slurm():
     )
     runs = job(0, JobState.RUNNING, account="a", qos="normal")
     jobs = [replace(runs, job_id=number) for number in range(4)]
-    node = NodeView("n1", "n1", frozenset({"IDLE"}), {"1g.10gb": 9}, {}, frozenset({"gpu"}))
+    node = a_node(gpus={"1g.10gb": 9})
     now = gathered(
         inputs_of(ledger.view(0, "UTC"), settings(), SlurmView(tuple(jobs), (node,), ()))
     )

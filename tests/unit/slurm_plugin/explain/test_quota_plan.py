@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
+from builders.nodes import a_node
 from builders.service_views import a_service
 
-from cluster.language.jobs import JobTag, JobView, NodeView
+from cluster.language.jobs import JobTag, JobView
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -68,9 +69,7 @@ def service(
     return view.model_copy(update=changes)
 
 
-NODE = NodeView(
-    "n1", "n1", frozenset({"MIXED"}), {"1g.10gb": 14}, {}, partitions=frozenset({"gpu"})
-)
+NODE = a_node("n1", "MIXED", gpus={"1g.10gb": 14})
 RULES = QuotaRules(
     partitions=frozenset({"gpu"}),
     costs=COSTS,

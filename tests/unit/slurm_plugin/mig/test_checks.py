@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.repartition_world import AFTER, BEFORE, GPU, NODE, inventory_of
 
 from cluster.language.jobs import NodeView
@@ -12,7 +13,7 @@ from slurm_plugin.mig.planner import GpuPlan
 from slurm_plugin.slurm_config.gres import Device
 
 A, B, C = (Device("1g.10gb", (f"/dev/{name}",)) for name in "abc")
-NODE_VIEW = NodeView(NODE, "", frozenset({"IDLE"}), {"1g.10gb": 2, "pad2": 5}, {})
+NODE_VIEW = a_node(NODE, gpus={"1g.10gb": 2, "pad2": 5})
 
 
 def test_a_step_of_the_plan_names_the_whole_layout_before_and_after() -> None:

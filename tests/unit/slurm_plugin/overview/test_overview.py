@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from builders.overview_world import (
     ALICE,
     POLICY,
     ROOT,
     facts,
-    node,
     replica,
     report,
     service,
@@ -17,7 +17,7 @@ from builders.service_views import slots_in
 from builders.why_world import LARGE, NOW_S, SMALL, job, running
 
 from cluster.language.findings import Severity
-from cluster.language.jobs import JobState, NodeView
+from cluster.language.jobs import JobState
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.mig.layouts import Placement
@@ -43,11 +43,11 @@ def item(answer: OverviewAnswer, code: str) -> AttentionItem:
 def test_the_states_of_slices_add_up_to_the_capacity():
     borrowed = running(2, qos="slicewise_nlp_borrowed", account="nlp")
     nodes = (
-        node("node1", "MIXED", held=2),
-        node("node2", "MIXED", "DRAIN", held=3),
-        node("node3", "DOWN", "NOT_RESPONDING", held=1),
-        node("node4", "IDLE", "DRAIN", "INVALID_REG"),
-        node("elsewhere", partitions=frozenset({"cpu"})),
+        a_node("node1", "MIXED", held=2),
+        a_node("node2", "MIXED", "DRAIN", held=3),
+        a_node("node3", "DOWN", "NOT_RESPONDING", held=1),
+        a_node("node4", "IDLE", "DRAIN", "INVALID_REG"),
+        a_node("elsewhere", partitions=frozenset({"cpu"})),
     )
     slices = overview(facts(running(1), borrowed, nodes=nodes), ROOT).slices
     assert slices.capacity_millislices == 28_000
@@ -61,7 +61,7 @@ def test_the_states_of_slices_add_up_to_the_capacity():
 
 
 def test_what_is_not_cut_is_idle():
-    cut = node("node1", gpus={LARGE: 1, "pad1": 6}, gpus_allotted={LARGE: 1})
+    cut = a_node("node1", gpus={LARGE: 1, "pad1": 6}, gpus_allotted={LARGE: 1})
     slices = overview(facts(nodes=(cut,)), ROOT).slices
     assert (slices.used_millislices, slices.idle_millislices) == (3500, 3500)
 
@@ -215,7 +215,7 @@ def seats(now: OverviewFacts) -> list[tuple[str, int | None, list[tuple[str, boo
 
 def test_it_is_drawn_who_sits_on_which_instance():
     free = (SMALL, False, "")
-    now = facts(replica(900), replace(running(5), start_s=1), nodes=(node("node1", held=2),))
+    now = facts(replica(900), replace(running(5), start_s=1), nodes=(a_node("node1", held=2),))
     assert seats(now) == [
         ("node1", None, [(SMALL, True, "5"), (SMALL, True, "vision/bert"), *[free] * 5])
     ]
@@ -244,7 +244,7 @@ def test_slurm_is_asked_only_about_jobs_that_share_a_type_on_a_node():
 
 
 def test_slurm_s_indices_say_which_instances_are_held():
-    cut = node(
+    cut = a_node(
         "node1",
         gpus={LARGE: 1, "pad1": 2, SMALL: 3},
         gpus_allotted={SMALL: 1},
@@ -259,20 +259,18 @@ def test_slurm_s_indices_say_which_instances_are_held():
 
 
 def test_a_held_instance_of_no_known_job_is_held_and_one_of_an_ending_job_is_its():
-    now = facts(nodes=(node("node1", held=1),))
+    now = facts(nodes=(a_node("node1", held=1),))
     assert seats(now)[0][2][0] == (SMALL, True, "")
     ending = replace(running(5), state=JobState.COMPLETING)
-    assert seats(facts(ending, nodes=(node("node1"),)))[0][2][0] == (SMALL, True, "5")
+    assert seats(facts(ending, nodes=(a_node("node1"),)))[0][2][0] == (SMALL, True, "5")
 
 
 def test_surveyed_gpus_are_drawn_to_scale():
-    cut = NodeView(
+    cut = a_node(
         "node1",
-        "node1",
-        frozenset({"MIXED"}),
-        {LARGE: 1, SMALL: 2},
-        {LARGE: 1},
-        frozenset({"gpu"}),
+        "MIXED",
+        gpus={LARGE: 1, SMALL: 2},
+        gpus_allotted={LARGE: 1},
         gpus_held=frozenset({0}),
     )
     places = (
@@ -307,7 +305,7 @@ def test_nothing_needs_attention_where_all_is_well():
 
 
 def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
-    nodes = (node("n1", "IDLE", "DRAIN"), node("n2", "DOWN"), node("n3", "DOWN"))
+    nodes = (a_node("n1", "IDLE", "DRAIN"), a_node("n2", "DOWN"), a_node("n3", "DOWN"))
     now = facts(
         nodes=nodes,
         services=(service(),),
@@ -333,7 +331,7 @@ def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
 
 
 def test_the_slices_of_a_drained_node_are_those_of_its_boards():
-    cut = node("n1", "IDLE", "DRAIN", gpus={LARGE: 1, SMALL: 3, "pad1": 3})
+    cut = a_node("n1", "IDLE", "DRAIN", gpus={LARGE: 1, SMALL: 3, "pad1": 3})
     answer = overview(facts(nodes=(cut,)), ROOT)
     assert "nothing new starts on 7 slices" in answer.attention[0].what
     assert answer.slices.draining_millislices == 7000

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from builders.overview_world import ROOT, facts, node, replica, report, service
+from builders.nodes import a_node
+from builders.overview_world import ROOT, facts, replica, report, service
 from builders.why_world import NOW_S, job, running
 
 from cluster.language.jobs import JobView
@@ -28,7 +29,7 @@ def test_the_cluster_s_states_are_those_of_the_overview():
     found = sample(
         running(1),
         replace(borrowed, qos="slicewise_borrowed"),
-        nodes=(node("node1", held=2), node("node2", "DOWN"), node("node3", "IDLE", "DRAIN")),
+        nodes=(a_node("node1", held=2), a_node("node2", "DOWN"), a_node("node3", "IDLE", "DRAIN")),
     )
     assert found.at_s == AT_S
     assert found.cluster.used + found.cluster.lent == 2000
@@ -49,7 +50,7 @@ def test_late_is_what_the_guarantee_has_room_for_and_waits_beyond_the_grace_time
     late = {one.tenant: one.late for one in sample(waits(1, 361), waits(2, 359)).tenants}
     assert late == {"lab": 1000, "vision": 1000, "nlp": 0, "bio": 0}
     full = tuple(running(number) for number in range(10, 14))
-    held = (node("node1", held=4),)
+    held = (a_node("node1", held=4),)
     assert sample(*full, waits(1, 9000), nodes=held).cluster.late == 0
     assert sample(*full[:3], waits(1, 9000), waits(2, 9000), nodes=held).cluster.late == 1000
     assert sample(waits(1, 361)).cluster == ClusterFigures(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job
+from builders.nodes import a_node
 from stand_ins.scripted import slurm_reasons
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
@@ -176,7 +177,7 @@ def test_a_job_of_an_unknown_state_holds_what_it_has():
 def test_capacity_is_what_the_managed_nodes_are_configured_with():
     def node(gpus: Mapping[str, int], *partitions: str, name: str = "n") -> NodeView:
         states = frozenset({"DOWN"})
-        return NodeView(name, "10.0.0.1", states, gpus, {}, frozenset(partitions))
+        return a_node(name, states=states, gpus=gpus, partitions=frozenset(partitions))
 
     nodes = [
         node({"1g.10gb": 7}, "gpu", "big"),
@@ -211,12 +212,12 @@ def test_capacity_is_what_the_managed_nodes_are_configured_with():
 def test_capacity_does_not_shrink_because_gpus_are_cut_otherwise(
     gpus: Mapping[str, int], millislices: int
 ):
-    node = NodeView("n", "n", frozenset(), gpus, {}, frozenset({"gpu"}))
+    node = a_node("n", gpus=gpus)
     assert capacity([node], MANAGED, PRICES, BOARDS) == millislices
 
 
 def test_what_pads_are_of_models_that_cost_the_same_is_all_one():
-    node = NodeView("n", "n", frozenset(), {"pad0": 14}, {}, frozenset({"gpu"}))
+    node = a_node("n", gpus={"pad0": 14})
     same = dict.fromkeys(BOARDS, WHOLE)
     assert capacity([node], MANAGED, PRICES, same) == 14_000
     assert capacity([node], MANAGED, PRICES, {}) == 0
@@ -297,7 +298,7 @@ def test_accounts_without_a_quota_count_for_the_tenant_in_whose_qos_they_are() -
 
 def test_what_whole_nodes_cost() -> None:
     def node(partition: str, gpus: Mapping[str, int]) -> NodeView:
-        return NodeView("n", "n", frozenset(), gpus, {}, frozenset({partition}))
+        return a_node("n", gpus=gpus, partitions=frozenset({partition}))
 
     full = {"1g.10gb": 7}
     nodes = [node("gpu", full), node("gpu", full), node("gpu", {}), node("cpu", {"3g.40gb": 1})]

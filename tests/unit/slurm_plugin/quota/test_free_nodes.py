@@ -3,6 +3,8 @@
 from dataclasses import replace
 from random import Random
 
+from builders.nodes import a_node
+
 from cluster.language.jobs import NodeView
 from slurm_plugin.quota.free_nodes import FreeNodes
 
@@ -11,7 +13,7 @@ GPU = frozenset({"gpu"})
 
 def node(number: int, held: int = 0, *states: str) -> NodeView:
     counts = {"a100": 8}
-    return NodeView(f"n{number}", f"n{number}", frozenset(states), counts, {"a100": held}, GPU)
+    return a_node(f"n{number}", *states, gpus=counts, gpus_allotted={"a100": held}, partitions=GPU)
 
 
 def look(*nodes: NodeView) -> FreeNodes:

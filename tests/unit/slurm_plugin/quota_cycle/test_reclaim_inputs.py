@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
+from builders.nodes import a_node
 from builders.service_views import a_service
 from stand_ins.scripted import policy_of, tenant
 
@@ -31,28 +32,18 @@ def running(job_id: int, account: str = "nlp", **changes: Any) -> JobView:
     return a_running_job(job_id, account, **(fields | changes))
 
 
-def node(name: str = "n1", held: int = 0, **changes: Any) -> NodeView:
-    values: Mapping[str, Any] = {
-        "states": frozenset({"MIXED"}),
-        "gpus": {"1g.10gb": 7},
-        "gpus_allotted": {"1g.10gb": held},
-        "partitions": frozenset({"gpu"}),
-    }
-    return NodeView(name, "", **{**values, **changes})
-
-
 def service(*slots: SlotView) -> ServiceView:
     return a_service(tenant="nlp", name="bert", slots=slots)
 
 
-def seen(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> QuotaInputs:
+def seen(*jobs: JobView, nodes: Iterable[NodeView] = (a_node(),), **changes: Any) -> QuotaInputs:
     ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=changes.get("policy", POLICY))
     services, told = changes.get("services", ()), changes.get("leaving", frozenset())
     rules = QuotaRules(frozenset({"gpu"}), COSTS, {}, {}, grace_s=0, term_s=60, turn_s=1800)
     return QuotaInputs(ledger_view, SlurmView(jobs, tuple(nodes), tuple(services), told), rules)
 
 
-def look(*jobs: JobView, nodes: Iterable[NodeView] = (node(),), **changes: Any) -> ReclaimInput:
+def look(*jobs: JobView, nodes: Iterable[NodeView] = (a_node(),), **changes: Any) -> ReclaimInput:
     world = seen(*jobs, nodes=nodes, **changes)
     recalls, excess = changes.get("recalls", [RECALL]), changes.get("excess", {})
     return giving_back(reclaim_input(world), world, recalls, excess)
@@ -105,7 +96,7 @@ def test_an_array_wants_as_many_tasks_as_wait() -> None:
 def test_what_runs_on_borrowed_quota_may_go_and_says_where_it_is() -> None:
     run = running(7, tres={"gres/gpu:1g.10gb": "3"}, nodes=("n1", "n2"), priority=5)
     own = running(8, qos="slicewise_nlp")
-    (found,) = look(run, own, nodes=[node("n1"), node("n2")]).running
+    (found,) = look(run, own, nodes=[a_node("n1"), a_node("n2")]).running
     assert (found.job_id, found.tenant, found.cost_millislices) == (7, "nlp", 3000)
     assert (found.start_s, found.priority) == (NOW_S - 500, 5)
     assert found.instances == {"n1": {"1g.10gb": 2}, "n2": {"1g.10gb": 1}}
@@ -153,9 +144,9 @@ def test_what_is_completing_leaves_in_any_qos() -> None:
 
 def test_only_nodes_that_slurm_can_use_have_something_free() -> None:
     nodes = [
-        node("n1", held=5),
-        node("n2", states=frozenset({"IDLE", "DRAIN"})),
-        node("n3", partitions=frozenset({"cpu"})),
+        a_node("n1", held=5),
+        a_node("n2", states=frozenset({"IDLE", "DRAIN"})),
+        a_node("n3", partitions=frozenset({"cpu"})),
     ]
     found = look(running(7, nodes=("n2",)), nodes=nodes)
     assert found.free == {"n1": {"1g.10gb": 2}}
@@ -206,7 +197,7 @@ def test_who_holds_beyond_a_cap_gives_it_up_in_any_qos() -> None:
 
 def test_what_is_completing_is_not_free_yet() -> None:
     ending = running(7, state=JobState.COMPLETING)
-    assert look(ending, nodes=[node(held=4)]).free == {"n1": {"1g.10gb": 2}}
+    assert look(ending, nodes=[a_node(held=4)]).free == {"n1": {"1g.10gb": 2}}
 
 
 def test_without_recalls_nobody_wants_anything() -> None:

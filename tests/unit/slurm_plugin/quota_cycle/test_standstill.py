@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.reclaim_world import COSTS, PARTITIONS, one
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
 
-FREE = NodeView("n", "", frozenset({"MIXED"}), {"1g.10gb": 7}, {"1g.10gb": 3}, PARTITIONS)
+FREE = a_node("n", "MIXED", gpus_allotted={"1g.10gb": 3}, partitions=PARTITIONS)
 FULL = replace(FREE, gpus_allotted={"1g.10gb": 7})
 QOS = "slicewise_a_borrowed"
 WAITS = replace(one(3, "a", "1g.10gb", borrowed=True), reason="QOSGrpBilling")

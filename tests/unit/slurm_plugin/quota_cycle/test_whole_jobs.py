@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders.ledger_parts import ledger_view_of
+from builders.nodes import a_node
 from stand_ins.reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
 from stand_ins.scripted import job
 
@@ -680,7 +681,7 @@ def large(job_id: int, account: str = "a", **changes: Any) -> JobView:
     return replace(one(job_id, account, "3g.40gb", borrowed=True), **changes)
 
 
-N = NodeView("n", "", frozenset({"MIXED"}), {"3g.40gb": 2}, {"3g.40gb": 1}, PARTITIONS)
+N = a_node("n", "MIXED", gpus={"3g.40gb": 2}, gpus_allotted={"3g.40gb": 1}, partitions=PARTITIONS)
 
 
 def test_jobs_in_their_tenants_own_qos_come_first_to_what_is_free():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from builders.ledger_parts import LedgerParts
+from builders.nodes import a_node
 from stand_ins.emulated_gpus import amd_node, gpu_node
 from stand_ins.scripted import ScriptedSlurm, job, policy_of, settings, tenant
 
@@ -98,7 +99,7 @@ class Journal(LedgerParts):
 
 def node(name: str = "gpu01", **changes: Any) -> NodeView:
     gpus = {"1g.10gb": 3, "3g.40gb": 1, "nvidia_h200": 1, "pad5": 3}
-    one = NodeView(name, name, frozenset({"MIXED"}), gpus, {}, frozenset({"gpu"}))
+    one = a_node(name, "MIXED", gpus=gpus)
     return replace(one, **changes)
 
 

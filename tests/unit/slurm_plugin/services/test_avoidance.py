@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins.scripted import job
@@ -24,14 +24,7 @@ AVOIDS = "slicewise:1 token=ab12 tenant=vision service=bert avoids="
 WHOLE = job(0, task_index=None, untouched=frozenset({0, 1, 2}))
 
 
-def node(name: str, *states: str, **changes: Any) -> NodeView:
-    known = NodeView(
-        name, name, frozenset(states or ("IDLE",)), {"1g.10gb": 7}, {}, frozenset({"gpu"})
-    )
-    return replace(known, **changes)
-
-
-NODES = tuple(node(f"gpu0{number}") for number in range(1, 5))
+NODES = tuple(a_node(f"gpu0{number}") for number in range(1, 5))
 
 
 def changed(
@@ -87,9 +80,9 @@ def test_nodes_that_the_user_excludes_stay_excluded():
         (NODES[1:], ("gpu04",)),
         (NODES[2:], ("gpu04",)),
         (NODES[3:], None),
-        ((node("gpu01", "IDLE", "DRAIN"), node("gpu02", "DOWN"), node("gpu04")), None),
-        ((node("gpu01", partitions=frozenset({"cpu"})), node("gpu04")), None),
-        ((node("gpu01", gpus={"3g.40gb": 1}), node("gpu04")), None),
+        ((a_node("gpu01", "IDLE", "DRAIN"), a_node("gpu02", "DOWN"), a_node("gpu04")), None),
+        ((a_node("gpu01", partitions=frozenset({"cpu"})), a_node("gpu04")), None),
+        ((a_node("gpu01", gpus={"3g.40gb": 1}), a_node("gpu04")), None),
         ((), None),
     ],
 )

@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.scripted import job
 
-from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import SlotView
 from slurm_plugin.admission.snapshot import Living
@@ -19,7 +20,7 @@ RUN = {"nodes": ("gpu01",), "start_s": 1000, "end_s": 1600 + 1000, "time_limit_s
 
 
 def slot_of(one: JobView, node_state: str = "MIXED") -> SlotView:
-    node = NodeView("gpu01", "10.0.0.11", frozenset(node_state.split("+")), {}, {})
+    node = a_node("gpu01", address="10.0.0.11", states=frozenset(node_state.split("+")), gpus={})
     look = Observation(NOW_S, (one,), (node,), (), {814: SAID}, {814: "/home/alice"})
     (service,) = services(look, COSTS)
     assert service.directory == "/home/alice"

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job
+from builders.nodes import a_node
 
-from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, StepView
+from cluster.language.jobs import SHAPES_NODE, JobState, JobView, StepView
 from cluster.language.units import Millislices
 from cluster.rpc.messages import WHEN_REPLACED_S, BudgetView, SlotView
 from slurm_plugin.services import state as decide
@@ -14,8 +15,8 @@ from slurm_plugin.services.state import Observation, gpu_types, tenant_views, us
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 SAID = {"name": "bert", "tenant": "vision", "max_replicas": "4"}
-NODE = NodeView(
-    "gpu01", "10.0.0.11", frozenset({"IDLE"}), {"1g.10gb": 7, "9g.99gb": 1}, {"1g.10gb": 2}
+NODE = a_node(
+    "gpu01", address="10.0.0.11", gpus={"1g.10gb": 7, "9g.99gb": 1}, gpus_allotted={"1g.10gb": 2}
 )
 ARRAY = a_job(
     814,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.emulated_gpus import amd_node, gpu_node
 
 from cluster.language import vendors
@@ -150,7 +151,7 @@ TWO = (Device("1g.10gb", ("/dev/a",)), Device("1g.10gb", ("/dev/b",)))
 
 def node(**gpus: int) -> NodeView:
     counts = {kind.replace("_", "."): count for kind, count in gpus.items()}
-    return NodeView("gpu07", "gpu07", frozenset(), {f"1{k}": n for k, n in counts.items()}, {})
+    return a_node("gpu07", gpus={f"1{k}": n for k, n in counts.items()})
 
 
 def gres_texts(name: str, node: NodeView | None, found: tuple[Device, ...]) -> tuple[str, ...]:
@@ -174,7 +175,7 @@ def test_fewer_more_and_other_instances_are_faults() -> None:
 
 
 def test_pads_are_no_fault() -> None:
-    slurm = NodeView("gpu07", "gpu07", frozenset(), {"1g.10gb": 2, "pad2": 5}, {})
+    slurm = a_node("gpu07", gpus={"1g.10gb": 2, "pad2": 5})
     assert gres_texts("gpu07", slurm, TWO) == ()
 
 

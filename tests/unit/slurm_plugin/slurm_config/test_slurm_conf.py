@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 import pytest
+from builders.nodes import a_node
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import NodeView, PartitionView
@@ -171,7 +172,7 @@ def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
 def test_gpus_without_a_price_are_said_once_for_each_type():
     def node(name: str, gpus: dict[str, int], partition: str = "gpu", untyped: int = 0) -> NodeView:
         where = frozenset({partition})
-        return NodeView(name, name, frozenset(), gpus, {}, where, untyped_gpus=untyped)
+        return a_node(name, gpus=gpus, partitions=where, untyped_gpus=untyped)
 
     nodes = [
         node("a", {"1g.10gb": 3, "3g.40gb": 1, "pad4": 3, "gone": 0}),
@@ -278,9 +279,7 @@ def test_the_lines_of_shared_gpus():
 
 
 def test_shared_gpus_without_a_price_are_said():
-    node = NodeView(
-        "a", "a", frozenset(), {"1g.10gb": 1}, {}, frozenset({"gpu"}), shared={"shard": 8}
-    )
+    node = a_node("a", gpus={"1g.10gb": 1}, shared={"shard": 8})
     (fault,) = price_findings([node], frozenset({"gpu"}), COSTS)
     assert fault.code == "SW-GPU-PRICE"
     assert "shard, which has no price" in fault.what

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
 import pytest
+from builders.nodes import a_node
 from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, policy_of, sync_of, tenant
 
 from cluster.language.errors import (
@@ -383,7 +384,7 @@ async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster(
     monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
     slurm = ScriptedSlurm()
     gpus, partitions = {"1g.10gb": 1}, frozenset({"gpu"})
-    node = NodeView("n1", "n1", frozenset({"IDLE"}), gpus, {}, partitions)
+    node = a_node(gpus=gpus, partitions=partitions)
     cluster_state = sync_of(slurm)
     for nodes, standing in (((node,), 1000), ((), 2000)):
         slurm.known_nodes = nodes
@@ -491,9 +492,7 @@ async def test_admission_decides_on_what_was_seen() -> None:
     waiting = job(1, held=False, reason="Priority", priority=7)
     slurm = ScriptedSlurm(job(0, JobState.RUNNING), waiting, job(2))
     node = {"1g.10gb": 4}
-    slurm.known_nodes = (
-        NodeView("gpu01", "gpu01", frozenset(), node, {"1g.10gb": 1}, frozenset({"gpu"})),
-    )
+    slurm.known_nodes = (a_node("gpu01", gpus=node, gpus_allotted={"1g.10gb": 1}),)
     cluster_state = sync_of(slurm)
     borrows = {"borrowing_limit_millislices": Millislices(9000)}
     cluster_state.set_policy(policy_of(tenant("vision", 2000, **borrows), LENDER), {})
@@ -545,10 +544,7 @@ AVOIDS = "slicewise:1 token=ab12 tenant=vision service=bert avoids=gpu01"
 
 
 def with_nodes(slurm: ScriptedSlurm) -> ScriptedSlurm:
-    slurm.known_nodes = tuple(
-        NodeView(name, name, frozenset({"IDLE"}), {"1g.10gb": 7}, {}, frozenset({"gpu"}))
-        for name in ("gpu01", "gpu02")
-    )
+    slurm.known_nodes = tuple(a_node(name) for name in ("gpu01", "gpu02"))
     return slurm
 
 
