@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stand_ins.memory_ledger import CrashError, CrashingStore, MemoryStore, Store
 
 from builders.jobs import a_running_job
+from builders.tenants import tenant
 from cluster.language.jobs import JobState, JobView, RunRecord
 from cluster.language.periods import Period, next_start_s, period_start_s
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -25,7 +26,7 @@ from slurm_plugin.accounting.types import (
     StatementRow,
 )
 from slurm_plugin.quota.tenants import payers
-from slurm_plugin.quota.types import Budget, Quota, Tenant
+from slurm_plugin.quota.types import Budget
 from slurm_plugin.quota_cycle.rollover import roll_over_budgets
 
 PARTITION = "gpu"
@@ -146,7 +147,7 @@ class World(RuleBasedStateMachine):
         self.store.charges.set_accounted_until_s(START_S - 1)
         self.node_failure = node_failure
         self.policy = {
-            name: Tenant(name, "" if name in ("group", "lone") else "group", Quota(Millislices(0)))
+            name: tenant(name, parent="" if name in ("group", "lone") else "group")
             for name in ("group", *TENANTS)
         }
         self._give("group", budget)

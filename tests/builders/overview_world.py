@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from stand_ins.scripted import policy_of, tenant
-
 from builders.nodes import a_node
 from builders.service_views import a_report, a_service, slots_in
+from builders.tenants import policy_of, tenant
 from builders.why_world import COSTS, GPU, NOW_S, running
 from cluster.language.jobs import JobTag, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard, board

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from stand_ins.scripted import policy_of, tenant
-
+from builders.tenants import free_tenant, policy_of
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
@@ -41,8 +40,7 @@ def cluster(nodes: int = 2, gpus: int = 4, **more: object) -> SimulatedCluster:
 
 def tenants(**gpus: int) -> Policy:
     """Tenants with so many guaranteed GPUs, which lend and borrow without a limit."""
-    limits = {"borrowing_limit_millislices": MUCH, "lending_limit_millislices": MUCH}
-    return policy_of(*(tenant(name, count * GPU, **limits) for name, count in gpus.items()))
+    return policy_of(*(free_tenant(name, count * GPU) for name, count in gpus.items()))
 
 
 def slicewise(policy: Policy, *windows: Window, settings: Settings = SETTINGS) -> SlicewisePlan:

@@ -1,13 +1,12 @@
 """A small site to simulate: two nodes of four GPUs, two tenants, five days of jobs."""
 
-from cluster.language.units import Millislices
+from builders.tenants import tenant
 from cluster.settings.file import Settings
 from simulation.cli.inputs import SiteInputs
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.jobs import HistoryJob, JobHistory
 from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.types import Quota, Tenant
 
 START_S, HOUR_S = 1_790_812_800, 3600  # 2026-10-01 in UTC.
 SETTINGS = Settings.model_validate(
@@ -21,7 +20,7 @@ CLUSTER = SimulatedCluster(
     tuple(SimulatedNode(f"gpu{number}", frozenset({"gpu"}), {"a100": 4}) for number in (1, 2)),
     accounts={"vision": "root", "nlp": "root"},
 )
-TENANTS = {name: Tenant(name, "", Quota(Millislices(28_000))) for name in ("vision", "nlp")}
+TENANTS = {name: tenant(name, 28_000) for name in ("vision", "nlp")}
 
 
 def job(number: int, account: str) -> HistoryJob:

@@ -2,6 +2,7 @@
 
 from stand_ins.scripted import job
 
+from builders.tenants import tenant
 from cluster.language.jobs import JobState, JobTag, NodeView, PartitionView
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -64,7 +65,7 @@ def _ledger() -> LedgerView:
         change_id=7,
         compiled_id=6,
         tenants={
-            "vision": Tenant("vision", "", Quota(Millislices(14_000)), _budget()),
+            "vision": tenant("vision", 14_000, budget=_budget()),
             "nlp": Tenant("nlp", "vision", nlp),
         },
         windows=(

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stand_ins.scripted import policy_of
-
 from builders.jobs import a_job
 from builders.nodes import a_node
+from builders.tenants import policy_of
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from builders.tenants import tenant
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,10 +106,7 @@ def test_nobody_has_more_than_a_cap_above_it(
 @MANY
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 60))
 def test_a_cap_is_given_out_whole_and_in_whole_slices(slices: list[int], cap: int) -> None:
-    tenants = [
-        Tenant(name, "", Quota(Millislices(1000 * one)))
-        for name, one in zip(NAMES, slices, strict=False)
-    ]
+    tenants = [tenant(name, 1000 * one) for name, one in zip(NAMES, slices, strict=False)]
     every_day = Window(1, ALL, WindowKind.CAP, Millislices(1000 * cap))
     after = in_force({one.name: one for one in tenants}, [every_day], moment(1_800_000_000, "UTC"))
     has = [one.quota.nominal_millislices for one in after.values()]

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from builders.tenants import policy_of, tenant
 from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins.scripted import job as slot
-from stand_ins.scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices

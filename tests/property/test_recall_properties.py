@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from builders.tenants import tenant
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,7 +68,7 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     """Trees of two levels; each tenant may lend and borrow without limits."""
     amounts = {name: Millislices(draw(AMOUNTS)) for name in NAMES}
-    group = Tenant("lab", "", Quota(Millislices(0), PLENTY, PLENTY))
+    group = tenant("lab", borrowing_limit_millislices=PLENTY, lending_limit_millislices=PLENTY)
     policy = {"lab": group} | {
         name: Tenant(name, draw(PARENTS), Quota(amount, PLENTY, PLENTY))
         for name, amount in amounts.items()

@@ -19,6 +19,7 @@ from builders.site_world import (
     starts,
     tenants,
 )
+from builders.tenants import tenant
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ from simulation.site.records import SiteRecord
 from simulation.slurm_model.requests import QosLimits
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.quota.demand import late_before_s
-from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Policy
 
 NAMES = ("a", "b", "c")
 ON = cluster(2, 4)
@@ -130,9 +131,7 @@ def test_quotas_without_loans_are_slurm_s_own_limits(
     """With all tenants' weights in priority out, both start the same jobs at the same time."""
     total = max(1, sum(gpus))
     quotas = {name: min(count, 8 * count // total) for name, count in zip(NAMES, gpus, strict=True)}
-    policy = {
-        name: Tenant(name, "", Quota(Millislices(count * GPU))) for name, count in quotas.items()
-    }
+    policy = {name: tenant(name, count * GPU) for name, count in quotas.items()}
     plain = SETTINGS.priority.model_copy(
         update={
             **dict.fromkeys(

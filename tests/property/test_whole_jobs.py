@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
+from builders.tenants import policy_of, tenant
 from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS as COSTS_OF
 from stand_ins.reclaim_world import ROUND_S, Cluster, one, policy
-from stand_ins.scripted import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.costs import run_cost

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from builders.tenants import tenant
 from builders.why_world import NOW_S, SMALL, job, running, sight
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stand_ins.scripted import tenant
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name

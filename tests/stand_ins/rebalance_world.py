@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from builders.jobs import a_job
 from builders.ledger_parts import PARTS
+from builders.tenants import tenant
 from no_threads import no_threads
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -35,7 +36,7 @@ from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey
 from slurm_plugin.rebalance.observe import RunContext
 from slurm_plugin.rebalance.run import run
 from stand_ins.repartition_world import Killed
-from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm, tenant
+from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm
 from stand_ins.slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
 
 START_S = 1_800_000_000

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from builders.ledger_parts import ledger_view_of
 from builders.nodes import a_node
 from builders.service_views import a_service
+from builders.tenants import free_tenant, policy_of
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
@@ -21,7 +22,7 @@ from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.round import plan
 from slurm_plugin.reclaim.hold_back import Lenders, about_to_start, still_waiting
-from stand_ins.scripted import job, policy_of, tenant
+from stand_ins.scripted import job
 
 COSTS = {
     "1g.10gb": Millislices(1000),
@@ -35,8 +36,7 @@ MUCH = Millislices(10**6)
 
 def policy(nominal: Mapping[str, int]) -> Policy:
     """A policy in which all tenants lend and borrow without a limit."""
-    limits = {"borrowing_limit_millislices": MUCH, "lending_limit_millislices": MUCH}
-    return policy_of(*(tenant(name, amount, **limits) for name, amount in nominal.items()))
+    return policy_of(*(free_tenant(name, amount) for name, amount in nominal.items()))
 
 
 def one(job_id: int, account: str, kind: str, count: int = 1, *, borrowed: bool = False) -> JobView:

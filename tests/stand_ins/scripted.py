@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from builders.jobs import a_job
+from builders.tenants import policy_of, tenant
 
 from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.language.jobs import (
@@ -19,7 +20,6 @@ from cluster.language.jobs import (
     RunRecord,
     StepView,
 )
-from cluster.language.units import Millislices
 from cluster.rpc.key_messages import GrantsAnswer, KeyView
 from cluster.rpc.messages import DesiredSlotsAnswer
 from cluster.rpc.read_messages import GenerationRecord
@@ -49,9 +49,7 @@ from slurm_plugin.quota.types import (
     Loan,
     LoanTerm,
     Policy,
-    Quota,
     Recall,
-    Tenant,
 )
 from slurm_plugin.services.orders import Ordered
 from slurm_plugin.state.controller import ClusterState
@@ -250,18 +248,10 @@ class ScriptedSlurm:
         return [one for one in self.done if one[0] not in asked]
 
 
-def tenant(name: str, nominal: int, parent: str = "", **quota: Any) -> Tenant:
-    return Tenant(name, parent, Quota(Millislices(nominal), **quota))
-
-
 def slurm_reasons() -> Sequence[str]:
     """All reasons that any version of Slurm names."""
     text = (Path(__file__).parents[1] / "assets/slurm/reasons.toml").read_text(encoding="utf-8")
     return [name for names in tomllib.loads(text).values() for name in names]
-
-
-def policy_of(*tenants: Tenant) -> Policy:
-    return {one.name: one for one in tenants}
 
 
 class FreeLock:

@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 from builders.nodes import a_node
 from builders.service_views import a_service, a_tenant_view
-from stand_ins.scripted import (
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.jobs import JobState
 from cluster.language.units import Millislices, MillisliceSeconds, slices_text

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 from builders.small_site import JOBS, START_S, site
+from builders.tenants import tenant
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.units import Millislices
 from launcher.main import app
 from simulation.cli import inputs, simulate
 from simulation.history.jobs import JobHistory
 from simulation.runs import simulate as runs
 from simulation.snapshot.site import untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.types import Quota, Tenant
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -185,7 +184,7 @@ def test_where_no_job_is_left_the_error_says_what_became_of_them(
     said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: str, why: str
 ):
     if "refused" in why:
-        now, nothing = site().now, {"vision": Tenant("vision", "", Quota(Millislices(0)))}
+        now, nothing = site().now, {"vision": tenant("vision")}
         now = replace(now, ledger=untouched_ledger(nothing, moment(0.0, "UTC")))
         monkeypatch.setattr(inputs, "read_site", lambda _: inputs.SiteInputs(now))
     file, page = tmp_path / "philly.csv", tmp_path / "report.html"

@@ -1,6 +1,7 @@
 """What Slicewise wants of slurmdbd, put into the model."""
 
 from builders.site_world import COSTS, GPU, SETTINGS, cluster, tenants
+from builders.tenants import tenant
 
 from cluster.language.billing import MILLISLICES
 from cluster.language.units import Millislices
@@ -55,7 +56,7 @@ def test_what_a_site_has_set_of_slicewise_s_qos_stays() -> None:
         priority=8,
     )
     site = {"slicewise_a": was, "slicewise_gate": QosLimits({"billing": 0}), "long": was}
-    types = {"a": Tenant("a", "", Quota(Millislices(GPU), type_nominals={"a100": 2}))}
+    types = {"a": tenant("a", GPU, type_nominals={"a100": 2})}
     own = own_qos(site, types)
     assert own == {
         "slicewise_a": QosLimits({"cpu": 9}, {"cpu": 6}, priority=8),

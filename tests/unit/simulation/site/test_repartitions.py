@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from builders.simulated_services import a_service
 from builders.site_world import BEGIN_S, MUCH, past, slicewise, tenants
-from stand_ins.scripted import policy_of, tenant
+from builders.tenants import policy_of, tenant
 
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster, SimulatedNode

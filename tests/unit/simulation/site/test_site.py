@@ -15,6 +15,7 @@ from builders.site_world import (
     starts,
     tenants,
 )
+from builders.tenants import tenant
 
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
@@ -24,7 +25,6 @@ from simulation.site.plans import SlurmPlan
 from simulation.site.requests import Replayable, replays
 from simulation.slurm_model.requests import AccountLimits, QosLimits
 from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.types import Quota, Tenant
 
 SOON_S = 20
 """Within so many seconds a round has come, and Slurm has started what it may."""
@@ -77,7 +77,7 @@ def test_what_others_leave_idle_is_lent_by_the_next_round() -> None:
 
 
 def test_nothing_is_lent_that_its_lender_does_not_lend() -> None:
-    keeps = Tenant("b", "", Quota(Millislices(4 * GPU)))
+    keeps = tenant("b", 4 * GPU)
     policy = {**tenants(a=4), "b": keeps}
     found = starts(simulated(slicewise(policy), past("a", 4), past("a", 4, 1)))
     assert found[1] is not None
@@ -101,7 +101,7 @@ def test_a_window_of_the_calendar_changes_what_a_tenant_may_have() -> None:
     window = Window(
         1, "a", WindowKind.NOMINAL, Millislices(0), first_s=begin_s, last_s=begin_s + 3600
     )
-    alone = {"a": Tenant("a", "", Quota(Millislices(8 * GPU)))}
+    alone = {"a": tenant("a", 8 * GPU)}
     record = simulated(slicewise(alone, window), past("a", 4, 0, 100.0), past("a", 4, 400, 100.0))
     found = starts(record)
     assert found[0] == 0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from builders.ledger_world import START_S, SimulatedRun, job_view
+from builders.tenants import policy_of, tenant
 
 from cluster.language.jobs import JobView
 from cluster.language.periods import Period
@@ -21,7 +22,7 @@ from slurm_plugin.accounting.budgets import (
 )
 from slurm_plugin.accounting.statement import open_row, totals
 from slurm_plugin.accounting.types import Balance, BudgetEntry, Charge, Reservation, RunKey
-from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget
 
 P_S = START_S + 40
 """Where the new period begins."""
@@ -198,13 +199,10 @@ class TestAmended:
         assert entry.amount_millislice_s == 700
 
 
-def policy_of(*tenants: tuple[str, str, Budget | None]) -> Policy:
-    quota = Quota(Millislices(0))
-    return {name: Tenant(name, parent, quota, budget) for name, parent, budget in tenants}
-
-
 class TestLeft:
-    policy = policy_of(("physics", "", a_budget(overdraft=500)), ("vision", "physics", None))
+    policy = policy_of(
+        tenant("physics", budget=a_budget(overdraft=500)), tenant("vision", parent="physics")
+    )
 
     def left(self, balance: Balance, *held: Reservation) -> BudgetLeft:
         return left(self.policy, {"physics": balance}, {"physics": 0}, held, P_S)["physics"]
@@ -227,7 +225,9 @@ class TestLeft:
 
 class TestRunMinutes:
     policy = policy_of(
-        ("physics", "", a_budget()), ("vision", "physics", a_budget()), ("nlp", "physics", None)
+        tenant("physics", budget=a_budget()),
+        tenant("vision", parent="physics", budget=a_budget()),
+        tenant("nlp", parent="physics"),
     )
 
     def minutes(self, physics: int, vision: int, *held: Reservation) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """Tests the overview of tenants' accounts."""
 
+from builders.tenants import tenant
+
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import (
     OverviewInput,
@@ -10,21 +12,20 @@ from slurm_plugin.accounting.overview import (
 )
 from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
 from slurm_plugin.quota.tenants import overcommitted_millislices
-from slurm_plugin.quota.types import Loan, Quota, Tenant
+from slurm_plugin.quota.types import Loan
 
-
-def tenant(name: str, parent: str, nominal: int) -> Tenant:
-    limit = Millislices(5000)
-    return Tenant(name, parent, Quota(Millislices(nominal), limit, limit))
+SOME = dict.fromkeys(
+    ("borrowing_limit_millislices", "lending_limit_millislices"), Millislices(5000)
+)
 
 
 POLICY = {
     one.name: one
     for one in (
-        tenant("physics", "", 0),
-        tenant("optics", "physics", 4000),
-        tenant("laser", "physics", 2000),
-        tenant("bio", "", 3000),
+        tenant("physics", 0, **SOME),
+        tenant("optics", 4000, "physics", **SOME),
+        tenant("laser", 2000, "physics", **SOME),
+        tenant("bio", 3000, **SOME),
     )
 }
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job
-from stand_ins.scripted import ScriptedSlurm, tenant
+from builders.tenants import tenant
+from stand_ins.scripted import ScriptedSlurm
 from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job
-from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedSlurm, sync_of
 from stand_ins.scripted import settings as site
 
 from cluster.language.jobs import JobState, JobTag, JobView

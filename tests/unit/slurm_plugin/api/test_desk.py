@@ -6,17 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders.tenants import policy_of, tenant
 from pydantic import BaseModel, ValidationError
 from stand_ins.http_peer import sent
-from stand_ins.scripted import (
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer

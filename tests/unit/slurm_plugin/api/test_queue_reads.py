@@ -2,8 +2,9 @@
 
 import pytest
 from builders.overview_world import ALICE, ROOT, facts
+from builders.tenants import policy_of, tenant
 from builders.why_world import NOW_S, job
-from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from cluster.rpc.overview_messages import QueueAnswer, QueueRequest
 from slurm_plugin.api import queue_reads

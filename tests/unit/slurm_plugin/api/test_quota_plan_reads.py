@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 from builders.nodes import a_node
+from builders.tenants import policy_of, tenant
 from builders.why_world import job, running
-from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest

@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_node
+from builders.tenants import policy_of, tenant
 from pydantic import BaseModel
-from stand_ins.scripted import (
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState

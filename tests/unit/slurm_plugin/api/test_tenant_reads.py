@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from builders.tenants import policy_of, tenant
 from builders.why_world import job, running
-from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from cluster.language.errors import UnreachableError
 from cluster.language.periods import Period

@@ -4,16 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.tenants import policy_of, tenant
 from builders.why_world import job, running
-from stand_ins.scripted import (
-    ScriptedLedger,
-    ScriptedSlurm,
-    desire,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, desire, settings, sync_of
 from stand_ins.scripted import job as slot
 
 from cluster.language.errors import InvalidInputError, UnreachableError

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from builders.ledger_parts import LedgerParts
+from builders.tenants import tenant
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError
@@ -24,7 +25,7 @@ from slurm_plugin.cli_common.window_words import (
 )
 from slurm_plugin.quota.calendar import ALL, Window, WindowKind, WindowRecord, check_window, rivals
 from slurm_plugin.quota.calendar_times import moments
-from slurm_plugin.quota.types import Policy, Quota, Tenant
+from slurm_plugin.quota.types import Policy
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -51,7 +52,7 @@ class FakeLedger(LedgerParts):
 
     def policy(self) -> Policy:
         quotas = {"vision": 6000, "nlp": 4000}
-        return {name: Tenant(name, "", Quota(Millislices(n))) for name, n in quotas.items()}
+        return {name: tenant(name, n) for name, n in quotas.items()}
 
     def not_over(self) -> tuple[Window, ...]:
         return tuple(self.found)

@@ -5,15 +5,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from stand_ins.scripted import (
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.jobs import JobState
 from cluster.language.units import Millislices, MillisliceSeconds

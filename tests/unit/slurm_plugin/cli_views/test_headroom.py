@@ -1,6 +1,7 @@
 from fractions import Fraction
 
 from builders.nodes import a_node
+from builders.tenants import tenant
 from rich.console import Console
 
 from cluster.language.jobs import NodeView
@@ -11,9 +12,8 @@ from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.explain.headroom import Explanation, Situation, explain
 from slurm_plugin.quota.demand import Held
 from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.types import Quota, Tenant
 
-POLICY = {"bio": Tenant("bio", "", Quota(Millislices(3000)))}
+POLICY = {"bio": tenant("bio", 3000)}
 
 
 def explained(available: dict[str, int] | None = None) -> Explanation:

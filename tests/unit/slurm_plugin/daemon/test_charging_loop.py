@@ -8,17 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from builders.ledger_world import SimulatedRun, run_record
-from stand_ins.scripted import (
-    DOWN,
-    ETC,
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import DOWN, ETC, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.billing import BillingUnit
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError

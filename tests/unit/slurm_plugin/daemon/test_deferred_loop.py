@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_node
+from builders.tenants import policy_of, tenant
 from fault_world.virtual_time import WorldClock
 from log_lines import lines
-from stand_ins.scripted import ScriptedSlurm, policy_of, sync_of, tenant
+from stand_ins.scripted import ScriptedSlurm, sync_of
 from stand_ins.scripted import settings as site
 
 from cluster.language.errors import OutsideError, UnreachableError

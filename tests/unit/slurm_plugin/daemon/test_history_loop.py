@@ -5,8 +5,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from builders.tenants import policy_of, tenant
 from builders.why_world import running
-from stand_ins.scripted import ScriptedSlurm, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
 from cluster.language.errors import OutsideError, UnreachableError
 from slurm_plugin.common.history import HistorySample

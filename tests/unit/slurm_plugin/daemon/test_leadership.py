@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 import pytest
+from builders.tenants import policy_of, tenant
 from hypothesis import given
 from hypothesis import strategies as st
-from stand_ins.scripted import ScriptedSlurm, desire, job, policy_of, settings, tenant
+from stand_ins.scripted import ScriptedSlurm, desire, job, settings
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import ALONE

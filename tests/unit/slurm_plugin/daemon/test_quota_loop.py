@@ -8,19 +8,10 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_node
+from builders.tenants import policy_of, tenant
 from stand_ins import rebalance_world as stage
 from stand_ins.rebalance_world import Calls, RebalanceLedger, Watched
-from stand_ins.scripted import (
-    DOWN,
-    SCRIPT,
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from stand_ins.scripted import DOWN, SCRIPT, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState, JobView

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from builders.nodes import a_node
+from builders.tenants import free_tenant
 from stand_ins.scripted import ScriptedLedger, job, settings
 
 from cluster.language.jobs import JobState
@@ -14,17 +15,11 @@ from slurm_plugin.explain.headroom import SLURM_REASONS, Bound, Cause, Situation
 from slurm_plugin.explain.headroom import situation as gathered
 from slurm_plugin.quota.demand import Held
 from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
+from slurm_plugin.quota.types import Budget, Loan, Policy, Tenant
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 
-NO_LIMIT = Millislices(10**9)
 HOUR_S = 3600
-
-
-def tenant(name: str, nominal: int, parent: str = "", **quota: object) -> Tenant:
-    limits = {"borrowing_limit_millislices": NO_LIMIT, "lending_limit_millislices": NO_LIMIT}
-    return Tenant(name, parent, Quota(Millislices(nominal), **{**limits, **quota}))  # type: ignore[arg-type]
 
 
 def situation(
@@ -54,7 +49,7 @@ def room(now: Situation, name: str = "a", gres_type: str = "1g.10gb") -> TypeRoo
 def test_what_runs_in_qos_of_before_is_taken_off_as_in_slurm():
     """First off what was lent for it; Slurm's limits are 1 slice and 0, not 4 and 1."""
     ledger = ScriptedLedger(
-        shown={one.name: one for one in (tenant("a", 4000), tenant("b", 4000))},
+        shown={one.name: one for one in (free_tenant("a", 4000), free_tenant("b", 4000))},
         lent=(Loan("b", "a", Millislices(1000)),),
     )
     runs = job(0, JobState.RUNNING, account="a", qos="normal")
@@ -75,8 +70,8 @@ def own(instances: int) -> Held:
 
 def test_a_tenant_s_situation():
     now = situation(
-        tenant("lab", 8000),
-        tenant("a", 6000, "lab"),
+        free_tenant("lab", 8000),
+        free_tenant("a", 6000, "lab"),
         loans={("lab", "a"): 1000},
         held={"a": Held({"1g.10gb": 5}, {"1g.10gb": 3}), "lab": own(1)},
     )
@@ -97,7 +92,7 @@ def test_a_tenant_s_situation():
 
 
 def test_beyond_the_guarantee_there_is_what_is_borrowed():
-    now = situation(tenant("a", 4000), tenant("b", 9000), loans={("b", "a"): 3000})
+    now = situation(free_tenant("a", 4000), free_tenant("b", 9000), loans={("b", "a"): 3000})
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (4, 3)
     assert found.guaranteed_bound == Bound(Cause.OWN_QOS, 4, "a holds 0 of 4 guaranteed slices")
@@ -105,7 +100,7 @@ def test_beyond_the_guarantee_there_is_what_is_borrowed():
 
 
 def test_who_may_not_borrow_is_told_so():
-    found = room(situation(tenant("a", 4000, borrowing_limit_millislices=Millislices(0))))
+    found = room(situation(free_tenant("a", 4000, borrowing_limit_millislices=Millislices(0))))
     assert (found.guaranteed, found.borrowed) == (4, 0)
     assert found.borrowed_bound == Bound(
         Cause.BORROWING, 0, "a may borrow nothing: its borrowing limit is 0"
@@ -114,7 +109,10 @@ def test_who_may_not_borrow_is_told_so():
 
 def test_what_the_guaranteed_take_is_not_left_for_the_borrowed():
     now = situation(
-        tenant("a", 2000), tenant("b", 9000), loans={("b", "a"): 3000}, free={"1g.10gb": 4}
+        free_tenant("a", 2000),
+        free_tenant("b", 9000),
+        loans={("b", "a"): 3000},
+        free={"1g.10gb": 4},
     )
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (2, 2)
@@ -122,20 +120,22 @@ def test_what_the_guaranteed_take_is_not_left_for_the_borrowed():
 
 
 def test_what_those_above_hold_takes_nothing_of_it():
-    now = situation(tenant("lab", 8000), tenant("a", 4000, "lab"), held={"lab": own(7)})
+    now = situation(free_tenant("lab", 8000), free_tenant("a", 4000, "lab"), held={"lab": own(7)})
     assert room(now).guaranteed == 4
 
 
 def test_limits_of_a_type_and_of_a_model_count_those_below_too():
     now = situation(
-        tenant("lab", 9000, type_limits={"1g.10gb": 4}),
-        tenant("a", 3000, "lab"),
-        tenant("b", 3000, "lab"),
+        free_tenant("lab", 9000, type_limits={"1g.10gb": 4}),
+        free_tenant("a", 3000, "lab"),
+        free_tenant("b", 3000, "lab"),
         held={"b": own(2)},
     )
     words = "lab holds 2 of at most 4 instances of 1g.10gb"
     assert room(now).guaranteed_bound == Bound(Cause.TYPE_LIMIT, 2, words)
-    on_model = situation(tenant("a", 9000, model_limits={"A100-80GB": 7500}), held={"a": own(1)})
+    on_model = situation(
+        free_tenant("a", 9000, model_limits={"A100-80GB": 7500}), held={"a": own(1)}
+    )
     words = "a holds 1 of at most 7 instances of 1g.10gb: 7.5 slices on A100-80GB"
     assert room(on_model).guaranteed_bound == Bound(Cause.MODEL_LIMIT, 6, words)
 
@@ -144,8 +144,8 @@ def budgeted(available: int, overdraft: int = 0) -> Situation:
     budget = Budget(
         Period.MONTH, MillisliceSeconds(10**9), overdraft_millislice_s=MillisliceSeconds(overdraft)
     )
-    lab = replace(tenant("lab", 9000), budget=budget)
-    return situation(lab, tenant("a", 9000, "lab"), available={"lab": available})
+    lab = replace(free_tenant("lab", 9000), budget=budget)
+    return situation(lab, free_tenant("a", 9000, "lab"), available={"lab": available})
 
 
 def test_a_budget_allows_what_could_run_an_hour_on_it():
@@ -173,8 +173,8 @@ def test_of_several_budgets_the_one_that_leaves_least_counts(lab: int, a: int, l
     found = explain(
         "a",
         situation(
-            replace(tenant("lab", 9000), budget=budget),
-            replace(tenant("a", 9000, "lab"), budget=budget),
+            replace(free_tenant("lab", 9000), budget=budget),
+            replace(free_tenant("a", 9000, "lab"), budget=budget),
             available={"lab": lab, "a": a},
         ),
     )
@@ -188,7 +188,7 @@ def test_a_budget_that_has_not_begun_limits_nothing():
 
 
 def test_gpus_that_nobody_holds():
-    now = situation(tenant("a", 9000), free={"1g.10gb": 2, "3g.40gb": 0})
+    now = situation(free_tenant("a", 9000), free={"1g.10gb": 2, "3g.40gb": 0})
     assert room(now).guaranteed_bound == Bound(
         Cause.NONE_FREE, 2, "2 instances of 1g.10gb are free"
     )
@@ -198,15 +198,15 @@ def test_gpus_that_nobody_holds():
 
 def test_of_equal_limits_the_first_in_order_is_told():
     now = situation(
-        tenant("lab", 4000),
-        tenant("a", 4000, "lab", type_limits={"1g.10gb": 4}, model_limits={"A100-80GB": 4000}),
+        free_tenant("lab", 4000),
+        free_tenant("a", 4000, "lab", type_limits={"1g.10gb": 4}, model_limits={"A100-80GB": 4000}),
         free={"1g.10gb": 4},
     )
     assert room(now).guaranteed_bound.cause == Cause.OWN_QOS
 
 
 def test_what_is_over_its_limit_leaves_nothing_not_less():
-    now = situation(tenant("a", 2000), held={"a": own(5)}, free={"1g.10gb": -1})
+    now = situation(free_tenant("a", 2000), held={"a": own(5)}, free={"1g.10gb": -1})
     assert (room(now).guaranteed, room(now).borrowed) == (0, 0)
 
 
@@ -216,7 +216,7 @@ def test_every_cause_but_a_refusal_has_a_reason_in_squeue():
 
 def test_what_is_guaranteed_of_a_type_bounds_the_own_qos_alone():
     now = situation(
-        tenant("a", 5000, type_nominals={"1g.10gb": 3}, borrowing_limit_millislices=9000),
+        free_tenant("a", 5000, type_nominals={"1g.10gb": 3}, borrowing_limit_millislices=9000),
         held={"a": own(1)},
         free={"1g.10gb": 9},
     )
@@ -230,8 +230,8 @@ def test_what_is_guaranteed_of_a_type_bounds_the_own_qos_alone():
 def test_a_limit_on_the_model_bounds_what_is_guaranteed_of_a_type_as_in_slurm():
     model = {"A100-80GB": Millislices(2000)}
     now = situation(
-        tenant("lab", 0, model_limits=model),
-        tenant("a", 5000, parent="lab", type_nominals={"1g.10gb": 3}),
+        free_tenant("lab", 0, model_limits=model),
+        free_tenant("a", 5000, parent="lab", type_nominals={"1g.10gb": 3}),
         held={"a": own(1)},
     )
     words = "a holds 1 of 2 guaranteed instances of 1g.10gb"

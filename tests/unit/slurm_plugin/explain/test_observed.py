@@ -1,6 +1,6 @@
 """Tests what observing shows: sums, sentences, hints."""
 
-from stand_ins.scripted import policy_of, tenant
+from builders.tenants import policy_of, tenant
 
 from slurm_plugin.cli_views import observed as present
 from slurm_plugin.common.observations import (

@@ -9,6 +9,7 @@ from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
 from builders.nodes import a_node
 from builders.service_views import a_service
+from builders.tenants import free_tenant, policy_of, tenant
 
 from cluster.language.jobs import JobTag, JobView
 from cluster.language.mig_profiles import WholeBoard
@@ -25,24 +26,18 @@ from slurm_plugin.quota.types import (
     Budget,
     Loan,
     Policy,
-    Quota,
     Recall,
-    Tenant,
     TenantUpdate,
 )
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
-ALL = 10**9
 HOUR = 3_600_000
-FREELY = {"borrowing_limit_millislices": ALL, "lending_limit_millislices": ALL}
 
 
 def policy(budgets: Mapping[str, Budget] | None = None, **nominal: int) -> Policy:
-    return {
-        name: Tenant(name, "", Quota(Millislices(amount), **FREELY), (budgets or {}).get(name))  # type: ignore[arg-type]
-        for name, amount in nominal.items()
-    }
+    given = budgets or {}
+    return policy_of(*(free_tenant(name, n, budget=given.get(name)) for name, n in nominal.items()))
 
 
 def job(job_id: int, account: str, slices: int = 1, **changes: Any) -> JobView:
@@ -436,12 +431,13 @@ def test_who_pays_for_those_below_after_a_change_lasts_shorter():
     assert used_up(there, without, EVENING) == [("a", 3600)]
 
 
-def below(name: str, parent: str) -> Tenant:
-    return Tenant(name, parent, Quota(Millislices(0)))
-
-
 def test_moves_and_removals_need_no_order_of_their_own():
-    there = {"a": below("a", ""), "b": below("b", "a"), "c": below("c", "b"), "d": below("d", "a")}
+    there = {
+        "a": tenant("a"),
+        "b": tenant("b", parent="a"),
+        "c": tenant("c", parent="b"),
+        "d": tenant("d", parent="a"),
+    }
     updates = (
         TenantUpdate("a", removed=True),
         TenantUpdate("b", removed=True),

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from builders.service_views import a_report
+from builders.tenants import tenant
 from builders.why_world import LARGE, NOW_S, SMALL, job, running, sight, task
-from stand_ins.scripted import tenant
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import SHAPES_NODE, JobState, JobTag, JobView

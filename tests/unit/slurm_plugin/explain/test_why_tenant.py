@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+from builders.tenants import tenant
 from builders.why_world import NOW_S, job, running, sight
 from rich.console import Console
-from stand_ins.scripted import tenant
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import JobTag

@@ -1,7 +1,8 @@
 """Tests summaries of ledger and Slurm, for people and for a round of lending."""
 
 import pytest
-from stand_ins.scripted import ScriptedLedger, policy_of, settings, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedLedger, settings
 
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.explain.headroom import situation

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from builders.tenants import tenant
 from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobView
@@ -23,7 +24,7 @@ from slurm_plugin.limits.budget_parts import (
     runs_of,
 )
 from slurm_plugin.quota.demand import FIRST_TASKS, demand_of, holdings
-from slurm_plugin.quota.types import Policy, Quota, Tenant
+from slurm_plugin.quota.types import Policy
 
 NOW_S = 1_000_000
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -31,7 +32,7 @@ BOTH = {"slicewise_a": 4000, "slicewise_a_borrowed": 4000}
 
 
 def tree(**parents: str) -> Policy:
-    return {name: Tenant(name, above, Quota(Millislices(0))) for name, above in parents.items()}
+    return {name: tenant(name, parent=above) for name, above in parents.items()}
 
 
 def one(minutes: int, qos: str = "slicewise_a", cost: int = 1000) -> WaitingRun:
@@ -233,7 +234,7 @@ def let(policy: Policy, run_minutes: Mapping[str, int], *jobs: JobView) -> tuple
 
 
 def judged(minutes: int, *jobs: JobView, nominal: int = 4000) -> list[str]:
-    policy = {"a": Tenant("a", "", Quota(Millislices(nominal)))}
+    policy = {"a": tenant("a", nominal)}
     found = let(policy, {"a": minutes}, *jobs)
     assert [one.job_id for one in found] == [one.job_id for one in jobs]
     return [one.reason for one in found]
@@ -275,7 +276,7 @@ def test_a_job_for_which_there_is_too_little_keeps_no_smaller_one_back():
 
 
 def test_of_an_array_as_many_tasks_wait_as_the_budget_has_enough_for():
-    policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
+    policy = {"a": tenant("a")}
     array = waiting(0, SLICES, task_index=None, untouched=frozenset({3, 5, 7, 9}))
     (found,) = let(policy, {"a": 25_000}, array)
     assert found.untouched == {3, 5}
@@ -283,7 +284,7 @@ def test_of_an_array_as_many_tasks_wait_as_the_budget_has_enough_for():
 
 def test_own_tasks_count_all_alike_however_many_the_budget_has_enough_for():
     """Else the tenant lends what those that can't start would hold, and wants it back for them."""
-    policy = {"a": Tenant("a", "", Quota(Millislices(10_000)))}
+    policy = {"a": tenant("a", 10_000)}
     tasks = frozenset(range(10))
     array = waiting(0, SLICES, qos="slicewise_a", task_index=None, untouched=tasks)
     for minutes in (0, 9_999, 10_000, 20_000, 100_000):
@@ -300,7 +301,7 @@ def test_who_waits_for_something_else_claims_nothing(reason: str):
 def test_a_job_of_which_nothing_changes_is_the_same():
     """Making fifty thousand of them again takes seconds."""
     one = waiting(0, SLICES)
-    policy = {"a": Tenant("a", "", Quota(Millislices(0)))}
+    policy = {"a": tenant("a")}
     (same,) = let(policy, {"a": 10_000}, one)
     assert same is one
 
@@ -314,10 +315,10 @@ def test_own_jobs_claim_the_budget_as_far_as_the_own_part_pays_for_them():
 def shared_lab(borrows: int = 0, lab_borrows: int = 0) -> Policy:
     """``a`` and ``b`` use up one budget; ``b`` has a slice of its own, which ``c`` borrows."""
     return {
-        "lab": Tenant("lab", "", Quota(Millislices(0), Millislices(lab_borrows))),
-        "a": Tenant("a", "lab", Quota(Millislices(0), Millislices(borrows))),
-        "b": Tenant("b", "lab", Quota(Millislices(1000))),
-        "c": Tenant("c", "", Quota(Millislices(0), Millislices(1000))),
+        "lab": tenant("lab", borrowing_limit_millislices=Millislices(lab_borrows)),
+        "a": tenant("a", parent="lab", borrowing_limit_millislices=Millislices(borrows)),
+        "b": tenant("b", 1000, "lab"),
+        "c": tenant("c", borrowing_limit_millislices=Millislices(1000)),
     }
 
 
@@ -383,10 +384,10 @@ def test_trees_whose_budgets_have_enough_are_judged_as_if_each_of_their_jobs_cla
 ):
     draw = Random(11)  # noqa: S311 -- jobs, no secret
     policy = {
-        "lab": Tenant("lab", "", Quota(Millislices(1000), Millislices(3000))),
-        "a": Tenant("a", "lab", Quota(Millislices(1000), Millislices(4000))),
-        "b": Tenant("b", "lab", Quota(Millislices(0), Millislices(4000))),
-        "c": Tenant("c", "", Quota(Millislices(2000), Millislices(4000))),
+        "lab": tenant("lab", 1000, borrowing_limit_millislices=Millislices(3000)),
+        "a": tenant("a", 1000, "lab", borrowing_limit_millislices=Millislices(4000)),
+        "b": tenant("b", parent="lab", borrowing_limit_millislices=Millislices(4000)),
+        "c": tenant("c", 2000, borrowing_limit_millislices=Millislices(4000)),
     }
     short = set()
     for _ in range(300):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from builders.tenants import tenant
 from stand_ins.scripted import job as slot
 
 from cluster.language.billing import BillingUnit
@@ -76,7 +77,7 @@ def tenants(**nominal: int) -> Policy:
     """They may borrow."""
     borrowing = Millislices(1000)
     return {
-        name: Tenant(name, "", Quota(Millislices(amount), borrowing))
+        name: tenant(name, amount, borrowing_limit_millislices=borrowing)
         for name, amount in nominal.items()
     }
 
@@ -161,8 +162,8 @@ def test_a_loan_is_taken_from_the_lender_before_the_borrower_has_it():
     qos = ours(a=1000, b=5000)
     many = Millislices(9000)
     policy = {
-        "a": Tenant("a", "", Quota(Millislices(1000), borrowing_limit_millislices=many)),
-        "b": Tenant("b", "", Quota(Millislices(5000), lending_limit_millislices=many)),
+        "a": tenant("a", 1000, borrowing_limit_millislices=many),
+        "b": tenant("b", 5000, lending_limit_millislices=many),
     }
     lent = allowed(policy, [Loan("b", "a", Millislices(2000))])
     assert changes(lent, rows, qos) == [
@@ -179,8 +180,8 @@ def test_accounts_without_a_quota_have_no_limit():
 
 def test_a_tenant_may_not_use_the_qos_of_the_one_above():
     policy = {
-        "lab": Tenant("lab", "", Quota(Millislices(3000))),
-        "a": Tenant("a", "lab", Quota(Millislices(1000))),
+        "lab": tenant("lab", 3000),
+        "a": tenant("a", 1000, "lab"),
     }
     inherits = done("a", "lab")
     inherits = replace(inherits, qos=inherits.qos | {qos_name("lab")})
@@ -317,10 +318,8 @@ def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
         held: Mapping[tuple[str, str], int], limits: tuple[int, int]
     ):
         policy = {
-            "a": Tenant("a", "", Quota(Millislices(6000), Millislices(9000))),
-            "b": Tenant(
-                "b", "", Quota(Millislices(5000), lending_limit_millislices=Millislices(9000))
-            ),
+            "a": tenant("a", 6000, borrowing_limit_millislices=Millislices(9000)),
+            "b": tenant("b", 5000, lending_limit_millislices=Millislices(9000)),
         }
         lent = allowed(policy, [Loan("b", "a", Millislices(1000))])
         rows = [ROOT, account("a"), account("sub", "a"), account("b")]
@@ -386,7 +385,7 @@ def test_an_account_that_was_moved_below_another_tenant_is_reported():
     """A coordinator may move accounts to where they use up another tenant's limit."""
     policy = {
         **tenants(nlp=4000, vision=4000),
-        "sub": Tenant("sub", "vision", Quota(Millislices(2))),
+        "sub": tenant("sub", 2, "vision"),
     }
     rows = [ROOT, account("nlp"), account("vision"), account("sub", "group")]
     for above, moved in (("vision", False), ("nlp", True), ("root", True)):
@@ -439,7 +438,7 @@ def test_other_limits_are_left_alone():
 
 
 def limited(**of: Mapping[str, int]) -> Policy:
-    return {"vision": Tenant("vision", "", Quota(Millislices(6000), **of))}  # type: ignore[arg-type]
+    return {"vision": tenant("vision", 6000, **of)}  # type: ignore[arg-type]
 
 
 def test_limits_on_types_and_models():

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import pytest
+from builders.tenants import tenant
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.units import Millislices
@@ -18,10 +19,10 @@ from slurm_plugin.limits.desired import (
 )
 from slurm_plugin.limits.growth import growing, overdrawn, overtaken, shrinking, unfunded
 from slurm_plugin.quota.standings import QosUse
-from slurm_plugin.quota.types import LimitKey, Loan, Quota, Tenant
+from slurm_plugin.quota.types import LimitKey, Loan
 
 POLICY = {
-    name: Tenant(name, parent, Quota(Millislices(1000)))
+    name: tenant(name, 1000, parent)
     for name, parent in (("a", ""), ("b", ""), ("c", ""), ("sub", "a"))
 }
 EACH = {name: f"slicewise_{name}" for name in ("a", "a_borrowed", "b", "b_borrowed", "c", "sub")}

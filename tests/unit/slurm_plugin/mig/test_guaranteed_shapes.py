@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from builders.jobs import a_job
-from stand_ins.scripted import job, policy_of, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobView, RunRecord
 from cluster.language.units import Millislices

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from builders.tenants import tenant
+
 from cluster.language.units import Millislices
 from slurm_plugin.quota.accounts import AccountDifference, differences, take_over, tenant_parent
 from slurm_plugin.quota.tenants import changed
@@ -58,7 +60,7 @@ def test_taking_over_turns_a_tree_upside_down_without_a_cycle_and_keeps_quotas()
     before = changed(before, TenantUpdate("physics", nominal_millislices=Millislices(3000)))
     after = taken_over(before, ACCOUNTS)
     assert after["laser"].parent == "optics"
-    assert after["physics"] == Tenant("physics", "", Quota(Millislices(3000)))
+    assert after["physics"] == tenant("physics", 3000)
 
 
 def test_taking_over_removes_nobody():

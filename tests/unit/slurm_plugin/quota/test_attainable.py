@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from stand_ins.scripted import policy_of, tenant
+from builders.tenants import policy_of, tenant
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds

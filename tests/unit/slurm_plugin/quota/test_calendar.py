@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.tenants import policy_of, tenant
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
@@ -39,15 +40,7 @@ NIGHT = replace(window(), days=frozenset({4}), begin_min=20 * 60, end_min=6 * 60
 EVENT = replace(window(amount=3000), window_id=2, first_s=MONDAY_S, last_s=MONDAY_S + DAY_S)
 
 
-def tenant(name: str, nominal: int, parent: str = "", borrowing: int = 0) -> Tenant:
-    return Tenant(name, parent, Quota(Millislices(nominal), Millislices(borrowing)))
-
-
-def tree(*tenants: Tenant) -> Policy:
-    return {one.name: one for one in tenants}
-
-
-FLAT = tree(tenant("vision", 6000, borrowing=2000), tenant("nlp", 14000))
+FLAT = policy_of(tenant("vision", 6000, borrowing_limit_millislices=2000), tenant("nlp", 14000))
 
 
 def at(day: int, hour: float) -> Moment:
@@ -150,7 +143,7 @@ def test_a_cap_on_all_together_takes_from_each_in_proportion() -> None:
 
 
 def test_a_cap_takes_the_same_share_from_a_tenants_own_part_and_from_those_below() -> None:
-    policy = tree(tenant("lab", 20000), tenant("a", 10000, "lab"), tenant("b", 4000, "lab"))
+    policy = policy_of(tenant("lab", 20000), tenant("a", 10000, "lab"), tenant("b", 4000, "lab"))
     found = in_force(policy, [window("cap", 10000, "lab")], at(0, 2))
     assert nominals(found) == {"lab": 10000, "a": 5000, "b": 2000}
 
@@ -158,16 +151,20 @@ def test_a_cap_takes_the_same_share_from_a_tenants_own_part_and_from_those_below
 def test_a_cap_leaves_no_parts_of_slices() -> None:
     found = in_force(FLAT, [window("cap", 9000, ALL)], at(0, 2))
     assert nominals(found) == {"vision": 3000, "nlp": 6000}
-    thirds = tree(*(tenant(name, 4000) for name in "abc"))
+    thirds = policy_of(*(tenant(name, 4000) for name in "abc"))
     found = in_force(thirds, [window("cap", 10000, ALL)], at(0, 2))
     assert nominals(found) == {"a": 4000, "b": 3000, "c": 3000}
-    lab = tree(tenant("lab", 9000), tenant("a", 4000, "lab"), tenant("b", 500, "lab"))
+    lab = policy_of(tenant("lab", 9000), tenant("a", 4000, "lab"), tenant("b", 500, "lab"))
     found = in_force(lab, [window("cap", 7500, "lab")], at(0, 2))
     assert nominals(found) == {"lab": 7500, "a": 3000, "b": 500}
 
 
 def test_a_capped_group_stays_a_group() -> None:
-    policy = tree(tenant("lab", 0), tenant("a", 6000, "lab", 9000), tenant("b", 3000, "lab"))
+    policy = policy_of(
+        tenant("lab", 0),
+        tenant("a", 6000, "lab", borrowing_limit_millislices=9000),
+        tenant("b", 3000, "lab"),
+    )
     found = in_force(policy, [window("cap", 3000, "lab")], at(0, 2))
     assert nominals(found) == {"lab": 0, "a": 2000, "b": 1000}
     assert effective_nominal(found)["lab"] == 3000
@@ -177,7 +174,7 @@ def test_a_capped_group_stays_a_group() -> None:
 # The tree
 
 
-LAB = tree(tenant("lab", 14000), tenant("a", 7000, "lab"), tenant("b", 7000, "lab"))
+LAB = policy_of(tenant("lab", 14000), tenant("a", 7000, "lab"), tenant("b", 7000, "lab"))
 LESS = replace(OFFICE, tenant="lab", amount_millislices=Millislices(10000))
 
 
@@ -221,8 +218,8 @@ def test_an_event_is_checked_when_it_comes() -> None:
 
 def test_loans_may_be_what_any_window_allows() -> None:
     policy = {
-        "vision": Tenant("vision", "", Quota(Millislices(6000), lending_limit_millislices=6000)),
-        "nlp": tenant("nlp", 0, borrowing=10000),
+        "vision": tenant("vision", 6000, lending_limit_millislices=6000),
+        "nlp": tenant("nlp", 0, borrowing_limit_millislices=10000),
     }
     large = [Loan("vision", "nlp", Millislices(9000))]
     assert loosely_within(policy, [], large)[0].amount_millislices == 6000
@@ -296,7 +293,7 @@ def test_a_moment_is_what_clocks_of_the_zone_show() -> None:
 def test_a_cap_asks_nobody_to_go_while_all_together_hold_no_more(
     top: str, amount: int, expected: set[str]
 ) -> None:
-    policy = tree(
+    policy = policy_of(
         tenant("lab", 0),
         tenant("vision", 5000, "lab"),
         tenant("nlp", 5000, "lab"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_node
+from builders.tenants import tenant
 from stand_ins.scripted import slurm_reasons
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
@@ -45,7 +46,7 @@ PRICES = COSTS | {
 WHOLE = WholeBoard(7, Millislices(7000))
 BOARDS = dict.fromkeys(("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"), WHOLE)
 BOARDS["1g.6gb"] = WholeBoard(4, Millislices(3500))
-ROOM = {name: Tenant(name, "", Quota(Millislices(9000))) for name in ("vision", "a", "b")}
+ROOM = {name: tenant(name, 9000) for name in ("vision", "a", "b")}
 
 
 def job(account: str = "vision", state: JobState = JobState.RUNNING, **changes: Any) -> JobView:
@@ -136,7 +137,7 @@ def test_demand_is_by_account():
 
 
 def test_jobs_in_the_tenants_own_qos_want_no_loan():
-    policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
+    policy = {"vision": tenant("vision", 3000)}
     own = [job(qos="slicewise_vision"), *[waiting(qos="slicewise_vision")] * 4]
     assert wanted(policy, own) == {"vision": 2000}
     borrowed = waiting(qos="slicewise_vision_borrowed")
@@ -145,7 +146,7 @@ def test_jobs_in_the_tenants_own_qos_want_no_loan():
 
 def test_what_is_too_little_for_a_job_of_the_own_qos_is_wanted_by_none():
     """A whole GPU never starts on three slices; a smaller job behind it does."""
-    policy = {"vision": Tenant("vision", "", Quota(Millislices(3000)))}
+    policy = {"vision": tenant("vision", 3000)}
     large = waiting(qos="slicewise_vision", tres={"gres/gpu:7g.80gb": "1", "node": "1"})
     assert wanted(policy, [large]) == {}
     assert demand_of(
@@ -155,7 +156,7 @@ def test_what_is_too_little_for_a_job_of_the_own_qos_is_wanted_by_none():
 
 @pytest.mark.parametrize("field", ["state", "tres", "start_s", "task_index", "uid"])
 def test_of_a_tenant_whose_job_can_not_be_read_nothing_is_lent(field: str):
-    policy = {name: Tenant(name, "", Quota(Millislices(3000))) for name in ("vision", "nlp")}
+    policy = {name: tenant(name, 3000) for name in ("vision", "nlp")}
     state = JobState.OTHER if field == "state" else JobState.RUNNING
     odd = job(state=state, tres={}, unread=frozenset({field}))
     assert wanted(policy, [odd, job("nlp")]) == {
@@ -384,7 +385,7 @@ def test_in_the_place_of_a_completing_job_the_own_qos_comes_first() -> None:
     assert qos_use(by_type, there).waiting == {"slicewise_vision": 3500}
 
 
-BY_TYPE = {"vision": Tenant("vision", "", Quota(Millislices(9000), type_nominals={"1g.10gb": 3}))}
+BY_TYPE = {"vision": tenant("vision", 9000, type_nominals={"1g.10gb": 3})}
 
 
 def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
@@ -421,7 +422,7 @@ def test_a_tenants_guarantee_pays_for_accounts_without_a_quota_too() -> None:
     """Slurm counts them in the tenant's QOS, so what waits behind them is not late."""
     behind = waiting()
     of_one_more = replace(job(job_id=8), account="below")
-    policy = {"vision": Tenant("vision", "", Quota(Millislices(4000)))}
+    policy = {"vision": tenant("vision", 4000)}
     there = holdings([of_one_more, behind], MANAGED, COSTS, {})
     assert list(within_guarantees(there, policy)) == [behind]
     there = holdings([job(), of_one_more, behind], MANAGED, COSTS, {})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
+from builders.tenants import tenant
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
@@ -10,7 +11,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.account_dump import DumpedAccount
 from slurm_plugin.quota.proposals import QuotaProposal, absent, proposals
 from slurm_plugin.quota.tenants import changed_together
-from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
+from slurm_plugin.quota.types import Budget, Policy, TenantUpdate
 
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3000, "7g.80gb": 7000}
 MONTHLY = Budget(Period.MONTH, MillisliceSeconds(3_600_000))
@@ -84,7 +85,7 @@ def test_minutes_are_a_budget_unless_the_tenant_has_one_in_periods():
     given = {"period": "none", "amount": "11.66"}
     assert words(minutes)["a"] == {"nominal": "0", "budget": given}
     assert proposed(minutes)["a"].notes == ("its minutes of billing are not taken over",)
-    known = {"a": Tenant("a", "", Quota(Millislices(0)), MONTHLY)}
+    known = {"a": tenant("a", budget=MONTHLY)}
     assert words(minutes, policy=known)["a"] == {}
 
 
@@ -102,8 +103,8 @@ def test_what_is_not_taken_over_is_said():
 
 def test_tenants_keep_what_the_file_does_not_say():
     known = {
-        "a": Tenant("a", "", Quota(Millislices(5))),
-        "b": Tenant("b", "", Quota(Millislices(5))),
+        "a": tenant("a", 5),
+        "b": tenant("b", 5),
     }
     assert words(limited("a"), policy=known) == {"a": {}}
     assert absent((limited("a"),), known) == ("b",)

@@ -1,25 +1,19 @@
 """Tests what tenants may hold."""
 
 import pytest
+from builders.tenants import free_tenant, tenant
 
 from cluster.language.units import Millislices
 from slurm_plugin.quota.standings import QosUse, Standing, by_use, standings
-from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
-
-NO_LIMIT = Millislices(10**9)
-
-
-def tenant(name: str, nominal: int, parent: str = "") -> Tenant:
-    return Tenant(name, parent, Quota(Millislices(nominal), NO_LIMIT, NO_LIMIT))
-
+from slurm_plugin.quota.types import Loan, Policy, Recall
 
 POLICY: Policy = {
     one.name: one
     for one in (
-        tenant("lab", 6000),
-        tenant("a", 3000, "lab"),
-        tenant("b", 1000, "lab"),
-        tenant("c", 4000),
+        free_tenant("lab", 6000),
+        free_tenant("a", 3000, "lab"),
+        free_tenant("b", 1000, "lab"),
+        free_tenant("c", 4000),
     )
 }
 
@@ -66,7 +60,7 @@ def test_short_of_capacity_all_are_squeezed_in_proportion():
 
 def test_nothing_to_share_out_is_nothing():
     assert standings(POLICY, (), 0)["a"] == standing(0, 0, (0, 0))
-    assert standings({"a": tenant("a", 0)}, (), 0) == {"a": standing(0, 0, (0, 0))}
+    assert standings({"a": free_tenant("a", 0)}, (), 0) == {"a": standing(0, 0, (0, 0))}
     assert standings({}, (), 0) == {}
 
 
@@ -78,8 +72,8 @@ def test_a_loan_of_somebody_who_is_no_tenant_does_not_count():
 
 def test_a_tenant_above_others_can_not_take_what_they_are_due():
     """Its own jobs were let in by what its account may hold, that of those below it included."""
-    above = Tenant("dept", "", Quota(Millislices(8000), Millislices(1000)))
-    below = Tenant("team", "dept", Quota(Millislices(4000)))
+    above = tenant("dept", 8000, borrowing_limit_millislices=Millislices(1000))
+    below = tenant("team", 4000, "dept")
     found = standings({"dept": above, "team": below}, (), None)
     assert found["dept"] == standing(8000, 4000, (4000, 0))
     assert found["team"] == standing(4000, 4000, (4000, 0))

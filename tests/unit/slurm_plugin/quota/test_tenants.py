@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.tenants import tenant
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
@@ -15,27 +16,21 @@ from slurm_plugin.quota.types import (
     MAX_WEIGHT,
     Budget,
     Policy,
-    Quota,
-    Tenant,
     TenantUpdate,
 )
 
 MONTHLY = Budget(Period.MONTH, MillisliceSeconds(1000))
 
 
-def tenant(name: str, parent: str, nominal: int, budget: Budget | None = None) -> Tenant:
-    return Tenant(name, parent, Quota(Millislices(nominal)), budget)
-
-
 POLICY: Policy = {
     one.name: one
     for one in (
-        tenant("physics", "", 10_000, MONTHLY),
-        tenant("optics", "physics", 6000),
-        tenant("imaging", "physics", 0),
-        tenant("mri", "imaging", 1000, MONTHLY),
-        tenant("ct", "imaging", 2000),
-        tenant("bio", "", 3000),
+        tenant("physics", 10_000, "", MONTHLY),
+        tenant("optics", 6000, "physics"),
+        tenant("imaging", 0, "physics"),
+        tenant("mri", 1000, "imaging", MONTHLY),
+        tenant("ct", 2000, "imaging"),
+        tenant("bio", 3000, ""),
     )
 }
 """physics keeps 1 of its 10 slices for itself; imaging is a group of 3."""
@@ -100,16 +95,16 @@ def test_the_nearest_budget_pays():
 
 
 def test_a_tenant_of_before_that_covers_its_children_no_more_has_their_sum():
-    policy = {"lab": tenant("lab", "", 1000), "a": tenant("a", "lab", 4000)}
+    policy = {"lab": tenant("lab", 1000, ""), "a": tenant("a", 4000, "lab")}
     assert tenants.effective_nominal(policy) == {"lab": 4000, "a": 4000}
     assert tenants.guaranteed_quota(policy) == {"lab": 0, "a": 4000}
 
 
 def test_an_unknown_tenant_is_added_with_what_is_given():
     added = tenants.changed(POLICY, update("chem", nominal_millislices=2000, weight=3))
-    assert added == {**POLICY, "chem": Tenant("chem", "", Quota(Millislices(2000), weight=3))}
+    assert added == {**POLICY, "chem": tenant("chem", 2000, weight=3)}
     below = tenants.changed(POLICY, update("x-ray", parent="imaging"))
-    assert below["x-ray"] == tenant("x-ray", "imaging", 0)
+    assert below["x-ray"] == tenant("x-ray", 0, "imaging")
 
 
 def test_only_what_is_given_changes():
@@ -295,7 +290,7 @@ def test_of_several_together_everything_that_is_refused_is_said():
 
 
 def test_what_an_older_version_left_short_may_get_better_but_not_worse():
-    short = {"lab": tenant("lab", "", 4000), "a": tenant("a", "lab", 6000)}
+    short = {"lab": tenant("lab", 4000, ""), "a": tenant("a", 6000, "lab")}
     tenants.changed(short, update("a", nominal_millislices=5000))
     tenants.changed(short, update("lab", nominal_millislices=5000))
     tenants.changed(short, update("lab", weight=2))
@@ -316,9 +311,9 @@ def test_words():
 
 
 def test_what_follows_from_a_policy_is_not_taken_from_what_it_was_before() -> None:
-    policy = {"org": tenant("org", "", 9), "lab": tenant("lab", "org", 3)}
+    policy = {"org": tenant("org", 9, ""), "lab": tenant("lab", 3, "org")}
     assert tenants.guaranteed_quota(policy) == {"org": 6, "lab": 3}
-    policy["lab"] = tenant("lab", "org", 4)
+    policy["lab"] = tenant("lab", 4, "org")
     assert tenants.guaranteed_quota(policy) == {"org": 5, "lab": 4}
     policy["new"] = policy.pop("lab")
     assert tenants.downward(policy) == ("org", "new")

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from builders.tenants import tenant
+
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.quota.types import (
@@ -9,7 +11,6 @@ from slurm_plugin.quota.types import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
     Quota,
-    Tenant,
 )
 from slurm_plugin.quota.words import budget_text, change_words, quota_words
 
@@ -42,8 +43,8 @@ def test_a_budgets_rule_in_words():
 
 
 def test_a_change_of_a_tenant_in_one_line():
-    before = Tenant("vision", "", Quota(Millislices(4000)))
-    after = Tenant("vision", "lab", Quota(Millislices(6000)), RULE)
+    before = tenant("vision", 4000)
+    after = tenant("vision", 6000, "lab", budget=RULE)
     assert change_words("vision", before, after) == (
         "vision: nominal 6 slices (was 4 slices),"
         " budget 1,000 slice-hours a month, carries over all (was none), below lab (was at the top)"

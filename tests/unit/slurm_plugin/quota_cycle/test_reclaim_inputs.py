@@ -8,7 +8,7 @@ from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
 from builders.nodes import a_node
 from builders.service_views import a_service
-from stand_ins.scripted import policy_of, tenant
+from builders.tenants import policy_of, tenant
 
 from cluster.language.jobs import JobState, JobView, NodeView
 from cluster.language.units import Millislices

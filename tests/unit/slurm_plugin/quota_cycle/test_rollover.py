@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from builders.ledger_world import PARTITION, SimulatedRun, job_view, run_record
+from builders.tenants import tenant
 from stand_ins.memory_ledger import MemoryStore
 
 from cluster.language.errors import OutsideError
@@ -14,13 +15,13 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.budgets import left, unspent
 from slurm_plugin.accounting.charging import Tariff, charge
 from slurm_plugin.accounting.types import BudgetEntry, Charge, RunKey
-from slurm_plugin.quota.types import Budget, Quota, Tenant
+from slurm_plugin.quota.types import Budget
 from slurm_plugin.quota_cycle.rollover import roll_over_budgets
 
 JANUARY_S = period_start_s(Period.MONTH, 1_800_000_000, "UTC")
 FEBRUARY_S = next_start_s(Period.MONTH, JANUARY_S, "UTC") or 0
 BUDGET = Budget(Period.MONTH, MillisliceSeconds(1000), MillisliceSeconds(200))
-POLICY = {"lone": Tenant("lone", "", Quota(Millislices(0)), BUDGET)}
+POLICY = {"lone": tenant("lone", budget=BUDGET)}
 TARIFF = Tariff("simulated", frozenset({PARTITION}), {"1g.10gb": Millislices(1)}, {}, "tenant")
 LONE = 2
 """The number of a job of that tenant."""

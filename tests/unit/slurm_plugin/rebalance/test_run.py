@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.tenants import tenant
 from stand_ins.rebalance_world import (
     BEGAN_S,
     GRACE_S,
@@ -22,7 +23,7 @@ from stand_ins.rebalance_world import (
     step,
 )
 from stand_ins.repartition_world import planned
-from stand_ins.scripted import DOWN, job, tenant
+from stand_ins.scripted import DOWN, job
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobState

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from stand_ins.scripted import job, policy_of, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import job
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices

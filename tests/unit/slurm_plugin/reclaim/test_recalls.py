@@ -1,7 +1,7 @@
 """Tests recalls: how much a lender takes back, from which borrowers, and when."""
 
 import pytest
-from stand_ins.scripted import policy_of, tenant
+from builders.tenants import policy_of, tenant
 
 from cluster.language.units import Millislices
 from slurm_plugin.quota.demand import PendingDemand

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from builders.ledger_parts import LedgerParts
 from builders.nodes import a_node
+from builders.tenants import policy_of, tenant
 from stand_ins.emulated_gpus import amd_node, gpu_node
-from stand_ins.scripted import ScriptedSlurm, job, policy_of, settings, tenant
+from stand_ins.scripted import ScriptedSlurm, job, settings
 
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunRecord

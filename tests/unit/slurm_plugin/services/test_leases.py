@@ -5,16 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from stand_ins.scripted import (
-    DOWN,
-    ScriptedSlurm,
-    desire,
-    job,
-    policy_of,
-    settings,
-    sync_of,
-    tenant,
-)
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, settings, sync_of
 
 from cluster.language.errors import UnreachableError
 from cluster.language.jobs import JobState, JobView, PlannedStart, ReservationView

@@ -10,7 +10,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 from builders.nodes import a_node
-from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, policy_of, sync_of, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, sync_of
 
 from cluster.language.errors import (
     InvalidInputError,

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from stand_ins.scripted import ScriptedSlurm, desire, job, policy_of, settings, sync_of, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedSlurm, desire, job, settings, sync_of
 
 from cluster.language.jobs import JobState, JobView
 from cluster.language.periods import Period

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from stand_ins.scripted import ScriptedSlurm, desire, job, policy_of, sync_of, tenant
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedSlurm, desire, job, sync_of
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView
