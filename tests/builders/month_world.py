@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 
+from builders.settings import site_settings
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
-from cluster.settings.file import Settings
 from slurm_plugin.accounting.statement import totals
 from slurm_plugin.accounting.types import Run, RunKey, Statement, StatementRow
 
@@ -14,13 +14,7 @@ BEGIN_S, END_S = 1_790_805_600, 1_793_487_600
 NOW_S = END_S + 5 * 86_400
 HOUR_S = 3600
 HOSTILE = "<script>alert(1)</script>"
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "lab", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
-        "ledger": {"time_zone": "Europe/Berlin"},
-    }
-)
+SETTINGS = site_settings(name="lab", ledger={"time_zone": "Europe/Berlin"})
 
 
 def row(

@@ -1,7 +1,7 @@
 """A small site to simulate: two nodes of four GPUs, two tenants, five days of jobs."""
 
+from builders.settings import site_settings
 from builders.tenants import tenant
-from cluster.settings.file import Settings
 from simulation.cli.inputs import SiteInputs
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.jobs import HistoryJob, JobHistory
@@ -9,12 +9,7 @@ from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
 
 START_S, HOUR_S = 1_790_812_800, 3600  # 2026-10-01 in UTC.
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "lab", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"whole": ["a100"]}},
-    }
-)
+SETTINGS = site_settings(types=(), whole=["a100"], name="lab")
 CLUSTER = SimulatedCluster(
     "lab",
     tuple(SimulatedNode(f"gpu{number}", frozenset({"gpu"}), {"a100": 4}) for number in (1, 2)),

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from builders.settings import site_settings
 from builders.site_world import BEGIN_S, past, slicewise, tenants
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.settings.file import Settings
 from simulation.cluster import NodeFailures, SimulatedCluster, SimulatedNode
 from simulation.history.jobs import HistoryJob
 from simulation.site.failures import outages
@@ -17,13 +17,7 @@ from simulation.site.requests import Replayable, replays
 from simulation.snapshot.boards import boards_of, with_pads
 
 TYPES = ("1g.10gb", "2g.20gb", "3g.40gb")
-CUTTING = Settings.model_validate(
-    {
-        "cluster": {"name": "test", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": list(TYPES)}},
-        "repartition": {"allowed": True},
-    }
-)
+CUTTING = site_settings(types=list(TYPES), name="test", repartition={"allowed": True})
 BOARDS = boards_of({"1g.10gb": 14}, CUTTING)
 GPUS = {} if BOARDS is None else with_pads({"1g.10gb": 14}, BOARDS)
 ON = SimulatedCluster(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 from math import inf
 
+from builders.settings import site_settings
 from builders.site_world import (
     ALONE,
     BEGIN_S,
@@ -26,7 +27,6 @@ from hypothesis import strategies as st
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.file import Settings
 from simulation.cluster import SimulatedNode
 from simulation.history.jobs import HistoryJob
 from simulation.runs.measure import Guarantee, Yardstick, measured
@@ -185,12 +185,7 @@ def test_the_same_past_gives_the_same_future(jobs: Sequence[HistoryJob], policy:
 
 
 CUT = {"1g.10gb": 7, "a100": 2}
-BOTH = Settings.model_validate(
-    {
-        "cluster": {"name": "test", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb"], "whole": ["a100"]}},
-    }
-)
+BOTH = site_settings(whole=["a100"], name="test")
 
 
 @st.composite

@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import aiohttp
+from builders.settings import site_settings
 from free_ports import free_port
 from pydantic import BaseModel
 
 from cluster.rpc.message import Answer, Request, answer_of, requests
 from cluster.rpc.web_messages import WebUserAnswer, WebUserRequest
-from cluster.settings.file import Settings
 from slurm_plugin.api.desk import Roles
 from slurm_plugin.api.routes import Routes
 from slurm_plugin.api.user_socket import UserSocket, user_limits
@@ -95,14 +95,7 @@ async def site_up(
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """The page, and an operator who is logged in."""
     listen = f"127.0.0.1:{free_port()}"
-    settings = Settings.model_validate(
-        {
-            "cluster": {"name": "testing", "partitions": ["gpu"]},
-            "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
-            "daemon": {"run_dir": run_dir},
-            "web": {"listen": listen},
-        }
-    )
+    settings = site_settings(name="testing", daemon={"run_dir": run_dir}, web={"listen": listen})
     socket, server = _daemon(run_dir, fiction, answers), WebServer(settings)
     await socket.start()
     await server.start()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_node
+from builders.runs import a_reservation
 from builders.service_views import a_service, a_tenant_view
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
@@ -19,7 +20,6 @@ from cluster.slurm.unread import UnreadLog
 from launcher.cli import show_services
 from launcher.services.overview import join
 from slurm_plugin.accounting.overview import OverviewInput, tenant_statuses
-from slurm_plugin.accounting.types import Reservation, RunKey
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.cli_views.tenants import status_json
 from slurm_plugin.daemon.metrics import Metrics
@@ -106,18 +106,7 @@ async def daemon() -> ClusterState:
 
 def test_tenant_list() -> None:
     runs = tuple(
-        Reservation(
-            RunKey("c", index, 1000),
-            name,
-            "alice",
-            "1",
-            {},
-            Millislices(1000),
-            payer=name,
-            reserved_millislice_s=MillisliceSeconds(0),
-            posted_millislice_s=MillisliceSeconds(0),
-            transfers=1,
-        )
+        a_reservation(name, index, reserved_millislice_s=MillisliceSeconds(0))
         for index, name in enumerate(HOLDERS)
     )
     found = tenant_statuses(OverviewInput(POLICY, LOANS, (), runs, {}, 14_000, None))

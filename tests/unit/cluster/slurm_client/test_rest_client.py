@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from builders.settings import site_settings
 
 from cluster.language.jobs import JobState
-from cluster.settings.file import Settings
 from cluster.slurm.asked import RequestCount
 from cluster.slurm.unread import Unread, ignored
 from cluster.slurm_client.commands import CommandSlurm
@@ -272,13 +272,7 @@ async def test_a_slurm_with_which_it_was_not_tried_is_read_by_the_commands(
 
 async def test_the_setting_chooses_it_for_the_daemon_and_not_for_commands(tmp_path: Path) -> None:
     daemon = {"slurm": "slurmrestd", "slurmrestd": str(tmp_path / "socket")}
-    settings = Settings.model_validate(
-        {
-            "cluster": {"name": "test", "partitions": ["gpu"]},
-            "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
-            "daemon": daemon,
-        }
-    )
+    settings = site_settings(name="test", daemon=daemon)
     assert type(open_slurm(settings)) is CommandSlurm
 
     def log(_event: str, /, **_fields: object) -> None:

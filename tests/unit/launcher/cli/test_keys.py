@@ -9,6 +9,7 @@ from datetime import datetime
 
 import pytest
 from builders.service_views import a_generation
+from builders.settings import site_settings
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -24,19 +25,12 @@ from cluster.rpc.key_messages import (
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
 from cluster.runtime import questions
-from cluster.settings.file import Settings
 from launcher.cli import keys as key_cli
 from launcher.cli.keys import key_app, new_key
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-OPEN = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
-        "gateway": {"require_keys": False},
-    }
-)
+OPEN = site_settings(gateway={"require_keys": False})
 LIVING = KeyView(key_id="a" * 12, tenant="vision", name="ci", created_by="alice", created_s=1.0)
 REVOKED = LIVING.model_copy(update={"key_id": "b" * 12, "revoked_s": 2.0})
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from builders.settings import site_settings
 from builders.simulated_services import a_service
 from builders.site_world import BEGIN_S, MUCH, past, slicewise, tenants
 from builders.tenants import policy_of, tenant
@@ -25,12 +26,11 @@ from simulation.snapshot.boards import boards_of, with_pads
 from slurm_plugin.quota.types import Policy
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
-CUTTING = Settings.model_validate(
-    {
-        "cluster": {"name": "test", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": [SMALL, "2g.20gb", LARGE], "whole": ["a100"]}},
-        "repartition": {"allowed": True, "move_s": 120},
-    }
+CUTTING = site_settings(
+    types=[SMALL, "2g.20gb", LARGE],
+    whole=["a100"],
+    name="test",
+    repartition={"allowed": True, "move_s": 120},
 )
 KEEPING = CUTTING.model_copy(
     update={"repartition": CUTTING.repartition.model_copy(update={"allowed": False})}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from builders.settings import site_settings
 from builders.site_world import (
     ALONE,
     BEGIN_S,
@@ -18,7 +19,6 @@ from builders.site_world import (
 from builders.tenants import tenant
 
 from cluster.language.units import Millislices
-from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.site.loop import Site, SiteTimes
 from simulation.site.plans import SlurmPlan
@@ -187,12 +187,7 @@ def test_what_once_ran_for_longer_than_max_time_runs_again():
 
 def test_a_job_whose_gpu_is_free_is_not_kept_waiting_by_jobs_of_another_type() -> None:
     """Backfill reserves whole nodes: for small jobs it would keep the whole GPUs beside idle."""
-    by = Settings.model_validate(
-        {
-            "cluster": {"name": "test", "partitions": ["gpu"]},
-            "gpus": {"A100-80GB": {"types": ["1g.10gb"], "whole": ["a100"]}},
-        }
-    )
+    by = site_settings(whole=["a100"], name="test")
     gpus = {"1g.10gb": 7, "a100": 1}
     nodes = tuple(SimulatedNode(f"n{nth}", frozenset({"gpu"}), gpus) for nth in range(2))
     small = [past("a", {"1g.10gb": 1}, 0.0, 3000.0 + 100 * nth) for nth in range(34)]

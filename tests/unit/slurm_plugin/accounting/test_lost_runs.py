@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from builders.ledger_world import START_S, SimulatedRun, job_view, run_record
+from builders.runs import a_reservation
 
 from cluster.language.jobs import JobState, JobView
-from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.lost_runs import (
     LOST_AFTER_S,
     LostRun,
@@ -15,21 +15,10 @@ from slurm_plugin.accounting.lost_runs import (
     lost_runs,
     unmoved,
 )
-from slurm_plugin.accounting.types import Reservation, RunKey
+from slurm_plugin.accounting.types import RunKey
 
 KEY = RunKey("testing", 7, START_S)
-HELD = Reservation(
-    KEY,
-    tenant="vision",
-    user="alice",
-    task="7",
-    gres={"1g.10gb": 1},
-    cost_millislices=Millislices(1000),
-    payer="vision",
-    reserved_millislice_s=MillisliceSeconds(60_000),
-    posted_millislice_s=MillisliceSeconds(0),
-    transfers=1,
-)
+HELD = a_reservation(key=KEY)
 RUNNING = job_view(SimulatedRun(7, START_S, {"1g.10gb": 1}, "gpu", 60))
 LOOKED_S = START_S + 100
 

@@ -1,5 +1,6 @@
 """Tests the overview of tenants' accounts."""
 
+from builders.runs import a_reservation
 from builders.tenants import tenant
 
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -10,7 +11,7 @@ from slurm_plugin.accounting.overview import (
     tenant_statuses,
     used_since,
 )
-from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
+from slurm_plugin.accounting.types import Run, RunKey, StatementRow
 from slurm_plugin.quota.tenants import overcommitted_millislices
 from slurm_plugin.quota.types import Loan
 
@@ -30,27 +31,15 @@ POLICY = {
 }
 
 
-def reservation(owner: str, cost: int) -> Reservation:
-    return Reservation(
-        RunKey("c", 1, 1000),
-        owner,
-        "alice",
-        "1",
-        {},
-        Millislices(cost),
-        payer=owner,
-        reserved_millislice_s=MillisliceSeconds(0),
-        posted_millislice_s=MillisliceSeconds(0),
-        transfers=1,
-    )
-
-
 def look(capacity: int | None = None) -> dict[str, TenantStatus]:
     gathered = OverviewInput(
         policy=POLICY,
         loans=(Loan("bio", "laser", Millislices(1000)),),
         recalls=(),
-        reservations=(reservation("laser", 1000), reservation("optics", 500)),
+        reservations=(
+            a_reservation("laser", cost_millislices=1000, reserved_millislice_s=0),
+            a_reservation("optics", cost_millislices=500, reserved_millislice_s=0),
+        ),
         left_millislice_s={"bio": 7},
         capacity_millislices=capacity,
         accounts=frozenset({"bio"}),

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 from builders.ledger_parts import LedgerParts
+from builders.settings import site_settings
 from builders.tenants import tenant
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices
-from cluster.settings.file import Settings
 from slurm_plugin.cli import calendar
 from slurm_plugin.cli_common.slurm_look import SlurmLook
 from slurm_plugin.cli_common.window_words import (
@@ -33,13 +33,7 @@ BERLIN = "Europe/Berlin"
 MONDAY_S = 1_795_388_400
 """2026-11-23, midnight in Berlin."""
 
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
-        "ledger": {"time_zone": BERLIN},
-    }
-)
+SETTINGS = site_settings(types=["1g.10gb", "3g.40gb"], ledger={"time_zone": BERLIN})
 NOMINAL = Window(0, "vision", WindowKind.NOMINAL, Millislices(12000))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from builders.settings import site_settings
 from stand_ins.memory_ledger import MemoryStore
 from stand_ins.scripted import job
 from stand_ins.slurm_database import Row, SlurmDatabase
@@ -57,12 +58,7 @@ from slurm_plugin.quota.types import Loan, Policy, QuotaChange, Recall, TenantUp
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
-    }
-)
+SETTINGS = site_settings(types=["1g.10gb", "3g.40gb"])
 ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
 INSTANCES = {"1g.10gb": 7, "3g.40gb": 2}
 TRY_TO_LOOK = slurm_look.try_to_look_at_slurm

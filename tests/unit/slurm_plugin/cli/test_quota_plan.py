@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from builders.settings import site_settings
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import StepView
 from cluster.language.units import Millislices
-from cluster.settings.file import Settings
 from cluster.slurm.interface import Submission
 from launcher.main import app
 from slurm_plugin.admission.decayed_use import Holding
@@ -27,13 +27,7 @@ from slurm_plugin.services.orders import Ordered, ServiceKey
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
-        "lending": {"grace_s": 60, "term_s": 600},
-    }
-)
+SETTINGS = site_settings(types=["1g.10gb", "3g.40gb"], lending={"grace_s": 60, "term_s": 600})
 NOON = 1_795_348_800
 
 

@@ -7,23 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from builders.settings import site_settings
 from stand_ins.slurm_database import LimitLedger
 from typer.testing import CliRunner
 
 from cluster.language.errors import SlicewiseError
-from cluster.settings.file import Settings
 from launcher.main import app
 from slurm_plugin.cli import quota
 from slurm_plugin.cli_common.quota_file import read_quota_file
 from slurm_plugin.quota.types import KnownLimit, LimitKey
 
 ASSETS = Path(__file__).parents[3] / "assets"
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb", "7g.80gb"]}},
-    }
-)
+SETTINGS = site_settings(types=["1g.10gb", "3g.40gb", "7g.80gb"])
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from builders.settings import site_settings
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.file import Settings
 from slurm_plugin.cli_common.quota_file import read_quota_file
 from slurm_plugin.quota.quota_file import EXAMPLE, example
 from slurm_plugin.quota.types import (
@@ -20,12 +20,7 @@ from slurm_plugin.quota.types import (
     TenantUpdate,
 )
 
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb", "3g.40gb"]}},
-    }
-)
+SETTINGS = site_settings(types=["1g.10gb", "3g.40gb"])
 HOUR = 3_600_000
 MONTHLY = Budget(Period.MONTH, MillisliceSeconds(100 * HOUR))
 

@@ -5,12 +5,12 @@ import json
 import pytest
 from builders.nodes import a_node
 from builders.overview_world import ROOT, facts
+from builders.settings import site_settings
 from builders.why_world import running
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
-from cluster.settings.file import Settings
 from slurm_plugin.cli_users import overview as command
 from slurm_plugin.overview.overview import overview
 
@@ -23,12 +23,7 @@ DOWN = overview(facts(nodes=(a_node("node1", "DOWN"), a_node("node2", "IDLE", "D
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Settings.model_validate(
-        {
-            "cluster": {"name": "c", "partitions": ["gpu"]},
-            "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
-        }
-    )
+    found = site_settings()
     monkeypatch.setattr(command, "load_settings", lambda: found)
 
 

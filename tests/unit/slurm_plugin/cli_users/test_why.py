@@ -3,20 +3,15 @@
 from typing import NoReturn
 
 import pytest
+from builders.settings import site_settings
 from typer.testing import CliRunner
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.message import Request
-from cluster.settings.file import Settings
 from slurm_plugin.cli_users import why as command
 
-SETTINGS = Settings.model_validate(
-    {
-        "cluster": {"name": "c", "partitions": ["gpu"]},
-        "gpus": {"A100-80GB": {"types": ["1g.10gb"]}},
-    }
-)
+SETTINGS = site_settings()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from builders.ledger_world import SimulatedRun, run_record
+from builders.runs import a_run_record
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import DOWN, ETC, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
@@ -239,18 +240,7 @@ async def test_after_hours_without_accounting_a_run_is_charged_what_accounting_t
     await books.turn(ACCOUNTING_DELAY_S // 2)
     assert books.ledger.charges.open_reservations() == (held,)
     books.slurm.records = (
-        RunRecord(
-            job_id=running.job_id,
-            task="814_0",
-            user=running.user,
-            account=running.account,
-            partition=running.partition,
-            start_s=start_s,
-            end_s=start_s + 37,
-            state="CANCELLED",
-            time_limit_s=600,
-            tres=running.tres,
-        ),
+        a_run_record(start_s, start_s + 37, job_id=running.job_id, task="814_0", state="CANCELLED"),
     )
     await books.turn(5)
     assert books.ledger.charges.open_reservations() == ()

@@ -8,6 +8,7 @@ import pytest
 from builders.jobs import a_job, a_running_job
 from builders.ledger_parts import ledger_view_of
 from builders.nodes import a_node
+from builders.runs import a_reservation
 from builders.service_views import a_service
 from builders.tenants import free_tenant, policy_of, tenant
 
@@ -17,7 +18,7 @@ from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import ServiceView, SlotView
 from cluster.rpc.order_messages import ServiceOrder
-from slurm_plugin.accounting.types import Balance, Reservation, RunKey
+from slurm_plugin.accounting.types import Balance, RunKey
 from slurm_plugin.explain.quota_impact import impacts
 from slurm_plugin.explain.quota_plan import Impact, ImpactKind, QuotaPlan, in_order, quota_plan
 from slurm_plugin.quota.calendar import Moment
@@ -377,17 +378,13 @@ def test_what_a_budget_is_lowered_to_lasts_less_its_use():
     assert used_up(there, before, EVENING) == [], "it is so already"
 
 
-RUN = Reservation(
-    RunKey("c", 1, 0),
-    tenant="a",
-    user="alice",
-    task="1",
+RUN = a_reservation(
+    "a",
+    1,
+    key=RunKey("c", 1, 0),
     gres={"1g.10gb": 3},
     cost_millislices=Millislices(3000),
-    payer="a",
     reserved_millislice_s=MillisliceSeconds(HOUR),
-    posted_millislice_s=MillisliceSeconds(0),
-    transfers=1,
 )
 
 

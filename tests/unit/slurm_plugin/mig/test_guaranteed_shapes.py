@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from builders.jobs import a_job
+from builders.runs import a_run_record
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import job
 
@@ -29,19 +30,8 @@ def plain(
 
 
 def run(start_s: int, end_s: int | None, kind: str, count: int = 1, **changes: Any) -> RunRecord:
-    found = RunRecord(
-        job_id=start_s,
-        task="5",
-        user="alice",
-        account="vision",
-        partition="gpu",
-        start_s=start_s,
-        end_s=end_s,
-        state="COMPLETED",
-        time_limit_s=None,
-        tres={f"gres/gpu:{kind}": str(count)},
-    )
-    return replace(found, **changes)
+    tres = {f"gres/gpu:{kind}": str(count)}
+    return a_run_record(start_s, end_s, job_id=start_s, tres=tres, **changes)
 
 
 def seen(*what: JobView | RunRecord, policy: Policy = VISION) -> Needs:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from builders.ledger_parts import LedgerParts
 from builders.nodes import a_node
+from builders.runs import a_run_record
 from builders.tenants import policy_of, tenant
 from stand_ins.emulated_gpus import amd_node, gpu_node
 from stand_ins.scripted import ScriptedSlurm, job, settings
@@ -514,8 +515,7 @@ async def test_a_job_on_loan_that_would_lose_several_instances_stays(site: Site)
 def ran(from_ago_s: int, to_ago_s: int | None, **tres: str) -> RunRecord:
     end_s = None if to_ago_s is None else int(NOW_S) - to_ago_s
     types = {f"gres/gpu:{name}": count for name, count in tres.items()}
-    state = "RUNNING" if end_s is None else "COMPLETED"
-    return RunRecord(1, "1", "a", "v", "gpu", int(NOW_S) - from_ago_s, end_s, state, None, types)
+    return a_run_record(int(NOW_S) - from_ago_s, end_s, tres=types)
 
 
 async def test_what_ran_lately_is_expected_but_for_what_other_nodes_serve(site: Site) -> None:
