@@ -1,13 +1,13 @@
 """Tests the adapters of a service file, and which changes of them need no other replicas."""
 
 import pytest
+from builders.service_specs import a_spec
 
 from cluster.language.adapters import MOST_ADAPTERS, adapters_of, model_name
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import (
     ServiceSpec,
     follows_by_adapters,
-    service_spec,
     spec_of_directives,
 )
 
@@ -15,7 +15,7 @@ VALUES = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m
 
 
 def spec(**change: object) -> ServiceSpec:
-    return service_spec(VALUES | {"profile": "h200", "engine": "vllm"} | change)
+    return a_spec(**({"profile": "h200", "engine": "vllm"} | change))
 
 
 def test_adapters_stand_in_one_directive_which_is_read_again():

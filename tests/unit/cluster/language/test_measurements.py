@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from builders.measurements import a_measurement
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import (
@@ -15,19 +16,7 @@ from cluster.language.measurements import (
 
 
 def row(batch: int = 1, throughput_mrps: int = 5_000, **change: object) -> Measurement:
-    values = {
-        "model": "bert",
-        "board": "A100-80GB",
-        "type": "1g.10gb",
-        "batch": batch,
-        "processes": 1,
-        "throughput_mrps": throughput_mrps,
-        "latency_us": 10,
-        "samples": 3,
-        "steady": True,
-        "reason": "",
-    }
-    return Measurement.model_validate(values | change)
+    return a_measurement(batch=batch, throughput_mrps=throughput_mrps, **change)
 
 
 def test_what_is_measured_again_is_replaced_and_the_rest_stays() -> None:

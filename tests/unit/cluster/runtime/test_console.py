@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from printed_text import printed_text
 from rich.box import ASCII
 from rich.console import Console
 from rich.panel import Panel
@@ -33,10 +34,7 @@ COLUMNS = (
 
 
 def printed(width: int) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(FittingTable(COLUMNS))
-    return capture.get()
+    return printed_text(FittingTable(COLUMNS), width)
 
 
 def marks(text: str) -> list[str]:
@@ -109,10 +107,7 @@ def test_what_others_wrote_moves_no_cursor(capsys: pytest.CaptureFixture[str]):
 
 def test_what_others_wrote_is_no_markup():
     table = FittingTable((column("reason", ["[bold]loud[/bold] [x"], folds=True),))
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(table)
-    assert "[bold]loud[/bold] [x" in capture.get()
+    assert "[bold]loud[/bold] [x" in printed_text(table, 80)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from builders.service_specs import a_spec
 
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import AdapterEngine, Probe, PromptedEngine
@@ -39,8 +40,7 @@ def models(*names: str) -> bytes:
 
 
 def spec(**change: object) -> ServiceSpec:
-    values = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
-    return ServiceSpec.model_validate(values | {"profile": "h200"} | change)
+    return a_spec(**({"tenant": "nlp", "profile": "h200"} | change))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from builders.service_specs import a_spec
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.service import ServiceSpec
 from launcher.services.adapter_files import require_adapter_engine, require_adapters
 from launcher.services.model_repository import repository_digest
 
@@ -14,9 +15,9 @@ CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "base_model_name_or_pat
 
 
 def spec(repository: Path, **change: object) -> ServiceSpec:
-    values = {"name": "chat", "tenant": "nlp", "model": "tiny", "profile": "h200"}
-    values |= {"engine": "vllm", "model_repository": str(repository)}
-    return service_spec(values | {"adapters": {"legal": "lora/legal"}} | change)
+    keys = {"tenant": "nlp", "model": "tiny", "profile": "h200", "engine": "vllm"}
+    adapters = {"adapters": {"legal": "lora/legal"}}
+    return a_spec(model_repository=str(repository), **(keys | adapters | change))
 
 
 def put(

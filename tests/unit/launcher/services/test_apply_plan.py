@@ -1,10 +1,11 @@
 """Tests what applying a file would do: submit, nothing, a roll-over; and if quota has room."""
 
 import pytest
+from builders.service_specs import a_spec
 from builders.service_views import a_service, a_tenant_view, slots_in
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.service import ServiceSpec
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
@@ -17,19 +18,11 @@ from launcher.services.apply_plan import (
     with_needs,
 )
 
-VALUES: dict[str, object] = {
-    "name": "chat",
-    "tenant": "vision",
-    "model_repository": "/models",
-    "model": "m",
-    "profile": "1g.10gb",
-    "max_replicas": 4,
-}
 COST = Millislices(1000)
 
 
 def spec(**change: object) -> ServiceSpec:
-    return service_spec({k: v for k, v in (VALUES | change).items() if v is not None})
+    return a_spec(**({"max_replicas": 4} | change))
 
 
 def generation(array: int, running: int, order: ServiceOrder = NO_ORDER) -> ServiceView:

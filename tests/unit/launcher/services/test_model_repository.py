@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from builders.service_specs import a_spec
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import service_spec
+from cluster.language.service import ServiceSpec
 from launcher.engines.registry import ENGINES
 from launcher.services.model_repository import repository_needs, require_runnable
 from sandbox.demo.commands import publish_models
@@ -23,9 +24,8 @@ def put(repository: Path, model: str, config: str | bytes = CONFIG, file: str = 
     return repository / model
 
 
-def spec(repository: Path, **keys: object):
-    values = {"name": "chat", "tenant": "vision", "profile": "1g.10gb", "model": "bert"}
-    return service_spec(values | {"model_repository": str(repository)} | keys)
+def spec(repository: Path, **keys: object) -> ServiceSpec:
+    return a_spec(model_repository=str(repository), **({"model": "bert"} | keys))
 
 
 def refused(repository: Path, **keys: object) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import json_checker
 import pytest
 from builders.service_views import a_report, a_service, a_tenant_view
+from printed_text import printed_text
 from rich.console import Console
 
 from cluster.rpc.messages import (
@@ -143,7 +144,7 @@ def test_a_slot_that_waits_for_slurm_is_not_ready_because_its_last_run_was():
 
 def test_what_no_replica_is_there_for_waits_for_a_first_one():
     shown = Gateway(GATEWAY.routes, {"pool1": Backend(2, 0, (server(0, ServerMode.DRAIN),))}, True)
-    said = printed(show_services.service_details(observed(shown)))
+    said = printed_text(show_services.service_details(observed(shown)))
     assert "1 in flight, 1 waiting for a first replica" in said
 
 
@@ -166,7 +167,7 @@ def test_generations_are_one_service():
     assert [(one.array_job_id, one.slot) for one in found.in_state("ready")] == [(12, 0)]
     assert [(one.array_job_id, one.slot) for one in found.in_state("draining")] == [(5, 1)]
     assert [one.array_job_id for one in found.replicas if one.is_outdated] == [5, 5]
-    said = printed(show_services.service_details(found))
+    said = printed_text(show_services.service_details(found))
     assert "vision/chat (array job 12, replaces 5)" in said
     assert "1 outdated; each ends when a new one serves" in said
     assert show_services.as_json(found)["slots"] == {
@@ -189,14 +190,14 @@ def test_an_order_to_scale_is_shown():
     seen = service(7, slot(0, "held"), order=ServiceOrder(min_replicas=2, max_replicas=3))
     found = observed(view=of(seen))
     assert (found.min_replicas, found.max_replicas, found.is_scaled) == (2, 3, True)
-    assert "1g.10gb, 2 to 3 as set by service scale" in printed(
+    assert "1g.10gb, 2 to 3 as set by service scale" in printed_text(
         show_services.service_details(found)
     )
 
 
 def test_an_ordered_end_is_shown():
     seen = service(7, slot(0, "running"), order=ServiceOrder(delete_s=1.0))
-    assert "its owner has deleted it" in printed(
+    assert "its owner has deleted it" in printed_text(
         show_services.service_details(observed(view=of(seen)))
     )
 
@@ -212,7 +213,9 @@ def test_each_replica_tells_age_lease_and_why_it_must_end():
         slot(4, "held"),
         slot(5, "running", start_s=100, ends_in_s=WHEN_REPLACED_S, ends_why="node n1 goes"),
     )
-    lines = printed(show_services.service_details(observed(view=of(seen, at_s=400.0)))).splitlines()
+    lines = printed_text(
+        show_services.service_details(observed(view=of(seen, at_s=400.0)))
+    ).splitlines()
     table = [" ".join(line.split()) for line in lines if line.strip().startswith("7_")]
     assert table == [
         "7_0 ready n1 5 min 15 min",
@@ -227,12 +230,12 @@ LOSS = "1 slot is lost for good; apply the service again to replace it"
 
 
 def test_lost_slots_are_told_with_what_to_do():
-    assert LOSS in printed(show_services.service_details(observed()))
-    assert f"vision/chat: {LOSS}" in printed(show_services.services_overview([observed()]))
+    assert LOSS in printed_text(show_services.service_details(observed()))
+    assert f"vision/chat: {LOSS}" in printed_text(show_services.services_overview([observed()]))
     assert show_services.as_json(observed())["loss"] == LOSS
     kept = observed(view=of(SERVICE.model_copy(update={"slots": SERVICE.slots[:-1]})))
-    assert "lost" not in printed(show_services.service_details(kept))
-    assert "lost" not in printed(show_services.services_overview([kept]))
+    assert "lost" not in printed_text(show_services.service_details(kept))
+    assert "lost" not in printed_text(show_services.services_overview([kept]))
 
 
 def test_load_address_and_quota():
@@ -264,7 +267,7 @@ def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
     assert (found.backlog, found.in_flight, found.wanted) == (4, 3, 4)
     assert [slots(found, state) for state in ("ready", "draining")] == [{0}, {1, 5}]
     assert slots(found, "starting") == {2, 3, 4}
-    said = printed(show_services.service_details(found))
+    said = printed_text(show_services.service_details(found))
     assert "3 in flight, 4 waiting; 1.25 arrive per second" in said
     assert "4 replicas: 3 in flight + 4 waiting: 4" in said
     shown = show_services.as_json(found)
@@ -299,13 +302,6 @@ def test_json_has_the_same_facts():
     assert (found["backlog"], found["in_flight"], found["service"]) == (6, 3, "vision/chat")
 
 
-def printed(value: object, width: int = 200) -> str:
-    console = Console(width=width, record=True)
-    with console.capture() as capture:
-        console.print(value)
-    return capture.get()
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -317,19 +313,19 @@ def printed(value: object, width: int = 200) -> str:
     ],
 )
 def test_people_read_it(said: str):
-    assert said in printed(show_services.service_details(observed()))
+    assert said in printed_text(show_services.service_details(observed()))
 
 
 def test_people_read_what_they_may_not_see():
-    assert "the launcher has not reported it yet" in printed(
+    assert "the launcher has not reported it yet" in printed_text(
         show_services.service_details(observed(None))
     )
-    assert "–" in printed(show_services.services_overview([observed(None)]))
+    assert "–" in printed_text(show_services.services_overview([observed(None)]))
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_a_list_fits_the_terminal_with_names_and_numbers_whole(width: int):
-    said = printed(show_services.services_overview([observed()]), width)
+    said = printed_text(show_services.services_overview([observed()]), width)
     assert max(map(len, said.splitlines())) <= width
     whole = ("vision/chat", "ready", "starting", "backlog", "in flight")
     assert [word for word in whole if word not in said] == []
@@ -352,7 +348,7 @@ def test_a_list_shows_every_state_and_address_at_any_width(width: int):
         observed(READY_AT_GATEWAY, of(one))
         for one in (ASLEEP, service(8, slot(1, "released")), service(9, slot(0, "running")))
     )
-    said = printed(show_services.services_overview(services), width)
+    said = printed_text(show_services.services_overview(services), width)
     states = [word for word in said.split() if word in get_args(Condition)]
     assert [one for one in states if one != "ready"] == ["asleep", "waking"]
     assert states[-1] == "ready"
@@ -380,7 +376,7 @@ def test_one_word_for_a_service(
     view = of(*services).model_copy(update={"service_reports": (news,)})
     found = observed(READY_AT_GATEWAY, view)
     assert found.condition == show_services.as_json(found)["state"] == state
-    said = " ".join(printed(show_services.service_details(found)).split())
+    said = " ".join(printed_text(show_services.service_details(found)).split())
     assert f" state {state} address " in said
 
 
@@ -397,7 +393,7 @@ def test_a_service_without_an_address_is_called_so():
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_details_fit_the_terminal_with_replicas_whole(width: int):
-    said = printed(show_services.service_details(observed()), width)
+    said = printed_text(show_services.service_details(observed()), width)
     assert max(map(len, said.splitlines())) <= width
     assert all(f"7_{index}" in said for index in range(6))
     assert "…" not in said
@@ -406,7 +402,9 @@ def test_details_fit_the_terminal_with_replicas_whole(width: int):
 def test_one_slice_is_not_slices():
     tenants = (TENANT.model_copy(update={"nominal_millislices": 1000}),)
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
-    lines = [line.rstrip() for line in printed(show_services.service_details(one)).splitlines()]
+    lines = [
+        line.rstrip() for line in printed_text(show_services.service_details(one)).splitlines()
+    ]
     assert "quota     vision holds 3.5 of its nominal 1 slice" in lines
 
 
@@ -425,12 +423,12 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     directed = SERVICE.model_copy(update={"directives": {"p95_ms": "800"}})
     view = of(directed).model_copy(update={"service_reports": (told,)})
     one = observed(view=view)
-    said = " ".join(printed(show_services.service_details(one), 200).split())
+    said = " ".join(printed_text(show_services.service_details(one), 200).split())
     assert "p50 12 ms, p95 1.5 s (objective: p95_ms 800, 99.1 % in time)" in said
     assert "1,234 answered, 3 errors, 2 unanswered, 1 cold start in the last 7 min" in said
     shown = show_services.as_json(one)
     assert (shown["objective"], shown["quality"]) == ("p95_ms 800", quality.model_dump())
-    listed = printed(show_services.services_overview([one]), 250)
+    listed = printed_text(show_services.services_overview([one]), 250)
     assert [word for word in ("12 ms", "1.5 s", "99.1 %", "in time") if word not in listed] == []
     unknown = show_services.as_json(observed())
     assert (unknown["objective"], unknown["quality"]) == (None, None)
@@ -463,7 +461,7 @@ def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str
     servers = ReplicaLoad(**load)
     told = NEWS.model_copy(update={"engine_load": servers})
     one = observed(view=of(SERVICE).model_copy(update={"service_reports": (told,)}))
-    shown = " ".join(printed(show_services.service_details(one), 400).split())
+    shown = " ".join(printed_text(show_services.service_details(one), 400).split())
     assert f"engines {said}" in shown
     found = show_services.as_json(one)
     assert found["engine_load"] == servers.model_dump()
@@ -492,7 +490,7 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     told = NEWS.model_copy(update={"concurrency": 6, "is_concurrency_learnt": True, **times})
     directed = SERVICE.model_copy(update={"directives": {"ttft_ms": "500", "tpot_ms": "50"}})
     one = observed(view=of(directed).model_copy(update={"service_reports": (told,)}))
-    shown = " ".join(printed(show_services.service_details(one), 200).split())
+    shown = " ".join(printed_text(show_services.service_details(one), 200).split())
     assert "each replica 6 requests at a time now, learnt from how long requests take" in shown
     assert f"tokens {said}" in shown
     found = show_services.as_json(one)
@@ -502,7 +500,7 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     json_checker.check("service list", [found])
     fixed = told.model_copy(update={"concurrency": 1, "is_concurrency_learnt": False})
     plain = observed(view=of(SERVICE).model_copy(update={"service_reports": (fixed,)}))
-    shown = " ".join(printed(show_services.service_details(plain), 200).split())
+    shown = " ".join(printed_text(show_services.service_details(plain), 200).split())
     assert "each replica 1 request at a time" in shown
     assert "learnt" not in shown
     assert "tokens" not in shown
@@ -511,7 +509,7 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
 def test_the_quota_is_the_limit_once_it_is_known():
     tenants = (TENANT.model_copy(update={"limit_millislices": 6000}),)
     one = observed(view=VIEW.model_copy(update={"tenants": tenants}))
-    said = printed(show_services.service_details(one))
+    said = printed_text(show_services.service_details(one))
     assert "vision holds 3.5 of its limit of 6 slices; nominal 4" in said
 
 

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from builders.service_specs import a_spec
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import service_spec
 from launcher.services.service_file import (
     KEPT_LOGS,
     current_directory,
@@ -61,18 +61,6 @@ def test_a_missing_file_is_named(tmp_path: Path):
         read_service_file(tmp_path / "none.toml")
 
 
-def spec(repository: Path, model: str = "bert"):
-    return service_spec(
-        {
-            "name": "chat",
-            "tenant": "vision",
-            "model_repository": str(repository),
-            "model": model,
-            "profile": "1g.10gb",
-        }
-    )
-
-
 @pytest.mark.parametrize("inside", ["config.pbtxt", "1/"])
 def test_a_model_has_a_configuration_or_a_version(tmp_path: Path, inside: str):
     model = tmp_path / "bert"
@@ -80,19 +68,27 @@ def test_a_model_has_a_configuration_or_a_version(tmp_path: Path, inside: str):
     (model / inside).mkdir() if inside.endswith("/") else (model / inside).touch()
     # Where that leads can't be looked at, as if the submitter might not go there.
     (model / "README").symlink_to("x" * 300)
-    require_model(spec(tmp_path))
+    require_model(a_spec(model="bert", model_repository=str(tmp_path)))
 
 
 def test_a_missing_repository_and_a_missing_model_are_refused(tmp_path: Path):
     (tmp_path / "gpt").mkdir()
     (tmp_path / "gpt" / "config.pbtxt").touch()
     (tmp_path / "empty").mkdir()
-    assert code_of(lambda: require_model(spec(tmp_path / "none"))) == "SW-SERVICE-MODEL"
-    assert code_of(lambda: require_model(spec(tmp_path, "empty"))) == "SW-SERVICE-MODEL"
+    assert (
+        code_of(
+            lambda: require_model(a_spec(model="bert", model_repository=str(tmp_path / "none")))
+        )
+        == "SW-SERVICE-MODEL"
+    )
+    assert (
+        code_of(lambda: require_model(a_spec(model="empty", model_repository=str(tmp_path))))
+        == "SW-SERVICE-MODEL"
+    )
     with pytest.raises(InvalidInputError, match="models there: gpt"):
-        require_model(spec(tmp_path))
+        require_model(a_spec(model="bert", model_repository=str(tmp_path)))
     with pytest.raises(InvalidInputError, match=f"gpt is a model; .* {tmp_path}. If"):
-        require_model(spec(tmp_path / "gpt"))
+        require_model(a_spec(model="bert", model_repository=str(tmp_path / "gpt")))
 
 
 def test_logs_need_a_place(tmp_path: Path):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.measurements import a_measurement
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError
@@ -22,19 +23,11 @@ types = ["nvidia_a100_1g.10gb", "3g.40gb"]
 
 
 def row(kind: str, rps: int, **change: object) -> Measurement:
-    values = {
-        "model": "bert",
-        "board": "A100-80GB",
-        "type": kind,
-        "batch": 4,
-        "processes": 2,
-        "throughput_mrps": 1000 * rps,
-        "latency_us": 20_000,
-        "samples": 9,
-        "steady": True,
-        "reason": "" if rps else "no",
-    }
-    return Measurement.model_validate(values | change)
+    fields = {"batch": 4, "processes": 2, "latency_us": 20_000, "samples": 9}
+    reason = "" if rps else "no"
+    return a_measurement(
+        **(fields | {"type": kind, "throughput_mrps": 1000 * rps, "reason": reason} | change)
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
+from printed_text import printed_text
 from stand_ins.rebalance_world import STAGES, RebalanceLedger, Story
 from stand_ins.repartition_world import Killed
 from stand_ins.scripted import DOWN
@@ -167,10 +167,7 @@ def test_a_long_reason_stands_below_the_table_on_a_line_of_its_own() -> None:
         StepRecord(StepName.PRIORITISE, StepOutcome.SKIPPED, 1.0, 1.0, why=warning),
         StepRecord(StepName.CUT, StepOutcome.DONE, 1.0, 2.0, why="no GPU waits"),
     ]
-    console = Console(width=80, color_system=None)
-    with console.capture() as captured:
-        console.print(steps_table(records))
-    table = captured.get()
+    table = printed_text(steps_table(records), 80, color_system=None)
     assert "TaskPlugin" not in table
     assert [line.rstrip().rsplit("  ", 1)[-1] for line in table.strip().splitlines()[-3:]] == [
         "below",

@@ -1,7 +1,7 @@
 """Tests what people read of budgets."""
 
 import pytest
-from rich.console import Console
+from printed_text import printed_text
 
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
@@ -19,10 +19,7 @@ def status(ends_s: int | None, resets_s: int | None, used: int | None = 4 * HOUR
 
 
 def shown(one: BudgetStatus, width: int = 120) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(budgets_table([one], NOW_S))
-    return capture.get()
+    return printed_text(budgets_table([one], NOW_S), width)
 
 
 @pytest.mark.parametrize(

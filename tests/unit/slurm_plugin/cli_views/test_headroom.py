@@ -2,7 +2,7 @@ from fractions import Fraction
 
 from builders.nodes import a_node
 from builders.tenants import tenant
-from rich.console import Console
+from printed_text import printed_text
 
 from cluster.language.jobs import NodeView
 from cluster.language.units import Millislices
@@ -31,15 +31,8 @@ def explained(available: dict[str, int] | None = None) -> Explanation:
     )
 
 
-def shown(renderable: object, width: int) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
-
-
 def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
-    text = shown(explanation(explained()), 80)
+    text = printed_text(explanation(explained()), 80)
     assert "bio holds 2 slices of its limit of 3" in text
     assert "bio may borrow nothing: its borrowing limit is 0" in text
     assert "(QOSGrpBilling)" in text
@@ -50,7 +43,7 @@ def test_an_explanation_says_how_many_and_why_not_more_on_one_narrow_screen():
 
 
 def test_each_reason_is_given_once():
-    text = shown(explanation(explained()), 200)
+    text = printed_text(explanation(explained()), 200)
     assert text.count("bio holds 2 of 3 guaranteed slices") == 1
 
 
@@ -68,4 +61,4 @@ def test_a_models_weight_is_in_its_costs():
         cost.profile: cost.cost_millislices for cost in profile_costs("A100-80GB", Fraction(2))
     }
     assert (found["1g.10gb"], found["1g.20gb"], found["7g.80gb"]) == (2000, 3500, 14_000)
-    assert "3.5" in shown(costs_table(list(profile_costs("A100-80GB", Fraction(1)))), 80)
+    assert "3.5" in printed_text(costs_table(list(profile_costs("A100-80GB", Fraction(1)))), 80)

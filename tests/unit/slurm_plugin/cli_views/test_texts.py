@@ -1,7 +1,7 @@
 import csv
 import io
 
-from rich.console import Console
+from printed_text import printed_text
 
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
@@ -58,13 +58,6 @@ WAIVED = StatementRow(a_run("vision", 3), 1010, NOTHING, MillisliceSeconds(55_00
 RUNNING = open_row(held(2, 330_000), 1003)
 
 
-def shown(renderable: object, width: int = 200) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
-
-
 def test_a_running_run_has_used_what_passed_and_holds_the_rest():
     assert (RUNNING.end_s, RUNNING.used_millislice_s, RUNNING.reserved_millislice_s) == (
         None,
@@ -116,14 +109,14 @@ def test_a_statement_in_integers():
 
 
 def test_a_statement_for_people():
-    text = shown(ledger.runs_table([SETTLED, RUNNING], 1003))
+    text = printed_text(ledger.runs_table([SETTLED, RUNNING], 1003))
     assert "55.000" in text
     assert "running" in text
     assert "5.5" in text
 
 
 def test_a_statement_on_a_narrow_terminal_keeps_times_and_amounts_whole():
-    wide, narrow = (shown(ledger.runs_table([SETTLED, RUNNING], 1003), w) for w in (200, 80))
+    wide, narrow = (printed_text(ledger.runs_table([SETTLED, RUNNING], 1003), w) for w in (200, 80))
     start = time_text(1000)
     assert start in wide
     assert "seconds" in wide.replace("slice-seconds", "")
@@ -134,9 +127,9 @@ def test_a_statement_on_a_narrow_terminal_keeps_times_and_amounts_whole():
 
 
 def test_waived_use_has_a_column_only_where_there_is_some():
-    assert "waived" not in shown(ledger.runs_table([SETTLED], 1003))
-    assert "waived" in shown(ledger.runs_table([SETTLED, WAIVED], 1003))
-    assert "waived" in shown(ledger.totals_table(totals([SETTLED, WAIVED])))
+    assert "waived" not in printed_text(ledger.runs_table([SETTLED], 1003))
+    assert "waived" in printed_text(ledger.runs_table([SETTLED, WAIVED], 1003))
+    assert "waived" in printed_text(ledger.totals_table(totals([SETTLED, WAIVED])))
 
 
 def test_a_statement_as_csv_has_the_same_integers_as_json():
@@ -157,7 +150,7 @@ def test_a_statement_as_csv_has_the_same_integers_as_json():
 def test_an_invoice_is_whole_on_a_narrow_terminal():
     lines = by_day([SETTLED, WAIVED, RUNNING], [Day(0, "1970-01-01")])
     for width in (80, 120):
-        said = shown(ledger.invoice_table(lines, "day"), width)
+        said = printed_text(ledger.invoice_table(lines, "day"), width)
         assert [
             word for word in ("vision", "1970-01-01", "slice-hours", "0.02") if word not in said
         ] == []
@@ -198,7 +191,7 @@ def details(reason: str = "") -> Details:
 
 def test_the_tree_is_drawn_by_indents_and_marks_who_is_above_his_limit():
     lines = [standing(Tenant("physics", "", QUOTA)), standing(VISION, depth=1, in_use=5001)]
-    text = shown(tenants.tree_table(lines))
+    text = printed_text(tenants.tree_table(lines))
     assert " physics " in text
     assert "   vision " in text
     assert "5.001" in text
@@ -206,8 +199,8 @@ def test_the_tree_is_drawn_by_indents_and_marks_who_is_above_his_limit():
 
 def test_what_operators_write_is_not_read_as_markup():
     loud = "[bold]loud[/bold] [x"
-    assert loud in shown(tenants.history_table([change(loud)]))
-    assert loud in shown(tenants.details_table(details(loud)))
+    assert loud in printed_text(tenants.history_table([change(loud)]))
+    assert loud in printed_text(tenants.details_table(details(loud)))
 
 
 def test_a_history_row_says_what_it_changed_and_nothing_else():
@@ -224,7 +217,7 @@ def test_a_history_row_says_what_it_changed_and_nothing_else():
 
 
 def test_everything_of_a_tenant_fits_on_a_screen():
-    text = shown(tenants.details_table(details("because")), 80)
+    text = printed_text(tenants.details_table(details("because")), 80)
     words = ("below physics", "lends 1 to nlp", "5 slices", "unlimited", "(because)")
     assert [word for word in words if word not in text] == []
     assert len(text.splitlines()) <= 20
@@ -240,8 +233,8 @@ def test_a_tenant_as_values():
 
 def test_a_long_reason_takes_few_lines_of_a_narrow_terminal():
     table = tenants.history_table([change("word " * 24)])
-    assert len(shown(table, 80).splitlines()) <= 9
-    assert len(shown(table, 200).splitlines()) == 5
+    assert len(printed_text(table, 80).splitlines()) <= 9
+    assert len(printed_text(table, 200).splitlines()) == 5
 
 
 # Budgets and balances
@@ -254,7 +247,7 @@ def test_a_budgets_history_mixes_rules_and_entries_the_newest_first():
         ("grant", 3_600_000),
         ("rule", None),
     ]
-    assert "paper" in shown(budgets.events_table(events))
+    assert "paper" in printed_text(budgets.events_table(events))
 
 
 def balance_line(left: int | None, granted: int) -> BalanceLine:
@@ -263,8 +256,8 @@ def balance_line(left: int | None, granted: int) -> BalanceLine:
 
 
 def test_a_tenant_without_a_budget_shows_no_debt():
-    assert "-2.00" in shown(ledger.balances_table([balance_line(0, granted=10)]))
-    assert "-2.00" not in shown(ledger.balances_table([balance_line(None, granted=0)]))
+    assert "-2.00" in printed_text(ledger.balances_table([balance_line(0, granted=10)]))
+    assert "-2.00" not in printed_text(ledger.balances_table([balance_line(None, granted=0)]))
     assert (
         ledger.balance_json(balance_line(None, granted=0))["available_millislice_s"] == -7_200_000
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders.tenants import tenant
 from builders.why_world import NOW_S, job, running, sight
-from rich.console import Console
+from printed_text import printed_text
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import JobTag
@@ -155,10 +155,7 @@ def test_what_others_hold_in_a_tenant_s_qos_is_a_sum_and_what_it_holds_in_theirs
 
 
 def printed(answer: WhyAnswer, width: int = 80) -> str:
-    console = Console(width=width, color_system=None)
-    with console.capture() as shown:
-        console.print(screen(answer))
-    return shown.get()
+    return printed_text(screen(answer), width, color_system=None)
 
 
 def test_columns_without_content_are_left_out_and_markup_is_not_read():
