@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
+from builders.gateways import NOWHERE
 from builders.service_views import a_service, a_tenant_view
 from effort import examples
 from hypothesis import example, given, settings
@@ -35,7 +36,6 @@ from launcher.turn.state import ServiceState, State, after_answer, after_retirem
 
 SLOTS, LINES, CONCURRENCY, KEEP_ALIVE_S = 4, 6, 2, 3
 START_TICKS, END_TICKS, LEASE_S = 3, 4, 60
-NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 DIRECTIVES = {
     "name": "a",
     "tenant": "t",

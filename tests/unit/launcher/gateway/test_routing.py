@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.gateways import NOWHERE, a_server
 
 from launcher.gateway.routing import (
     AddRoute,
@@ -39,13 +40,11 @@ from launcher.gateway.types import (
     with_replaced,
 )
 
-DIGEST = Endpoint("", 0, 0, "CCCC").digest
-NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 READY, DRAIN, MAINT = ServerMode.READY, ServerMode.DRAIN, ServerMode.MAINT
 
 
 def at(port: int, mode: ServerMode, in_flight: int = 0) -> Server:
-    return Server("10.0.0.1", port, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST)
+    return a_server(0, mode, in_flight, port=port)
 
 
 def backend(*servers: Server, sessions: int = 0, queued: int = 0) -> Backend:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from builders.gateways import NOWHERE
 from builders.service_views import a_running_slot, a_service, a_slot
 from log_lines import lines
 
@@ -22,7 +23,7 @@ from launcher.engines.engine import Answer, Probe
 from launcher.engines.registry import ENGINES
 from launcher.gateway.routing import AddRoute, GatewayChange, RoutePlan, SetTarget
 from launcher.gateway.timings import Timings
-from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from launcher.gateway.types import Backend, Endpoint, Gateway
 from launcher.probing.prober import Replica
 from launcher.process import loop, tick
 from launcher.process.loop import Launcher, Reporter
@@ -34,7 +35,6 @@ from launcher.turn.state import Failure, GenerationState, ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
 
 

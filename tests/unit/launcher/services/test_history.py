@@ -1,6 +1,7 @@
 """Tests what a service's generations have changed, and which one a rollback goes back to."""
 
 import pytest
+from builders.service_specs import DIRECTIVES
 from builders.service_views import a_generation, a_service
 
 from cluster.language.errors import InvalidInputError
@@ -8,14 +9,6 @@ from cluster.rpc.messages import ServiceView
 from cluster.rpc.read_messages import GenerationRecord
 from launcher.services.apply_plan import KeyChange
 from launcher.services.history import history, to_go_back_to
-
-DIRECTIVES = {
-    "name": "chat",
-    "tenant": "vision",
-    "model_repository": "/models",
-    "model": "m",
-    "profile": "1g.10gb",
-}
 
 
 def record(array: int, **directives: str) -> GenerationRecord:

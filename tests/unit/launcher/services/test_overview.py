@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 import json_checker
 import pytest
+from builders.gateways import a_server
 from builders.service_views import a_report, a_service, a_tenant_view
 from printed_text import printed_text
 from rich.console import Console
@@ -19,10 +20,8 @@ from cluster.rpc.messages import (
 )
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from launcher.cli import show_file, show_services
-from launcher.gateway.types import Backend, Endpoint, Gateway, Load, Server, ServerMode
+from launcher.gateway.types import Backend, Gateway, Load, Server, ServerMode
 from launcher.services.overview import Condition, ServiceObservation, State, join
-
-DIGEST = Endpoint("", 0, 0, "CCCC").digest
 
 
 def slot(index: int, state: str, **more: object) -> SlotView:
@@ -62,7 +61,7 @@ def of(*services: ServiceView, at_s: float = 1.0) -> ViewAnswer:
 
 
 def server(index: int, mode: ServerMode, *, up: bool = True) -> Server:
-    return Server("10.0.0.1", 21001 + index, mode, up=up, in_flight=1, queued=0, digest=DIGEST)
+    return a_server(index, mode, 1, up=up)
 
 
 GATEWAY = Gateway(

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from builders.gateways import NOWHERE, a_server
+from builders.service_specs import DIRECTIVES
 from builders.service_views import a_running_slot, a_service, a_slot, a_tenant_view
 from stand_ins.plain_scaling import decide
 
@@ -23,18 +25,7 @@ from launcher.turn.state import GenerationState, ServiceState, State
 
 OLD, NEW, SERVICE = 800, 814, "vision/chat"
 NOW_S = 100.0
-DIGEST = Endpoint("", 0, 0, "CCCC").digest
-NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
-DIRECTIVES = {
-    "name": "chat",
-    "tenant": "vision",
-    "model_repository": "/models",
-    "model": "m",
-    "profile": "1g.10gb",
-    "max_replicas": "2",
-    "concurrency": "2",
-    "keep_alive_s": "10",
-}
+KEYS = DIRECTIVES | {"max_replicas": "2", "concurrency": "2", "keep_alive_s": "10"}
 ADDRESSES = {OLD: "10.0.0.1", NEW: "10.0.0.2"}
 
 
@@ -45,9 +36,7 @@ def running(array: int, index: int = 0, start_s: int = 50) -> SlotView:
 def service(
     array: int, *slots: SlotView, order: ServiceOrder = NO_ORDER, **directives: str
 ) -> ServiceView:
-    return a_service(
-        array_job_id=array, directives=DIRECTIVES | directives, slots=slots, order=order
-    )
+    return a_service(array_job_id=array, directives=KEYS | directives, slots=slots, order=order)
 
 
 def view(*services: ServiceView, at_s: float = NOW_S) -> ViewAnswer:
@@ -55,9 +44,7 @@ def view(*services: ServiceView, at_s: float = NOW_S) -> ViewAnswer:
 
 
 def server(array: int, mode: ServerMode, in_flight: int = 0, index: int = 0) -> Server:
-    return Server(
-        ADDRESSES[array], 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
-    )
+    return a_server(index, mode, in_flight, address=ADDRESSES[array])
 
 
 def gateway(*servers: Server, waiting: int = 0) -> Gateway:

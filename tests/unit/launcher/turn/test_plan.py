@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from builders.gateways import NOWHERE, a_server
+from builders.service_specs import DIRECTIVES
 from builders.service_views import a_running_slot, a_service, a_slot, a_tenant_view
 from pydantic import TypeAdapter
 from stand_ins.plain_scaling import decide
@@ -50,14 +52,7 @@ from launcher.turn.state import (
 
 SERVICE = "vision/chat"
 ARRAY = 814
-DIGEST = Endpoint("", 0, 0, "CCCC").digest
-NOWHERE = Server("127.0.0.1", 1, ServerMode.MAINT, up=False, in_flight=0, queued=0)
-DIRECTIVES = {
-    "name": "chat",
-    "tenant": "vision",
-    "model_repository": "/models",
-    "model": "m",
-    "profile": "1g.10gb",
+KEYS = DIRECTIVES | {
     "max_replicas": "3",
     "concurrency": "2",
     "keep_alive_s": "10",
@@ -78,14 +73,8 @@ def running(
 
 
 def view(*slots: SlotView, at_s: float = 100.0, complete: bool = True, **change: str) -> ViewAnswer:
-    service = a_service(array_job_id=ARRAY, directives=DIRECTIVES | change, slots=slots)
+    service = a_service(array_job_id=ARRAY, directives=KEYS | change, slots=slots)
     return ViewAnswer(observed_s=at_s, complete=complete, services=(service,), tenants=())
-
-
-def server(index: int, mode: ServerMode, in_flight: int = 0) -> Server:
-    return Server(
-        "10.0.0.1", 21001 + index, mode, up=True, in_flight=in_flight, queued=0, digest=DIGEST
-    )
 
 
 def gateway(*servers: Server, sessions: int = 0, queued: int = 0) -> Gateway:
@@ -173,20 +162,20 @@ def test_a_replica_gets_its_route_once_it_says_who_it_is():
 
 
 def test_a_stranger_on_its_port_gets_no_request():
-    shown = gateway(server(0, ServerMode.READY), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY), sessions=1)
     _, plan = decided(view(running(0)), shown, answers={(ARRAY, 0): Answer(Probe.STRANGER)})
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT),)
 
 
 def test_after_a_restart_nothing_changes_while_nothing_has_changed():
-    shown = gateway(server(0, ServerMode.READY, 1), server(1, ServerMode.READY), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), a_server(1, ServerMode.READY), sessions=1)
     _, plan = decided(view(running(0), running(1)), shown)
     assert changes(plan) == ()
     assert plan.services[0].desired == {0, 1}
 
 
 def test_after_a_restart_an_idle_service_is_kept_for_a_while():
-    shown = gateway(server(0, ServerMode.READY))
+    shown = gateway(a_server(0, ServerMode.READY))
     state, first = decided(view(running(0)), shown, now_s=100.0)
     _, late = decided(view(running(0), at_s=900.0), shown, state, now_s=900.0)
     assert (changes(first), changes(late)) == ((), (SetMode("pool1", 0, ServerMode.DRAIN),))
@@ -196,7 +185,7 @@ IDLE = having(GenerationState())
 
 
 def test_a_drain_goes_on_after_a_restart():
-    shown = gateway(server(0, ServerMode.DRAIN, 1), server(1, ServerMode.READY, 2))
+    shown = gateway(a_server(0, ServerMode.DRAIN, 1), a_server(1, ServerMode.READY, 2))
     seen = view(running(0), running(1), concurrency="3")
     state, plan = decided(seen, shown, IDLE, now_s=20.0)
     assert plan.services[0].slots[0].phase is Phase.DRAINING
@@ -213,7 +202,7 @@ def test_a_drain_goes_on_after_a_restart():
 )
 def test_draining_work_is_cut_at_the_deadline(after_s: float, expected: tuple[GatewayChange, ...]):
     late = having(GenerationState(draining_since_s={0: 0.0}))
-    busy = gateway(server(0, ServerMode.DRAIN, 1), server(1, ServerMode.READY, 2))
+    busy = gateway(a_server(0, ServerMode.DRAIN, 1), a_server(1, ServerMode.READY, 2))
     seen = view(running(0), running(1), at_s=after_s, concurrency="1024")
     _, plan = decided(seen, busy, late, now_s=after_s)
     assert changes(plan) == expected
@@ -237,7 +226,7 @@ def test_a_kept_wish_is_repeated_only_after_a_while():
 
 def test_the_next_launcher_asks_once_more_for_what_the_last_one_has_saved():
     """It may have asked for other slots after that: the daemon would extend no lease of slot 0."""
-    shown = gateway(server(0, ServerMode.READY, 2), sessions=2)
+    shown = gateway(a_server(0, ServerMode.READY, 2), sessions=2)
     state, _ = decided(view(running(0)), shown, answers=OURS)
     wish = DesiredSlots(frozenset({0}), 100.1)
     state = with_wish(state, wish, frozenset())
@@ -276,7 +265,7 @@ def test_a_failed_start_is_not_repeated_at_once(end: str):
 @pytest.mark.parametrize("end", ["ending", "held"])
 def test_a_run_that_slurm_requeues_has_not_failed(end: str, was_ready: bool):
     """A node's failure leaves none that ends: the slot waits, and is held for its next start."""
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     state = having(GenerationState(backoff=Backoff(FAILING - 1, 90.0)))
     slot = running(0) if was_ready else a_slot(0, "starting")
     state, _ = decided(view(slot), shown, state, answers=OURS if was_ready else {})
@@ -316,7 +305,7 @@ def test_a_new_note_is_told_at_once():
 
 
 def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
-    slots, shown = (running(0), a_slot(1, "released")), gateway(server(0, ServerMode.READY, 2))
+    slots, shown = (running(0), a_slot(1, "released")), gateway(a_server(0, ServerMode.READY, 2))
     pool = shown.backends["pool1"]
     busy = replace(shown, backends={"pool1": replace(pool, sessions=3, queued=1)})
     state, plan = decided(view(*slots), busy)
@@ -337,7 +326,7 @@ def test_while_slots_wait_for_slurm_a_changed_urgency_is_told_after_a_while():
 def test_a_replica_that_ends_after_a_long_life_is_no_failure():
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS, now_s=100.0)
     state = with_wish(state, DesiredSlots(frozenset({0}), 100.1), frozenset({0}))
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     state, _ = decided(view(running(0), at_s=200.0), shown, state, now_s=200.0)
     _, plan = decided(view(a_slot(0, "held"), at_s=201.0), shown, state, now_s=201.0)
     assert plan.services[0].decision.reason == "1 wanted"
@@ -359,20 +348,20 @@ def test_a_new_run_of_a_slot_is_asked_again():
 
 
 def test_what_waits_at_a_replica_is_its_to_finish():
-    waits = replace(server(0, ServerMode.DRAIN, 1), queued=2)
+    waits = replace(a_server(0, ServerMode.DRAIN, 1), queued=2)
     _, plan = decided(view(running(0)), gateway(waits))
     assert plan.services[0].slots[0].in_flight == 3
 
 
 def test_before_an_announced_end_a_successor_starts_first():
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     seen = view(running(0, ends_in_s=200), a_slot(1, "held"))
     _, plan = decided(seen, shown)
     assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
 
 
 def test_at_the_announced_end_it_drains():
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     _, plan = decided(view(running(0, ends_in_s=60), a_slot(1, "held")), shown)
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.DRAIN),)
 
@@ -398,7 +387,7 @@ def test_at_the_announced_end_it_drains():
     ],
 )
 def test_how_near_the_end_is(lease_s: int, left_s: int, ends_in_s: int | None, expiry: Expiry):
-    shown = gateway(server(0, ServerMode.READY))
+    shown = gateway(a_server(0, ServerMode.READY))
     slot = running(0, left_s=left_s, ends_in_s=ends_in_s)
     _, plan = decided(view(slot, lease_s=str(lease_s)), shown)
     assert plan.services[0].slots[0].expiry is expiry
@@ -423,7 +412,7 @@ def test_when_a_slot_is_stuck_in_slurms_queue(reason: str, waited_s: int, is_stu
 
 def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
     drained = running(0, ends_in_s=WHEN_REPLACED_S)
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     _, plan = decided(view(drained, a_slot(1, "held"), lease_s="7200"), shown)
     assert (plan.services[0].desired, changes(plan)) == ({0, 1}, ())
     assert plan.services[0].slots[0].is_outdated
@@ -439,7 +428,7 @@ def test_on_a_drained_node_it_is_outdated_and_makes_room_for_its_successor():
 def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
     """Who waits for its slice should not wait for a model to load."""
     starts = running(0, ends_in_s=0).model_copy(update={"state": "starting", "ports": ()})
-    serves = gateway(server(1, ServerMode.READY, 1), sessions=1)
+    serves = gateway(a_server(1, ServerMode.READY, 1), sessions=1)
     for shown in (gateway(sessions=1), serves):
         state, plan = decided(view(starts, a_slot(1, "held"), a_slot(2, "held")), shown)
         assert 0 not in (plan.services[0].desired or {0})
@@ -451,14 +440,14 @@ def test_what_must_end_now_and_is_not_ready_is_given_up_for_another_try():
 def test_what_slurm_ends_finishes_what_it_has_and_gets_no_more():
     ending = running(0).model_copy(update={"state": "ending"})
     for in_flight, mode in ((1, ServerMode.DRAIN), (0, ServerMode.MAINT)):
-        shown = gateway(server(0, ServerMode.READY, in_flight), sessions=in_flight)
+        shown = gateway(a_server(0, ServerMode.READY, in_flight), sessions=in_flight)
         _, plan = decided(view(ending, a_slot(1, "held")), shown)
         assert changes(plan) == (SetMode("pool1", 0, mode),)
 
 
 def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_more():
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     for at_s in (101.0, 102.0, 103.0):
         seen = view(a_slot(0, "ending"), a_slot(1, "held"), at_s=at_s)
         state, plan = decided(seen, shown, state, now_s=at_s)
@@ -467,7 +456,7 @@ def test_what_slurm_ends_is_known_by_its_run_when_its_ports_are_not_shown_any_mo
 
 def test_a_look_that_misses_its_ports_cuts_nothing():
     state, _ = decided(view(running(0)), gateway(sessions=1), answers=OURS)
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     blind = running(0).model_copy(update={"state": "starting", "ports": ()})
     _, plan = decided(view(blind, at_s=101.0), shown, state, now_s=101.0)
     assert changes(plan) == ()
@@ -485,7 +474,7 @@ def half_seen(at_s: float, start_s: int = 50) -> ViewAnswer:
 
 def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
     """As after a restart without a database: its ports are forgotten."""
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     state, plan = decided(half_seen(100.0), shown)
     assert (changes(plan), plan.services[0].desired) == ((), {0})
     state, plan = decided(half_seen(101.0), shown, state, now_s=101.0)
@@ -499,7 +488,7 @@ def test_a_first_look_that_misses_a_step_leaves_what_serves_at_its_address():
 
 def test_what_nobody_runs_any_more_at_the_address_of_a_start_is_taken_out_at_once():
     state, _ = decided(half_seen(100.0), gateway())
-    shown = gateway(server(1, ServerMode.READY))
+    shown = gateway(a_server(1, ServerMode.READY))
     _, plan = decided(half_seen(102.0, start_s=101), shown, state, now_s=102.0)
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT),)
 
@@ -603,7 +592,7 @@ def test_a_pause_after_a_failed_start_lasts_no_longer_if_the_clock_is_set_back()
 def test_a_drain_is_not_cut_because_the_clock_is_set_forward():
     late_s = 1.0 + DRAIN_DEADLINE_S
     state = having(GenerationState(draining_since_s={0: 1.0}))
-    busy = gateway(server(0, ServerMode.DRAIN, 1), server(1, ServerMode.READY, 2))
+    busy = gateway(a_server(0, ServerMode.DRAIN, 1), a_server(1, ServerMode.READY, 2))
     seen = view(running(0), running(1), at_s=late_s, concurrency="1024")
     for after, is_cut in ((state, True), (after_step(state, DRAIN_DEADLINE_S), False)):
         _, plan = decided(seen, busy, after, now_s=late_s)
@@ -633,7 +622,7 @@ def test_while_no_start_succeeds_clients_are_told_so():
         f"{FAILING} starts in a row have failed: slicewise service logs chat;"
         " the last one ended with 1"
     )
-    ready = gateway(server(1, ServerMode.READY))
+    ready = gateway(a_server(1, ServerMode.READY))
     assert refuses(FAILING, said, running(1), shown=ready) == ""
 
 
@@ -748,7 +737,7 @@ def test_why_a_replica_is_not_ready_is_told():
     assert plan.services[0].note == "the model refused the probe: ?"
 
 
-HUNG = gateway(replace(server(0, ServerMode.READY, 1), up=False), sessions=1)
+HUNG = gateway(replace(a_server(0, ServerMode.READY, 1), up=False), sessions=1)
 
 
 def hung(until_s: float, state: State, shown: Gateway = HUNG) -> tuple[State, TurnPlan]:
@@ -784,7 +773,7 @@ def test_a_replica_that_stays_unhealthy_gives_its_slot_back(before: State):
 
 def test_it_is_given_back_though_it_looks_well_when_the_wish_had_failed():
     state, _ = hung(100.0 + UNHEALTHY_S, verified())
-    shown = gateway(server(0, ServerMode.MAINT), sessions=1)
+    shown = gateway(a_server(0, ServerMode.MAINT), sessions=1)
     seen = view(running(0), a_slot(1, "released"), at_s=161.0)
     _, plan = decided(seen, shown, state, now_s=161.0)
     assert (plan.services[0].desired, changes(plan)) == ({1}, ())
@@ -803,14 +792,14 @@ def test_an_unhealthy_replica_counts_as_a_failed_start_once():
 
 def test_a_replica_that_recovers_in_time_stays():
     state, _ = hung(150.0, verified())
-    shown = gateway(server(0, ServerMode.READY, 1), sessions=1)
+    shown = gateway(a_server(0, ServerMode.READY, 1), sessions=1)
     state, plan = decided(view(running(0), at_s=160.0), shown, state, now_s=160.0)
     assert (changes(plan), known(state).down) == ((), {})
 
 
 def test_a_new_run_does_not_answer_for_the_old_one():
     state, _ = hung(100.0 + UNHEALTHY_S, verified())
-    shown = gateway(server(0, ServerMode.MAINT), sessions=1)
+    shown = gateway(a_server(0, ServerMode.MAINT), sessions=1)
     seen = view(running(0, job_id=950), at_s=165.0)
     state, plan = decided(seen, shown, state, answers=OURS, now_s=165.0)
     assert SetMode("pool1", 0, ServerMode.READY) in changes(plan)
@@ -861,7 +850,7 @@ def test_what_is_remembered_can_be_written_down_and_read_again():
 
 def test_clients_are_told_when_to_come_back_while_nothing_serves():
     _, asleep = decided(view(a_slot(0, "held")), gateway(sessions=1))
-    _, awake = decided(view(running(0)), gateway(server(0, ServerMode.READY)))
+    _, awake = decided(view(running(0)), gateway(a_server(0, ServerMode.READY)))
     told = [plan.services[0].route.retry_after_s for plan in (asleep, awake)]
     assert told == [30, None]
 
@@ -871,7 +860,7 @@ def test_how_many_may_wait_is_told_where_an_objective_is_stated(
     max_queue_s: str | None, told: bool
 ):
     objective = {} if max_queue_s is None else {"max_queue_s": max_queue_s}
-    shown = gateway(server(0, ServerMode.READY))
+    shown = gateway(a_server(0, ServerMode.READY))
     found = services.decide(view(running(0), **objective), shown, {}, {}, 100.0)
     assert found is not None
     said = [one for one in found[1].routes.changes if isinstance(one, SetInTime)]
@@ -889,7 +878,7 @@ def both_ready() -> State:
 
 
 def answered(index: int, answers: int, errors: int, mode: ServerMode = ServerMode.READY) -> Server:
-    return replace(server(index, mode, 1), answers=answers, errors=errors)
+    return replace(a_server(index, mode, 1), answers=answers, errors=errors)
 
 
 def test_a_replica_that_answers_errors_beside_a_good_one_gets_no_requests_and_is_asked():
@@ -968,11 +957,11 @@ def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_i
     """The request may be one of 400 s: what is in flight ends by itself."""
     state, plan, started_s = verified(), None, 0.0
     second = a_slot(1, "held")
-    busy = replace(server(0, ServerMode.READY, 1), answers=40)
+    busy = replace(a_server(0, ServerMode.READY, 1), answers=40)
     for now_s in range(100, 500, 2):
         if plan is not None and plan.services[0].desired == {0, 1} and not started_s:
             started_s, second = now_s, running(1)
-        lines = [busy, server(1, ServerMode.READY)] if started_s else [busy]
+        lines = [busy, a_server(1, ServerMode.READY)] if started_s else [busy]
         answers = {(ARRAY, 0): Answer(Probe.SILENT), (ARRAY, 1): Answer(Probe.OURS)}
         seen = view(running(0), second, at_s=now_s, p95_ms="400", max_replicas="2")
         state, plan = decided(seen, gateway(*lines, sessions=1), state, answers, now_s=now_s)
@@ -989,7 +978,7 @@ def test_beside_a_lone_replica_that_answers_nothing_another_starts_and_nothing_i
     assert (wish := known(state).desired) is not None
     assert 0 in wish.run
     busy = replace(busy, answers=41, in_flight=0)
-    shown = gateway(busy, server(1, ServerMode.READY))
+    shown = gateway(busy, a_server(1, ServerMode.READY))
     seen = view(running(0), second, at_s=500.0, p95_ms="400", max_replicas="2")
     state, plan = decided(seen, shown, state, now_s=500.0)
     assert known(state).watched[0].doubt is None
@@ -1012,7 +1001,7 @@ def test_failures_on_a_node_are_forgotten_once_a_later_replica_was_ready_there_f
     failures = (Failure("gpu01", 50.0), Failure("gpu02", 50.0), Failure("gpu01", 450.0))
     seen = GenerationState(is_proved=True, failures=failures, nodes={0: "gpu01"})
     state, slots = having(seen), (on("gpu01", running(0)),)
-    served = gateway(server(0, ServerMode.READY))
+    served = gateway(a_server(0, ServerMode.READY))
     for at_s, left in ((100.0, 3), (699.0, 3), (700.0, 2)):
         state, _ = decided(view(*slots, at_s=at_s), served, state, OURS, now_s=at_s)
         assert len(known(state).failures) == left
@@ -1021,7 +1010,7 @@ def test_failures_on_a_node_are_forgotten_once_a_later_replica_was_ready_there_f
 
 def test_while_failures_are_remembered_so_is_where_replicas_run():
     state = having(GenerationState(failures=(Failure("gpu02", 90.0),)))
-    slots, served = (on("gpu01", running(0)),), gateway(server(0, ServerMode.READY))
+    slots, served = (on("gpu01", running(0)),), gateway(a_server(0, ServerMode.READY))
     for at_s, nodes in ((100.0, set[str]()), (131.0, {"gpu01"})):
         state, _ = decided(view(*slots, at_s=at_s), served, state, OURS, now_s=at_s)
         assert known(state).ran_on == nodes
@@ -1043,7 +1032,7 @@ def test_the_daemon_is_told_which_nodes_a_service_avoids():
 def test_a_borrowed_replica_that_fails_is_remembered_as_such():
     slot = on("gpu07", running(0)).model_copy(update={"is_borrowed": True})
     shown = view(slot, min_replicas="1")
-    state, _ = decided(shown, gateway(server(0, ServerMode.READY)), {}, OURS)
+    state, _ = decided(shown, gateway(a_server(0, ServerMode.READY)), {}, OURS)
     state[SERVICE] = after_answer(
         state[SERVICE], ARRAY, DesiredSlots(frozenset({0}), 100.0), DesiredSlotsAnswer()
     )
@@ -1054,7 +1043,7 @@ def test_a_borrowed_replica_that_fails_is_remembered_as_such():
 
 def test_what_is_in_flight_at_a_replica_that_answers_no_health_check_ends_soon():
     """A stopped Triton's requests got their 502 after 64 s, when its slot was given back."""
-    silent = replace(server(0, ServerMode.READY, 1), up=False, is_silent=True)
+    silent = replace(a_server(0, ServerMode.READY, 1), up=False, is_silent=True)
     for line, ended in ((silent, True), (replace(silent, is_silent=False), False)):
         shown = gateway(line, sessions=1)
         state, plan = decided(view(running(0)), shown, both_ready())
@@ -1072,7 +1061,7 @@ def crowd(*names: str, states: str = "held") -> ViewAnswer:
                 "array_job_id": ARRAY + number,
                 "tenant": (tenant := name.partition("/")[0]),
                 "name": (own := name.partition("/")[2]),
-                "directives": DIRECTIVES | {"tenant": tenant, "name": own},
+                "directives": KEYS | {"tenant": tenant, "name": own},
             }
         )
         for number, name in enumerate(names)
@@ -1127,7 +1116,7 @@ def test_of_a_service_that_needs_no_replica_nothing_is_said():
 
 def test_a_concurrency_that_is_learnt_is_told_the_gateway_and_remembered():
     seen = view(running(0), running(1), concurrency="auto")
-    shown = gateway(server(0, ServerMode.READY), server(1, ServerMode.READY))
+    shown = gateway(a_server(0, ServerMode.READY), a_server(1, ServerMode.READY))
     state, plan = decided(seen, shown)
     (service,) = plan.services
     assert (service.route.concurrency, service.route.follows, service.concurrency) == (2, True, 2)
@@ -1145,7 +1134,7 @@ def test_no_more_requests_are_learnt_than_the_engine_has_slots():
     memory = Memory(capacity=ReplicaCapacity(limit=9))
     state = {SERVICE: ServiceState(memory)}
     seen = view(running(0), concurrency="auto", engine="llamacpp")
-    shown = gateway(server(0, ServerMode.READY))
+    shown = gateway(a_server(0, ServerMode.READY))
     for second in range(2):
         state, plan = decided(seen, shown, state, now_s=100.0 + second)
     assert plan.services[0].route.concurrency == 4
