@@ -5,6 +5,15 @@ from typing import Any
 
 from cluster.settings.file import Settings
 
+SITE_TOML = """\
+[cluster]
+name = "c"
+partitions = ["gpu"]
+[gpus."A100-80GB"]
+types = ["1g.10gb"]
+"""
+"""The file of the same settings; other tables may follow."""
+
 
 def site_settings(
     types: Sequence[str] = ("1g.10gb",), whole: Sequence[str] = (), name: str = "c", **sections: Any

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 from builders.nodes import a_node
+from builders.settings import SITE_TOML
 from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 from typer.testing import CliRunner, Result
 
@@ -26,17 +27,15 @@ from launcher.gateway.checks import GatewayFacts, gateway_checks
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
 
-SETTINGS = """
-[cluster]
-name = "test"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
+SETTINGS = (
+    SITE_TOML
+    + """\
 [daemon]
 run_dir = "/nowhere/run"
 [gateway]
 directory = "/nowhere/gateway"
 """
+)
 CONSTRAINED = {
     "AuthType": "auth/none",
     "SlurmctldHost[0]": "head(192.0.2.1)",

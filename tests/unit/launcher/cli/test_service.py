@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from builders.replica_keys import create_identity
 from builders.service_views import a_service, a_tenant_view
+from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
@@ -33,18 +34,16 @@ from launcher.services.service_file import read_service_file
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-SETTINGS = """\
-[cluster]
-name = "c"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
+SETTINGS = (
+    SITE_TOML
+    + """\
 whole = ["a100"]
 [gateway]
 url = "http://gw:8080"
 directory = "{directory}/gateway"
 identity = "{directory}/gateway.crt"
 """
+)
 
 
 EMPTY = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from builders.replica_keys import create_identity
 from builders.service_views import a_generation, a_service
+from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
@@ -18,16 +19,14 @@ from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import service as cli
 from launcher.services import address
 
-SETTINGS = """\
-[cluster]
-name = "c"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
+SETTINGS = (
+    SITE_TOML
+    + """\
 [gateway]
 directory = "{directory}/gateway"
 identity = "{directory}/gateway.crt"
 """
+)
 
 SHOWN = 2
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from builders.replica_keys import create_identity
 from builders.service_views import a_report, a_service, a_slot
+from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
@@ -38,17 +39,15 @@ pytestmark = pytest.mark.usefixtures("clock")
 Seen = ServiceObservation | Exception | None
 Looks = Callable[..., list[OrderRequest]]
 
-SETTINGS = """\
-[cluster]
-name = "c"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
+SETTINGS = (
+    SITE_TOML
+    + """\
 [gateway]
 url = "http://gw:8080"
 directory = "{directory}/gateway"
 identity = "{directory}/gateway.crt"
 """
+)
 
 
 def view(state: str, **order: int) -> ServiceView:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from builders.jobs import a_job
+from builders.settings import SITE_TOML
 from builders.tenants import tenant
 from stand_ins.scripted import ScriptedSlurm
 from stand_ins.slurm_database import LimitLedger
@@ -30,13 +31,6 @@ ROWS = tuple(
         "removed": ("normal", "slicewise_removed"),
     }.items()
 )
-TOML = """
-[cluster]
-name = "c"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
-"""
 
 
 def job(job_id: int, account: str = "vision", **changes: Any) -> JobView:
@@ -111,7 +105,7 @@ class _Slurm(ScriptedSlurm):
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Slurm:
-    (tmp_path / "slicewise.toml").write_text(TOML)
+    (tmp_path / "slicewise.toml").write_text(SITE_TOML)
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     slurm = _Slurm(ARRAY, ALONE, STRANGER, UNTYPED, EARLY)
     ledger = LimitLedger()

@@ -11,6 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from stand_ins.clock import Clock
 
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.web_messages import WebLoginRequest, WebTokenRequest, WebUserRequest
@@ -41,13 +42,6 @@ class ClockOfTest(datetime):
 @pytest.fixture(autouse=True)
 def _clock_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwt.api_jwt, "datetime", ClockOfTest)
-
-
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def logins(**settings: object) -> tuple[WebLogins, Clock]:

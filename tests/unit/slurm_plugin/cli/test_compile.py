@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from builders.settings import SITE_TOML
 from stand_ins.scripted import job
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
 from typer.testing import CliRunner
@@ -24,15 +25,13 @@ from slurm_plugin.quota_cycle.uninstall import no_daemon, shown
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-TOML = """
-[cluster]
-name = "c"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
+TOML = (
+    SITE_TOML
+    + """\
 [daemon]
 mode = "observe"
 """
+)
 KEY = LimitKey("account", "vision", "grptres=billing")
 
 

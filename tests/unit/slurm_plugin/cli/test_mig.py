@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 from builders.nodes import a_node
+from builders.settings import SITE_TOML
 from stand_ins.emulated_gpus import FaultyDriver, amd_node, gpu_node
 from typer.testing import CliRunner, Result
 
@@ -22,13 +23,6 @@ from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli.mig import mig_app
 from slurm_plugin.cli.node import node_app, node_findings
 
-SETTINGS = """
-[cluster]
-name = "test"
-partitions = ["gpu"]
-[gpus."A100-80GB"]
-types = ["1g.10gb"]
-"""
 CONFIG = """
 version: v1
 mig-configs:
@@ -44,7 +38,7 @@ mig-configs:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyDriver]:
     """An A100 with 3g and 1g, the 1g held by job 88; an H200 that is not cut."""
-    (tmp_path / "slicewise.toml").write_text(SETTINGS)
+    (tmp_path / "slicewise.toml").write_text(SITE_TOML)
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
         monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
@@ -244,7 +238,7 @@ def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:
 @pytest.fixture
 def amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmulatedAmdDriver]:
     """An MI300X of eight partitions, one held, and one that is a single partition."""
-    site = SETTINGS.replace("A100-80GB", "MI300X-192GB").replace('"1g.10gb"', '"cpx.nps4"')
+    site = SITE_TOML.replace("A100-80GB", "MI300X-192GB").replace('"1g.10gb"', '"cpx.nps4"')
     (tmp_path / "slicewise.toml").write_text(f'{site}whole = ["mi300x"]\n')
     monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
     gpus = (EmulatedAmdGpu("MI300X-192GB", one) for one in ("cpx.nps4", "spx.nps1"))

@@ -1,16 +1,9 @@
 """Tests who is logged in, and for how long."""
 
 import pytest
+from stand_ins.clock import Clock
 
 from slurm_plugin.web.sessions import Sessions
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
