@@ -8,7 +8,7 @@ import pytest
 from builders.service_views import a_report, a_service, a_slot, slots_in
 from typer.testing import CliRunner
 
-from cluster.rpc.messages import ServiceQuality, ServiceView, SlotView, ViewAnswer
+from cluster.rpc.messages import ServiceQuality, ViewAnswer
 from launcher.cli import service_view
 from launcher.cli.service import service_app
 from launcher.services.overview import ServiceObservation, join
@@ -16,12 +16,8 @@ from launcher.services.overview import ServiceObservation, join
 pytestmark = pytest.mark.usefixtures("clock")
 
 
-def seen_view(*slots: SlotView) -> ServiceView:
-    return a_service(submit_s=0, slots=slots)
-
-
 def seen(*states: str) -> Sequence[ServiceObservation]:
-    view = seen_view(*slots_in(*states))
+    view = a_service(submit_s=0, slots=slots_in(*states))
     answer = ViewAnswer(observed_s=1.0, complete=True, services=(view,), tenants=())
     return join(answer, None, "http://gateway", last_line=lambda *_: "")
 
@@ -30,7 +26,7 @@ def running(now_s: int, ready: bool = False, **slot: object) -> Sequence[Service
     """A replica that began at second 0 and ends at second 90, as it is seen now."""
     said = {"state": "running", "job_id": 900, "node": "n1", "start_s": 0}
     leaves = {"ends_in_s": 90 - now_s, "ends_why": "its lease is over"}
-    view = seen_view(a_slot(**{**said, **leaves, **slot}))
+    view = a_service(submit_s=0, slots=(a_slot(**{**said, **leaves, **slot}),))
     report = a_report(
         rate_per_s=now_s / 8,
         ready=((814, 0),) if ready else (),

@@ -8,7 +8,7 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.jobs import JobState, JobView
-from cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
+from cluster.rpc.read_messages import GenerationsRequest
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.reads import Reads
@@ -87,13 +87,9 @@ async def test_those_of_one_tenant_are_shown_to_its_users_and_operators():
     world = World()
     both = Principal(61003, "carol", frozenset({"vision", "nlp"}))
     for array, tenant in ((800, "vision"), (801, "nlp")):
-        world.ledger.record([generation(array, tenant)])
+        world.ledger.record([a_generation(array, tenant=tenant, name="bert")])
     assert await world.shown_to(both) == await world.shown_to(ROOT) == [801, 800]
     for user in (ALICE, both, ROOT):
         assert await world.shown_to(user, tenant="vision") == [800]
     with pytest.raises(InvalidInputError, match="SW-TENANT-UNKNOWN"):
         await world.shown_to(BOB, tenant="vision")
-
-
-def generation(array_job_id: int, tenant: str) -> GenerationRecord:
-    return a_generation(array_job_id, tenant=tenant, name="bert")
