@@ -105,7 +105,7 @@ def site(sandbox: Sandbox) -> Iterator[Site]:
 
     def held() -> set[int]:
         """As the daemon has seen it last, and as it is."""
-        shown = [site.reads(who, "explain", "vision") for who in ("alice", "root")]
+        shown = [site.reads(who, "why", "--limits", "vision") for who in ("alice", "root")]
         return {one["in_use_millislices"] for one in shown}
 
     until(lambda: jobs <= ends().keys() and None not in ends().values())

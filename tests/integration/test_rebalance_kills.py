@@ -99,14 +99,14 @@ class Site:
         self.configure()
 
     def configure(self, *, grace_s: int = 3600, may_cut: bool = False) -> None:
-        """Budgets go by the zone of the last day; no job's age changes its priority."""
+        """Budgets go by the zone of the last day; neither age nor use changes a job's priority."""
         ahead = (self.days[-1] // -3600 + 12) % 24 - 12
         text = self.sandbox.layout.settings_file.read_text()
         if not may_cut:
             text = text.replace("allowed = true", "allowed = false")
         self.toml.write_text(
             f'{text}\n[ledger]\ntime_zone = "Etc/GMT{-ahead:+d}"\n'
-            f"[lending]\ngrace_s = {grace_s}\n[priority]\nquantum = 1000\n"
+            f"[lending]\ngrace_s = {grace_s}\n[priority]\nwait_full_h = 1e6\nshare_weight = 0\n"
         )
 
     def begin(self) -> Process:
