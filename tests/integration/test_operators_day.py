@@ -199,7 +199,7 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
         code, found = diagnosed(sandbox, SLICEWISE_CONFIG=str(copy))
     finally:
         copy.unlink()
-    wanted = {"RESTART", "GATEWAY-STALE", "CONF-DIFFERS", "SACCTMGR-DUMP"}
+    wanted = {"RESTART", "GATEWAY-STALE", "CONF-AUTH", "SACCTMGR-DUMP"}
     assert {f"SW-{word}" for word in wanted} <= set(found)
     assert "haproxy.cfg" in found["SW-GATEWAY-STALE"]
     assert code == 1  # no munged answers at the default socket
