@@ -159,7 +159,7 @@ class Served:
         settings = home / f"{self.engine}.slicewise.toml"
         command = json.dumps(str(self._command))
         text = self.sandbox.layout.settings_file.read_text()
-        settings.write_text(f"{text}\n[{self.engine}]\ncommand = {command}\n")
+        settings.write_text(f"{text}\n[engines.{self.engine}]\ncommand = {command}\n")
         settings.chmod(0o644)
         words = (
             *("env", f"SLICEWISE_CONFIG={settings}", "slicewise", "profile", MODEL, "--json"),

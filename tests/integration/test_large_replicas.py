@@ -156,6 +156,14 @@ def toys(sandbox: Sandbox) -> Iterator[Toys]:
         until_is(found.in_use, 0)
 
 
+@pytest.fixture(scope="module")
+def wide(toys: Toys) -> Toys:
+    """Those that have a service whose one replica takes four GPUs of two nodes."""
+    toys.apply("wide", gpus=2, nodes=2)
+    toys.slicewise("service", "scale", "nlp/wide", "--min", "1")
+    return toys
+
+
 @contextmanager
 def installed(toys: Toys) -> Iterator[None]:
     """As a site's package is: a module, an entry point, and a section of slicewise.toml."""
@@ -207,9 +215,9 @@ def test_a_replica_of_two_gpus_is_one_of_one_node(toys: Toys) -> None:
     assert toys.charged(array) == {k: 2 * SLICE * s for k, s in toys.seconds(array).items()}
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.promise("A replica may be larger than a node.")
 def test_a_replica_of_two_nodes_serves_once_both_ranks_are_there(toys: Toys) -> None:
-    toys.apply("wide", gpus=2, nodes=2)
     assert toys.ask("wide") == {"ranks": 2}
     ranks = toys.ranks("wide")
     assert [len(one["CUDA_VISIBLE_DEVICES"].split(",")) for one in ranks.values()] == [2, 2]
@@ -224,6 +232,7 @@ def test_a_replica_of_two_nodes_serves_once_both_ranks_are_there(toys: Toys) -> 
     toys.slicewise("service", "scale", "nlp/wide", "--min", "1", "--max", "1")
 
 
+@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("rank", [1, 0])
 def test_when_a_rank_is_killed_all_end_and_the_slot_serves_again(toys: Toys, rank: int) -> None:
     before = until(lambda: both(toys.ranks("wide")))
@@ -239,6 +248,7 @@ def test_when_a_rank_is_killed_all_end_and_the_slot_serves_again(toys: Toys, ran
     assert {one["pid"] for one in after.values()}.isdisjoint(old)
 
 
+@pytest.mark.usefixtures("wide")
 def test_when_slurm_ends_a_replica_all_ranks_end_and_the_slot_serves_again(toys: Toys) -> None:
     """As in a preemption. Two starts before it have failed, and this one has not."""
     failed = status(toys.sandbox, "nlp/wide")["failed_starts"]
@@ -272,6 +282,7 @@ def both(
     return ranks if len(pids) == 2 and pids.isdisjoint(without) else {}
 
 
+@pytest.mark.usefixtures("wide")
 def test_each_run_is_charged_for_all_of_it(toys: Toys) -> None:
     """Four at least: each rank was killed once, and Slurm has ended one."""
     toys.delete("wide")

@@ -230,6 +230,11 @@ def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster
 
 
 def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster) -> None:
+    if not any(line.startswith("gpu01 ") and "3g.40gb" in line for line in cluster.gres()):
+        cluster.running("gpu02", "3g.40gb")
+        cluster.waiting("3g.40gb")
+        (cut,) = cluster.repartition("run")["repartitions"]
+        assert (cut["state"], cut["node"]) == ("done", "gpu01")
     cluster.root("scancel", "--partition=gpu")
     until_is(lambda: cluster.root("squeue", "--noheader").stdout, "")
     asked = ("--lending-limit", "13", "--type-nominal", "3g.40gb=3", "--overcommit")
