@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders.tenants import policy_of, tenant
 from free_ports import free_port
 from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
-from stand_ins.scripted import ScriptedSlurm, job, policy_of, settings, sync_of, tenant
+from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import JobView, NodeView

@@ -6,15 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.tenants import policy_of, tenant
 from pydantic import BaseModel
 from stand_ins.scripted import (
     ScriptedLedger,
     ScriptedSlurm,
     job,
-    policy_of,
     settings,
     sync_of,
-    tenant,
 )
 
 from cluster.language.errors import SlicewiseError, UnreachableError
