@@ -26,7 +26,7 @@ from sandbox.demo.commands import publish_models
 
 SEED = 0
 """The report names a seed, but no random numbers are drawn."""
-AIM_PER_MIN, AIM_BUSY = 60, 0.05
+AIM_PER_MIN, AIM_BUSY = 20, 0.05
 """Most requests a minute at rest, with replicas or without, and most of slurmctld's thread time."""
 REPLICAS, BURST, BURST_EVERY_S = 8, 20, 3.0
 ARRAY = 1000

@@ -23,7 +23,7 @@ from cluster.slurm_client.run import attempt, run, secret
 SINFO = ("sinfo", "--noheader", "--all", "--local", "--Node")
 _PLACED = re.compile(r"(?:NodeName|Gres|NodeAddr|Weight|Partitions)=\S*")
 """The fields of ``scontrol show node`` that ``sinfo`` is asked for."""
-_PLACES_S = 30.0
+_PLACES_S = 120.0
 """Seconds for which an answer of ``sinfo`` is used."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 
@@ -53,8 +53,8 @@ class NodeReader:
         """Run ``scontrol show node -d``, and ``sinfo`` if its last answer may be outdated.
 
         That is so if scontrol shows another node, partition, GPU, address or weight than last time,
-        and 30 s after ``sinfo`` was last asked: a node's root may forge words such that all are the
-        same as before although another node has gone.
+        and two minutes after ``sinfo`` was last asked: a node's root may forge words such that all
+        are the same as before although another node has gone.
         """
         shown = await run(("scontrol", "--all", "show", "node", "-d"))
         words = _PLACED.findall(shown)

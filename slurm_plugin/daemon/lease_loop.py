@@ -4,7 +4,7 @@ A lease is the time limit of a replica's job.
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -23,10 +23,14 @@ from slurm_plugin.services.leases import (
     spare_minutes,
     walls_of,
 )
+from slurm_plugin.services.pace import waits
 from slurm_plugin.state.controller import ClusterState
 
 _LOOK_S = 5.0
 """Seconds between questions about Slurm's plans: a lease lasts a minute at least."""
+_RESERVATIONS_S = 60.0
+"""Seconds for which known reservations are used where they concern no replica and no lease is
+extended beside them."""
 
 
 class LeaseLoop:
@@ -38,6 +42,8 @@ class LeaseLoop:
         self._slurm = slurm
         self._cluster_state = cluster_state
         self._planned_at_s = -inf
+        self._reservations: tuple[ReservationView, ...] = ()
+        self._reserved_at_s = -inf
         self._refused: dict[Target, str] = {}
 
     async def turn(self) -> None:
@@ -53,7 +59,10 @@ class LeaseLoop:
         self._planned_at_s = looked_s
 
     async def _plan(self) -> LeasePlan:
-        """Plan leases; Slurm is asked for its plans only while they may concern a replica."""
+        """Plan leases; Slurm is asked for its plans only while they may concern a replica.
+
+        No lease is extended into a reservation that was made since the last question.
+        """
         cluster_state = self._cluster_state
         unheard_s = time.monotonic() - cluster_state.heard_s
         slots = tuple(
@@ -66,13 +75,31 @@ class LeaseLoop:
         )
         if not slots:
             return LeasePlan()
-        nodes = {node for slot in slots for node in slot.run.nodes}
-        reservations = await self._slurm.reservations()
-        if near := [one for one in reservations if nodes.intersection(one.nodes)]:
+        nodes = frozenset(node for slot in slots for node in slot.run.nodes)
+        near = _near(await self._reservations_of(_RESERVATIONS_S), nodes)
+        if near:
+            near = _near(await self._reservations_of(_LOOK_S), nodes)
+        plan = await self._plan_beside(near, slots)
+        if plan.limits_min:
+            now = _near(await self._reservations_of(_LOOK_S), nodes)
+            return plan if now == near else await self._plan_beside(now, slots)
+        return plan
+
+    async def _reservations_of(self, known_for_s: float) -> tuple[ReservationView, ...]:
+        """Slurm's reservations, no older than so many seconds."""
+        now_s = time.monotonic()
+        if now_s >= self._reserved_at_s + known_for_s:
+            self._reservations, self._reserved_at_s = await self._slurm.reservations(), now_s
+        return self._reservations
+
+    async def _plan_beside(
+        self, near: Sequence[ReservationView], slots: tuple[Leased, ...]
+    ) -> LeasePlan:
+        cluster_state = self._cluster_state
+        if near:
             slots = await self._beside(near, slots)
         # Slurm plans starts of waiting jobs only.
-        waits = any(one.state is JobState.PENDING and not one.held for one in cluster_state.jobs)
-        plans = await self._slurm.plans() if waits else ()
+        plans = await self._slurm.plans() if waits(cluster_state.jobs) else ()
         walls = walls_of(near, plans, cluster_state.jobs)
         now_s, costs = time.time(), self._costs
         spare = spare_minutes(
@@ -144,6 +171,12 @@ class LeaseLoop:
             if job.state is JobState.RUNNING
         }
         return frozenset(run for run in runs if run in now)
+
+
+def _near(
+    reservations: Iterable[ReservationView], nodes: frozenset[str]
+) -> tuple[ReservationView, ...]:
+    return tuple(one for one in reservations if nodes.intersection(one.nodes))
 
 
 def _changes(limits_min: Mapping[SlotRunKey, int]) -> Mapping[Target, JobChange]:

@@ -223,7 +223,8 @@ class _Daemon:
         if decided.verdict is not None:
             mode = self._cluster_state.mode
             self._observations.decided(decided.verdict, mode, decided.uid, decided.at_s)
-        if decided.action in {"admit", "pass"}:
+        # A node that was added since the last look may raise the limit that was too small.
+        if decided.action in {"admit", "pass"} or decided.code == Code.QUOTA_EXCEEDED:
             self._cluster_state.pacing.stir()
         # slurmctld does not wait for a look: whoever was added just now is admitted the next time.
         if decided.code == Code.TENANT_UNKNOWN and not self._seeing:

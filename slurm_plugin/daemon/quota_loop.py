@@ -64,9 +64,9 @@ until the next; ``_REST`` times as long as the look took if that is more. slurmd
 for it, and every user can be refused at any time."""
 _MOVE_AGAIN_S = 300.0
 """Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
-_CONF_S = 60.0
-"""Seconds for which the values read from slurm.conf are reused; an operator changes them now and
-then."""
+_CONF_S = 120.0
+"""Seconds for which the values read from slurm.conf, with its partitions, are reused; an operator
+changes them now and then."""
 
 
 _NO_QOS: frozenset[str] = frozenset()

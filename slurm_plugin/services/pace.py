@@ -9,6 +9,7 @@ while it is empty, the next look waits.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cluster.language.jobs import JobState, JobView
 from cluster.rpc.messages import ServiceView, SlotView
 
 LONGEST_S = 15.0
@@ -37,18 +38,21 @@ class Pace:
 
     Attributes:
         moving_s: seconds between looks while something moves.
-        rest_s: seconds between looks while nothing does.
+        waiting_s: seconds between looks while nothing does, but jobs wait for what others hold.
+        rest_s: seconds between looks while neither is so.
         requests_per_min: requests per minute, and how many may come together after a rest.
     """
 
     moving_s: float
+    waiting_s: float
     rest_s: float
     requests_per_min: float
 
 
-PACE = Pace(moving_s=1.0, rest_s=5.0, requests_per_min=1200)
+PACE = Pace(moving_s=1.0, waiting_s=5.0, rest_s=10.0, requests_per_min=1200)
 """The daemon's pace. It is no setting: a slow slurmctld gets fewer looks by what a look takes, and
-some 50 questions a minute are made at rest, so that the bound is far from what a site needs."""
+20 questions a minute are made at rest, so that the bound is far from what a site needs.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Looked:
         ended_s: when the look ended.
         took_s: what it took.
         moves: whether it found something under way.
+        waits: whether it found jobs that wait.
         stirred_s: when something was first heard of since the look; None if nothing was.
         stirred_last_s: when something was last heard of, before the look or after it.
         acted: whether Slurm was changed since the look.
@@ -78,6 +83,7 @@ class Looked:
     ended_s: float
     took_s: float
     moves: bool = False
+    waits: bool = False
     stirred_s: float | None = None
     stirred_last_s: float = float("-inf")
     acted: bool = False
@@ -108,7 +114,12 @@ def _wanted_s(looked: Looked, pace: Pace) -> float:
         if looked.stirred_s is not None and not looked.moves:
             return max(soon_s, looked.stirred_s + _APPEARS_S)
         return soon_s
-    return max(soon_s, looked.ended_s + pace.rest_s)
+    return max(soon_s, looked.ended_s + (pace.waiting_s if looked.waits else pace.rest_s))
+
+
+def waits(jobs: Iterable[JobView]) -> bool:
+    """Whether a job waits that is not held: one may start where another ends."""
+    return any(job.state is JobState.PENDING and not job.held for job in jobs)
 
 
 def is_moving(services: Iterable[ServiceView], now_s: float) -> bool:

@@ -25,7 +25,7 @@ from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.services.avoidance import Release, waits_too_long
 from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
-from slurm_plugin.services.pace import PACE, Pace, is_moving
+from slurm_plugin.services.pace import PACE, Pace, is_moving, waits
 from slurm_plugin.services.slot_actions import (
     SlotActions,
     TenantCapacity,
@@ -248,9 +248,10 @@ class ClusterState:
         except Exception:
             self.view = self.view.model_copy(update={"complete": False})
             raise
-        waits = any(self.kept_back.values()) or self.evictions.has_waiting
-        moves = waits or is_moving(found, self._seen.at_s)
-        self.pacing.end(time.monotonic() - began_monotonic_s, moves=moves)
+        is_kept = any(self.kept_back.values()) or self.evictions.has_waiting
+        moves = is_kept or is_moving(found, self._seen.at_s)
+        took_s = time.monotonic() - began_monotonic_s
+        self.pacing.end(took_s, moves=moves, waits=waits(self._seen.jobs))
         return found
 
     async def set_desired_slots(

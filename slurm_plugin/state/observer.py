@@ -18,8 +18,9 @@ from slurm_plugin.services.state import Observation, service_arrays
 _LOOKS = 5
 """After this many looks without its script an array is not treated as a service. An array that
 Slurm has lost for good would otherwise keep all others from being seen."""
-_NODES_S = 10.0
-"""Seconds for which nodes are not read again while nothing moves and no job has changed."""
+_NODES_S = 60.0
+"""Seconds for which nodes are not read again while nothing moves and no job has changed: what an
+operator does with a node without jobs shows so late. ``scontrol`` asks for partitions each time."""
 _RunKey = tuple[int, int, int | None]
 """Job id, number of requeues, Unix second of the start."""
 
@@ -48,7 +49,7 @@ class SlurmObserver:
     async def look(self, *, at_rest: bool = False) -> Observation:
         """Read everything that services are built from.
 
-        ``at_rest``: nothing was under way at the last look, so nodes may be those of some seconds
+        ``at_rest``: nothing was under way at the last look, so nodes may be those of a minute
         ago if no job has changed since. Raises SlicewiseError if Slurm does not answer, or, at the
         first four looks for an array, does not hand out its script.
         """

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from slurm_plugin.services.pace import QUICK_S, Allowance, Looked, Pace, next_look_s, spent
 
@@ -39,9 +40,10 @@ class Pacing:
         """Note that a look begins: what was heard of until now, it shows.
 
         Return whether nothing was under way at the last look, which did not fail, and nothing was
-        changed since.
+        changed or heard of since.
         """
-        at_rest = not self._failed and not self._looked.moves and not self.acted.is_set()
+        is_quiet = not self.acted.is_set() and not self._stirred.is_set()
+        at_rest = is_quiet and not self._failed and not self._looked.moves
         # Until it ends: what it was to show may still be unseen.
         self._failed = True
         self.acted.clear()
@@ -49,9 +51,9 @@ class Pacing:
         self._stirred_s = None
         return at_rest
 
-    def end(self, took_s: float, *, moves: bool) -> None:
-        """Note that a look has ended, and whether it found something under way."""
-        self._looked = Looked(time.monotonic(), took_s, moves)
+    def end(self, took_s: float, *, moves: bool, waits: bool) -> None:
+        """Note that a look has ended, and whether it found something under way, or that waits."""
+        self._looked = Looked(time.monotonic(), took_s, moves, waits)
         self._failed = False
 
     @property
@@ -81,13 +83,11 @@ class Pacing:
 
     def _due_s(self) -> float:
         self._count()
-        looked = Looked(
-            self._looked.ended_s,
-            self._looked.took_s,
-            self._looked.moves,
-            self._stirred_s,
-            self._stirred_last_s,
-            self.acted.is_set(),
+        looked = replace(
+            self._looked,
+            stirred_s=self._stirred_s,
+            stirred_last_s=self._stirred_last_s,
+            acted=self.acted.is_set(),
         )
         return next_look_s(looked, self._allowance, self._pace)
 

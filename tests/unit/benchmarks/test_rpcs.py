@@ -35,12 +35,12 @@ def test_what_was_asked_meanwhile_is_told_by_kind_without_sdiags_own():
 @pytest.mark.parametrize(
     ("scene", "partitions", "us", "missed"),
     [
-        ("idle", 40, 31_000, 0),
-        ("idle", 41, 31_000, 1),
-        ("replicas", 41, 31_000, 1),
+        ("idle", 20, 31_000, 0),
+        ("idle", 21, 31_000, 1),
+        ("replicas", 21, 31_000, 1),
         # There is no aim for what happens in a burst, but for what it costs slurmctld.
-        ("burst", 41, 31_000, 0),
-        ("many_jobs", 40, 1_600_000, 1),
+        ("burst", 21, 31_000, 0),
+        ("many_jobs", 20, 1_600_000, 1),
     ],
 )
 def test_a_missed_aim_is_told(

@@ -261,7 +261,7 @@ async def test_a_quiet_round_takes_jobs_and_nodes_from_the_last_look(
     calls.made = []
     await world.limits.compile()
     assert calls.made == ["associations", "qos"]
-    clock.now_s += 60
+    clock.now_s += 120
     await world.limits.compile()
     assert calls.made[2:] == ["associations", "qos", "config", "partitions"]
 

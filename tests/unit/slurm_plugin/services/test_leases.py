@@ -312,6 +312,43 @@ async def test_slurm_is_asked_for_planned_starts_only_where_a_job_waits(
     assert len(asked) == asks
 
 
+async def test_reservations_are_asked_for_once_a_minute_until_they_concern_a_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, asked = Loop(599), []
+    known = loop.slurm.reservations
+
+    async def reservations() -> tuple[ReservationView, ...]:
+        asked.append(time.monotonic())
+        return await known()
+
+    monkeypatch.setattr(loop.slurm, "reservations", reservations)
+    for at_s in range(0, 121, 6):
+        await loop.turn(monkeypatch, NOW_S + at_s)
+    assert [at_s - loop.began_s for at_s in asked] == pytest.approx([0, 60, 120])
+    loop.slurm.known_reservations = (MAINTENANCE,)
+    for at_s in range(126, 199, 6):
+        await loop.turn(monkeypatch, NOW_S + at_s)
+    assert [at_s - loop.began_s for at_s in asked[3:]] == pytest.approx([180, 186, 192, 198])
+
+
+MAINTENANCE = ReservationView("maint", NOW_S + 300, 0, ("gpu01",), frozenset())
+
+
+async def test_no_lease_is_extended_into_a_reservation_made_just_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = Loop(320)
+    await loop.turn(monkeypatch)
+    assert loop.limits() == []
+    loop.slurm.known_reservations = (MAINTENANCE,)
+    await loop.turn(monkeypatch, NOW_S + 30)
+    assert loop.limits() == []
+    loop.slurm.known_reservations = ()
+    await loop.turn(monkeypatch, NOW_S + 36)
+    assert loop.limits() == MORE
+
+
 async def test_in_its_own_reservation_the_loop_extends(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(280)
     one = ReservationView("mine", NOW_S - 9, NOW_S + 9999, ("gpu01",), frozenset())

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.jobs import a_job, a_running_job
 from builders.service_views import a_service
 
 from cluster.rpc.messages import SlotView
@@ -14,9 +15,10 @@ from slurm_plugin.services.pace import (
     is_moving,
     next_look_s,
     spent,
+    waits,
 )
 
-PACE = Pace(moving_s=1.0, rest_s=5.0, requests_per_min=1200)
+PACE = Pace(moving_s=1.0, waiting_s=5.0, rest_s=10.0, requests_per_min=1200)
 FULL = Allowance(1200, 100.0)
 LOOKED = Looked(ended_s=100.0, took_s=0.05)
 
@@ -24,14 +26,16 @@ LOOKED = Looked(ended_s=100.0, took_s=0.05)
 @pytest.mark.parametrize(
     ("looked", "pause_s"),
     [
-        (LOOKED, 5),
+        (LOOKED, 10),
+        # What ends beside them may let them start.
+        (replace(LOOKED, waits=True), 5),
         (replace(LOOKED, moves=True), 1),
         # A job was submitted: Slurm shows it a moment later, and starts it within some seconds.
         (replace(LOOKED, stirred_s=102.0, stirred_last_s=102.0), 2.2),
         (replace(LOOKED, stirred_s=100.1, stirred_last_s=100.1), 1),
         (replace(LOOKED, stirred_s=100.1, stirred_last_s=104.0), 1),
         (replace(LOOKED, stirred_last_s=98.0), 1),
-        (replace(LOOKED, stirred_last_s=96.0), 5),
+        (replace(LOOKED, stirred_last_s=96.0), 10),
         # Whatever Slurm was told is looked at at once.
         (replace(LOOKED, acted=True), 0),
         (replace(LOOKED, acted=True, moves=True), 0),
@@ -77,3 +81,8 @@ def test_what_is_saved_of_the_allowance_is_a_minutes_worth() -> None:
 )
 def test_replicas_that_start_end_or_wait_move(slot: SlotView, moves: bool) -> None:
     assert is_moving([a_service(slots=(slot,))], 1005.0) is moves
+
+
+def test_jobs_wait_unless_they_are_held() -> None:
+    assert waits([a_running_job(1), a_job(2)])
+    assert not waits([a_running_job(1), a_job(2, held=True)])

@@ -280,7 +280,7 @@ async def test_a_look_that_fails_leaves_no_old_nodes_beside_new_jobs(
 
 
 async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> None:
-    """At rest that look may be five seconds old, and a request waits for the replica."""
+    """At rest that look may be ten seconds old, and a request waits for the replica."""
     held = job(0), job(1)
     other = job(7, JobState.RUNNING, array_job_id=None, tres={"gres/gpu:1g.10gb": "2"})
     slurm = ScriptedSlurm(*held, other)

@@ -14,14 +14,14 @@ from slurm_plugin.state.reports import ServiceReports
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-SLOW = Pace(moving_s=0.01, rest_s=15.0, requests_per_min=1200)
+SLOW = Pace(moving_s=0.01, waiting_s=15.0, rest_s=15.0, requests_per_min=1200)
 
 
 def at_rest(pace: Pace = SLOW, asked: Callable[[], int] = lambda: 0) -> Pacing:
     """After a look that found nothing under way."""
     pacing = Pacing(pace, asked)
     pacing.begin()
-    pacing.end(0.0, moves=False)
+    pacing.end(0.0, moves=False, waits=False)
     return pacing
 
 
@@ -39,7 +39,7 @@ async def test_what_happens_ends_the_rest(happens: Callable[[Pacing], None]) -> 
 async def test_while_something_moves_the_pause_is_short() -> None:
     pacing = at_rest()
     pacing.begin()
-    pacing.end(0.0, moves=True)
+    pacing.end(0.0, moves=True, waits=False)
     async with asyncio.timeout(10):
         await pacing.wait()
 
@@ -47,12 +47,21 @@ async def test_while_something_moves_the_pause_is_short() -> None:
 async def test_a_look_after_a_change_reads_all_again_and_the_next_does_not() -> None:
     pacing = at_rest()
     assert pacing.begin()
-    pacing.end(0.0, moves=False)
+    pacing.end(0.0, moves=False, waits=False)
     pacing.acted.set()
     assert not pacing.begin()
     assert not pacing.acted.is_set()
-    pacing.end(0.0, moves=True)
+    pacing.end(0.0, moves=True, waits=False)
     assert not pacing.begin()
+
+
+def test_a_look_after_a_submission_reads_all_again() -> None:
+    """It may have been refused for a GPU that an operator has just added."""
+    pacing = at_rest()
+    pacing.stir()
+    assert not pacing.begin()
+    pacing.end(0.0, moves=False, waits=False)
+    assert pacing.begin()
 
 
 def test_a_look_after_one_that_failed_reads_all_again() -> None:
@@ -60,7 +69,7 @@ def test_a_look_after_one_that_failed_reads_all_again() -> None:
     pacing.acted.set()
     pacing.begin()
     assert not pacing.begin()
-    pacing.end(0.0, moves=False)
+    pacing.end(0.0, moves=False, waits=False)
     assert pacing.begin()
 
 
@@ -68,7 +77,7 @@ async def test_what_is_heard_of_during_a_look_is_looked_at_again() -> None:
     pacing = at_rest()
     pacing.begin()
     pacing.stir()
-    pacing.end(0.0, moves=False)
+    pacing.end(0.0, moves=False, waits=False)
     async with asyncio.timeout(10):
         await pacing.wait()
 
@@ -88,7 +97,7 @@ async def test_questions_of_the_whole_process_count() -> None:
 
 async def test_a_slow_look_is_not_repeated_for_a_request() -> None:
     pacing = at_rest()
-    pacing.end(2.0, moves=False)
+    pacing.end(2.0, moves=False, waits=False)
     assert not pacing.may_look_now
 
 
