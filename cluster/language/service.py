@@ -100,6 +100,10 @@ _SAFE_PATH = (
     "an absolute path of letters, digits and _ . / @ % + = : , -, "
     "at most 1024 characters, with no part '..'"
 )
+ModelFile = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=255)
+]
+_MODEL_FILE = "1 to 255 letters, digits and _ . + -, the first no . + or -"
 Image = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_./:@#+=-]*$", max_length=1024)
 ]
@@ -120,6 +124,11 @@ class ServiceSpec(BaseModel):
     )
     model: ModelName = Field(
         description="The model in the repository that must be ready before a replica serves."
+    )
+    model_file: ModelFile | None = Field(
+        None,
+        description="Of several models in that directory the file to serve, of a split one its "
+        "first part. Only llamacpp.",
     )
     model_digest: Digest | None = Field(
         None,
@@ -603,6 +612,7 @@ _TEXTS = {
     "tenant": _TENANT,
     "model_repository": _SAFE_PATH,
     "model": _MODEL_NAME,
+    "model_file": _MODEL_FILE,
     "model_digest": _DIGEST,
     "profile": _GRES_TYPE,
     "partition": "1 to 63 letters, digits and _ . -",

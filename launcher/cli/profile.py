@@ -42,6 +42,7 @@ from launcher.cli.profile_options import (
     Environment,
     Image,
     MemoryMib,
+    ModelFile,
     Output,
     OutputTokens,
     P95Ms,
@@ -78,7 +79,7 @@ from launcher.profiling.jobs import (
 from launcher.profiling.token_figures import TokenTask
 from launcher.scripts.render import profile_script
 from launcher.services.lookup import Json, SkipModelCheck
-from launcher.services.model_repository import engine_name_of
+from launcher.services.model_repository import engine_name_of, model_needs, require_choice
 from launcher.services.service_file import require_image, require_model, require_writable
 
 _INTERRUPTED = 130
@@ -114,6 +115,7 @@ def measure(
     ],
     *,
     model_repository: Repository,
+    model_file: ModelFile = None,
     account: Account = None,
     engine: EngineOption = None,
     types: Types = None,
@@ -147,6 +149,7 @@ def measure(
         "tenant": own_tenant(account),
         "model_repository": str(model_repository.absolute()),
         "model": model,
+        "model_file": model_file,
         "engine": engine or engine_name_of(model_repository / model) or "triton",
         "runtime": runtime,
         "image": image,
@@ -168,6 +171,7 @@ def measure(
     work.require_files()
     if not skip_model_check:
         require_model(specs[0])
+        require_choice(model_needs(specs[0]))
         require_image(specs[0])
     require_writable(Path.cwd())
     _measure(work, specs, as_json=as_json)

@@ -51,6 +51,12 @@ def complete_type(incomplete: str) -> list[str]:
 Repository = Annotated[
     Path, typer.Option(help="Model repository in the engine's layout, which the nodes can read.")
 ]
+ModelFile = Annotated[
+    str | None,
+    typer.Option(
+        help="The .gguf file, if the model's directory has several models.", show_default=False
+    ),
+]
 EngineOption = Annotated[
     str | None,
     typer.Option(

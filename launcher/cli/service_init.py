@@ -29,6 +29,9 @@ def init_service(
     repository: Annotated[Path, typer.Argument(help="A model repository.", show_default=False)],
     *,
     model: Annotated[str, typer.Option(help="The model, if there are several.")] = "",
+    model_file: Annotated[
+        str, typer.Option(help="The .gguf file, if the model's directory has several models.")
+    ] = "",
     tenant: Annotated[
         str, typer.Option(help="The tenant, if you may see several; else yours.")
     ] = "",
@@ -66,7 +69,9 @@ def init_service(
         figures = MeasuredModels(read_measurements(measured), settings.costs, objective)
     # Slurm's default partition may be one of the site's that gives no GPUs.
     partition = settings.cluster.partitions[0]
-    chosen = DraftChoice(own_tenant(tenant or None), model, name, profile, figures, partition)
+    chosen = DraftChoice(
+        own_tenant(tenant or None), model, name, profile, figures, partition, model_file
+    )
     found = draft(repository, chosen)
     file = output or Path(f"{found.spec.name}.toml")
     _write(file, found.text)

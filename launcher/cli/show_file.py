@@ -9,7 +9,7 @@ from rich.text import Text
 from cluster.language.service import ServiceSpec
 from cluster.runtime.console import FittingTable, column
 from cluster.slurm_client.sbatch import Submitted
-from launcher.engines.model_files import ModelNeeds
+from launcher.engines.model_files import ModelNeeds, listed
 from launcher.services.apply_plan import ApplyPlan, KeyChange
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _needs_text(needs: ModelNeeds) -> str:
         f"backend {needs.backend}" if needs.backend else "",
         f"{instances} ({', '.join(needs.kinds)})" if needs.kinds else instances,
         f"{versions} {', '.join(map(str, needs.versions))}" if needs.versions else "",
-        f"files {', '.join(needs.files)}" if needs.files else "",
+        f"files {listed(needs.files)}" if needs.files else "",
         f"runs {', '.join(needs.parts)}" if needs.parts else "",
         f"inputs {', '.join(needs.inputs)}" if needs.inputs else "",
         f"outputs {', '.join(needs.outputs)}" if needs.outputs else "",

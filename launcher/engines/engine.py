@@ -231,6 +231,14 @@ class Engine(Protocol):
     def model_config(self) -> str:
         """Name of the file with a model's configuration in its directory; "" if there is none."""
 
+    @property
+    def model_indexes(self) -> tuple[str, ...]:
+        """Names of the index of a model's weights, of which the first that is there counts."""
+
+    @property
+    def chooses_file(self) -> bool:
+        """Whether a model is one file of its directory, which ``model_file`` may name."""
+
     def model_needs(self, files: ModelFiles, models: Collection[str], gpus: int) -> ModelNeeds:
         """Return what a model needs, and why the server can't load it.
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
 from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
-from launcher.engines.llamacpp_model import is_model, model_needs
+from launcher.engines.llamacpp_model import BESIDE, is_model, model_needs
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.metrics_text import counters, figures
 from launcher.engines.model_files import ModelFiles, ModelNeeds
@@ -58,7 +58,9 @@ class LlamaCpp(OpenAIEngine):
     # It ends at once: answers that go on are cut off, and look as if they were complete.
     finishes_requests = False
 
-    model_layout = "a directory with one .gguf file, or with all parts of one"
+    model_layout = "a directory with .gguf files"
+    model_indexes = ()
+    chooses_file = True
     # All but warnings and errors.
     log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
 
@@ -78,8 +80,9 @@ class LlamaCpp(OpenAIEngine):
         wanted = self.slots if spec.concurrency == AUTO else min(spec.concurrency, _MOST_SLOTS)
         slots = MEASURED_SLOTS if is_measured else wanted
         # The name of a split model's first part is the first one by name.
+        first = f"ls \"$models\"/{spec.model} | grep '[.]gguf$' | grep -Eiv '{BESIDE}' | head -n 1"
         return (
-            f'--model "$(set -- "$models"/{spec.model}/*.gguf && printf %s "$1")"',
+            f'--model "$models/{spec.model}/{spec.model_file or f"$({first})"}"',
             f'--alias {spec.model} --tags "$id"',
             '--host "$private/http.sock"',
             f"--parallel {slots} --threads {spec.cpus}",

@@ -1,16 +1,22 @@
 """Says of a directory which model llama.cpp would serve from it, and why there is none.
 
 A large model may be split into files ``NAME-00001-of-00003.gguf`` ...; llama.cpp finds the others
-by the first (its tool gguf-split).
+by the first (its tool gguf-split), so these numbers are true. A directory as it is published may
+have the model several times, in other precisions, and files of the same format that are none.
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.model_files import ModelFiles, ModelNeeds, listed
 
 _SUFFIX = ".gguf"
 _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
+BESIDE = "(^|[-_.])(mmproj|imatrix|lora|vocab)[-_.]"
+"""In the names of files that are no model, whatever the case: what reads its images, what it was
+quantised by, an adapter, a tokenizer. The batch script finds them by the same expression."""
+_PROJECTOR = "mmproj"
 
 
 def is_model(entries: frozenset[str]) -> bool:
@@ -20,19 +26,52 @@ def is_model(entries: frozenset[str]) -> bool:
 
 def model_needs(files: ModelFiles) -> ModelNeeds:
     """Return the model's files, and why llama.cpp can't load them."""
-    found = tuple(sorted(one for one in files.entries if one.endswith(_SUFFIX)))
-    if not found:
-        return ModelNeeds(files.name, problems=(f"no {_SUFFIX} file",))
-    return ModelNeeds(files.name, files=found, problems=_problems(found))
+    found = sorted(one for one in files.entries if one.endswith(_SUFFIX))
+    models = _models(found)
+    if files.chosen:
+        models = {
+            name: parts for name, parts in _models(found, "$^").items() if files.chosen in parts
+        }
+    choices = tuple(parts[0] for parts in models.values()) if len(models) > 1 else ()
+    if choices:
+        problem = f"several models: {listed(choices)}; name one, model_file, or part them"
+    elif files.chosen:
+        problem = "" if models else f"model_file: no {files.chosen}"
+    elif found:
+        problem = "" if models else f"no weights beside {listed(found)}"
+    else:
+        problem = f"no {_SUFFIX} file"
+    if problem:
+        return ModelNeeds(files.name, files=tuple(found), problems=(problem,), choices=choices)
+    (parts,) = models.values()
+    problems = _problems(parts, files.chosen)
+    return ModelNeeds(files.name, files=tuple(parts), problems=problems, notes=_notes(found))
 
 
-def _problems(found: Sequence[str]) -> tuple[str, ...]:
-    parts = [_PART.fullmatch(one) for one in found]
-    if len(found) == 1 and parts[0] is None:
+def _models(found: Iterable[str], beside: str = BESIDE) -> dict[tuple[str, str], list[str]]:
+    """Return the files of each model, by its name and how many it says that there are."""
+    models: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        if not re.search(beside, one, re.IGNORECASE):
+            part = _PART.fullmatch(one)
+            models.setdefault((part[1], part[3]) if part else (one, ""), []).append(one)
+    return models
+
+
+def _problems(parts: Sequence[str], chosen: str) -> tuple[str, ...]:
+    part = _PART.fullmatch(parts[0])
+    if part is None:
         return ()
-    models = {(part[1], part[3]) if part else ("", "") for part in parts}
-    if len(models) > 1 or None in parts:
-        return (f"several models: {', '.join(found)}; give each a directory of its own",)
-    ((name, count),) = models
-    wanted = (f"{name}-{number:05d}-of-{count}{_SUFFIX}" for number in range(1, int(count) + 1))
-    return tuple(f"no {one}" for one in wanted if one not in found)
+    name, count = part[1], part[3]
+    wanted = [f"{name}-{number:05d}-of-{count}{_SUFFIX}" for number in range(1, int(count) + 1)]
+    if missing := [one for one in wanted if one not in set(parts)]:
+        return (f"no {listed(missing)}",)
+    if chosen and chosen != wanted[0]:
+        return (f"model_file: {chosen} is no first part: say {wanted[0]}",)
+    return ()
+
+
+def _notes(found: Iterable[str]) -> tuple[str, ...]:
+    projectors = [one for one in found if _PROJECTOR in one.lower()]
+    closed = "is not loaded, so images are refused: environment may name its path, LLAMA_ARG_MMPROJ"
+    return (f"{listed(projectors)} {closed}",) if projectors else ()

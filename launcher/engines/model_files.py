@@ -1,8 +1,31 @@
 """What a directory of a model repository holds, and what its engine needs to serve it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+_SHOWN = 4
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as people read them: the first of a long list, and how many more there are."""
+    others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{others}"
+
+
+@dataclass(frozen=True)
+class ModelIndex:
+    """The index of a model whose weights lie in several files.
+
+    Attributes:
+        name: the index's own file.
+        files: the files that it names, in order.
+        trouble: why it can't be read, in words for users; "" if it can.
+    """
+
+    name: str
+    files: tuple[str, ...] = ()
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -15,6 +38,8 @@ class ModelFiles:
         versions: what is in each of its directories that has a number for a name, by that name.
         config: the content of its configuration, by the configuration's own keys; None without one.
         trouble: why its configuration can't be read; "" if it can, or if there is none.
+        index: the index of its weights; None without one.
+        chosen: the file that its service's ``model_file`` names; "" if it names none.
     """
 
     name: str
@@ -22,6 +47,8 @@ class ModelFiles:
     versions: Mapping[str, frozenset[str]] = field(hash=False)
     config: Mapping[str, Any] | None = field(default=None, hash=False)
     trouble: str = ""
+    index: ModelIndex | None = None
+    chosen: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +68,8 @@ class ModelNeeds:
         problems: why the engine can't load it, in words for users.
         notes: what a user should know besides.
         batch: how many requests an instance works on together, where the engine gathers them.
+        choices: of several models in its directory, of which the service must name one, the file
+            of each.
     """
 
     name: str
@@ -57,3 +86,4 @@ class ModelNeeds:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     batch: int = 1
+    choices: tuple[str, ...] = ()

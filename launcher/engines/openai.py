@@ -99,6 +99,8 @@ class OpenAIEngine:
 
     model_layout = safetensors_model.LAYOUT
     model_config = ""
+    model_indexes: tuple[str, ...] = safetensors_model.INDEXES
+    chooses_file = False
     loads_all = False
 
     api = OPENAI_API

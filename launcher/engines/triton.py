@@ -63,6 +63,8 @@ class Triton:
 
     model_layout = "a directory with config.pbtxt or a numbered version"
     model_config = CONFIG
+    model_indexes = ()
+    chooses_file = False
     loads_all = True
     # Tables, and information.
     log_notice = re.compile(r"[+|]|I[0-9]")

@@ -12,14 +12,15 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import Measurement
 from cluster.language.service import AUTO, ServiceSpec, service_spec
 from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, slice_hours
-from launcher.engines.engine import Engine, MeasuredEngine, PromptedEngine
-from launcher.engines.model_files import ModelNeeds
+from launcher.engines.engine import MeasuredEngine, PromptedEngine
+from launcher.engines.model_files import ModelNeeds, listed
 from launcher.engines.registry import ENGINES
 from launcher.services.model_repository import (
+    description,
     directories,
     engine_name_of,
-    entries,
     repository_needs,
+    require_choice,
 )
 
 _DEFAULT = "triton"
@@ -92,6 +93,7 @@ class DraftChoice:
     profile: str = ""
     measured: MeasuredModels | None = None
     partition: str = ""
+    model_file: str = ""
 
 
 def draft(repository: Path, chosen: DraftChoice) -> Draft:
@@ -100,10 +102,11 @@ def draft(repository: Path, chosen: DraftChoice) -> Draft:
     Raises InvalidInputError: SW-USAGE if there is not one model to choose, SW-SERVICE for
     what can't be a value of a service.
     """
-    name = _engine_name(repository, chosen.model)
+    name, model = _choice(repository, chosen.model)
     engine = ENGINES[name]
-    found = repository_needs(engine, repository, gpus=1)
-    needs = _model(repository, engine, found, chosen.model)
+    found = repository_needs(engine, repository, 1, {model: chosen.model_file})
+    needs = found[model]
+    require_choice(needs)
     keys = _keys(repository.absolute(), name, chosen, found, needs)
     spec = service_spec({key: value for key, (value, _) in keys.items()})
     lines = (f"{_line(key, value)}{note and f'  # {note}'}" for key, (value, note) in keys.items())
@@ -114,29 +117,42 @@ def draft(repository: Path, chosen: DraftChoice) -> Draft:
     return Draft(spec, engine.title, text, tuple(problems))
 
 
-def _engine_name(repository: Path, model: str) -> str:
-    """Return the engine of the model that is named, else of the first that is a model."""
-    models = (repository / model,) if model else directories(repository)
-    return next(filter(None, map(engine_name_of, models)), _DEFAULT)
-
-
-def _model(
-    repository: Path, engine: Engine, found: Mapping[str, ModelNeeds], model: str
-) -> ModelNeeds:
-    """Return the model that is named, else the only one that no other model runs."""
-    models = [name for name in found if engine.is_model(entries(repository / name))]
-    parts = {part for one in found.values() for part in one.parts}
-    choice = [model] if model else [name for name in models if name not in parts]
-    if len(choice) == 1 and choice[0] in models:
-        return found[choice[0]]
+def _choice(repository: Path, model: str) -> tuple[str, str]:
+    """Return the engine and name of the model that is named, else of the only one that no other
+    model runs.
+    """
+    there = directories(repository)
+    kinds = {one.name: kind for one in there if (kind := engine_name_of(one))}
+    found = (repository_needs(ENGINES[one], repository, gpus=1) for one in set(kinds.values()))
+    parts = {part for needs in found for one in needs.values() for part in one.parts}
+    choice = [model] if model else [name for name in kinds if name not in parts]
+    if len(choice) == 1 and choice[0] in kinds:
+        return kinds[choice[0]], choice[0]
     what = f"no model {model!r}" if model else f"{len(choice) or 'no'} models to choose from"
+    unknown = [repository / model] if model else [one for one in there if one.name not in kinds]
+    lies = "" if kinds and not model else listed(tuple(map(_described, unknown)))
     raise InvalidInputError(
         Code.USAGE,
-        f"{repository} has {what}.",
-        f"Name one, --model: {', '.join(models)}."
-        if models
-        else f"A repository has one directory for each model ({engine.model_layout}).",
+        f"{repository} has {what}{lies and f': {lies}'}.",
+        _where(repository, tuple(kinds)),
     )
+
+
+def _described(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"there is no {directory.name}"
+    return f"in {directory.name} lies {description(directory)}"
+
+
+def _where(repository: Path, models: Sequence[str]) -> str:
+    """Say which model to name, or what would be one."""
+    if models:
+        return f"Name one, --model: {listed(models)}."
+    if engine_name_of(repository):
+        name = repository.absolute().name
+        return f"It is a model itself: name the directory above it, and --model {name}."
+    layouts = dict.fromkeys(f"{one.model_layout} ({one.title})" for one in ENGINES.values())
+    return f"A repository has one directory for each model: {'; '.join(layouts)}."
 
 
 Keys = dict[str, tuple[str | int | float, str]]
@@ -156,6 +172,7 @@ def _keys(
         "tenant": (chosen.tenant, ""),
         "model_repository": (str(repository), ""),
         "model": (needs.name, ""),
+        **({"model_file": (chosen.model_file, "")} if chosen.model_file else {}),
         **({"engine": (engine, "")} if engine != _DEFAULT else {}),
         **({"partition": (chosen.partition, "managed")} if chosen.partition else {}),
         "max_replicas": (_REPLICAS, "slots of the job array"),
@@ -170,7 +187,11 @@ def _keys(
     elif chosen.profile:
         keys["profile"] = (chosen.profile, "")
     else:
-        size = sum(_bytes(repository / one) for one in (needs.name, *needs.parts))
+        size = sum(
+            map(_size, (repository / needs.name / one for one in needs.files))
+            if not ENGINES[engine].loads_all
+            else (_bytes(repository / one) for one in (needs.name, *needs.parts))
+        )
         has_figures = isinstance(ENGINES[engine], MeasuredEngine | PromptedEngine)
         by = "; slicewise profile measures it" if has_figures else ""
         remark = f"estimated from {size / _GIB:.1f} GiB of files{by}"

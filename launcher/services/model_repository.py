@@ -4,24 +4,35 @@ A server that loads every model of its repository (Triton) ends if one can't be 
 neighbours of a service's model count, too.
 """
 
+import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from errno import ELOOP
+from errno import ELOOP, ENOENT
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
+from types import MappingProxyType
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import Engine, TokenEngine
 from launcher.engines.lora_adapter import CONFIG
-from launcher.engines.model_files import ModelFiles, ModelNeeds
+from launcher.engines.model_files import ModelFiles, ModelIndex, ModelNeeds, listed
 from launcher.engines.registry import ENGINES, engine_named
 from launcher.services.plain_file import open_file
 
 _MOST_BYTES = 1024 * 1024
 """Bytes of a configuration at most; one of 1 MiB takes 0.4 s to read."""
+_MOST_INDEX_BYTES = 64 * 1024 * 1024
+"""Bytes of an index at most; the one of a model with a trillion weights has 14 MB."""
+_MOST_INDEX_PARTS = 1_000_000
+"""Entries of an index, and brackets in it, at most: each takes some hundred bytes to read."""
+_INDEXED = re.compile(r"[^/\x00-\x1f]{1,243}[.]safetensors")
 _DIGEST_LENGTH = 16
+_FEW = 4
+"""Entries of a directory up to which each is named; of more, how many there are of each kind."""
 _SKIP = "--skip-model-check submits it all the same, such as for a newer version of the engine."
 
 
@@ -39,7 +50,13 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             f"ttft_ms, tpot_ms: {engine.title} does not say how long tokens take.",
             "Say p95_ms or max_queue_s instead.",
         )
-    found = repository_needs(engine, Path(spec.model_repository), spec.replica_shape.gpus)
+    if spec.model_file and not engine.chooses_file:
+        raise InvalidInputError(
+            Code.SERVICE,
+            f"model_file: {engine.title} serves all of a model's directory.",
+            "Leave it out.",
+        )
+    found = _spec_needs(spec)
     needs = found[spec.model]
     if needs.problems:
         raise InvalidInputError(
@@ -67,15 +84,44 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
     return needs
 
 
+def model_needs(spec: ServiceSpec) -> ModelNeeds:
+    """Return what the service's model needs; it was found by ``require_model``."""
+    return _spec_needs(spec)[spec.model]
+
+
+def _spec_needs(spec: ServiceSpec) -> Mapping[str, ModelNeeds]:
+    chosen = {spec.model: spec.model_file or ""}
+    repository, gpus = Path(spec.model_repository), spec.replica_shape.gpus
+    return repository_needs(engine_named(spec.engine), repository, gpus, chosen)
+
+
+def require_choice(needs: ModelNeeds) -> None:
+    """Raise InvalidInputError (SW-USAGE) if one of several models in a directory is to be named."""
+    if needs.choices:
+        raise InvalidInputError(
+            Code.USAGE,
+            f"{needs.name} has {len(needs.choices)} models to choose from.",
+            f"Name one, --model-file: {listed(needs.choices)}.",
+        )
+
+
 def engine_name_of(model: Path) -> str | None:
     """Return the name of the first engine that takes a directory for a model; None if none does."""
     there = entries(model)
     return next((name for name, engine in ENGINES.items() if engine.is_model(there)), None)
 
 
-def repository_needs(engine: Engine, repository: Path, gpus: int) -> Mapping[str, ModelNeeds]:
-    """Return what each directory of a repository needs, by its name, in order."""
-    models = {one.name: model_files(engine, one) for one in directories(repository)}
+def repository_needs(
+    engine: Engine, repository: Path, gpus: int, chosen: Mapping[str, str] = MappingProxyType({})
+) -> Mapping[str, ModelNeeds]:
+    """Return what each directory of a repository needs, by its name, in order.
+
+    ``chosen`` are files of services' ``model_file``, by the directory's name.
+    """
+    models = {
+        one.name: model_files(engine, one, chosen.get(one.name, ""))
+        for one in directories(repository)
+    }
     return {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
 
 
@@ -127,23 +173,59 @@ def _find_s(time_ns: int) -> str:
     return f"{time_ns // 10**9}.{time_ns % 10**9:09d}0"
 
 
-def model_files(engine: Engine, directory: Path) -> ModelFiles:
-    """Read a model's directory and its configuration."""
+def model_files(engine: Engine, directory: Path, chosen: str = "") -> ModelFiles:
+    """Read a model's directory, its configuration and the index of its weights."""
     there = entries(directory)
     versions = {
         one.name: entries(one)
         for one in directories(directory)
         if one.name.isascii() and one.name.isdecimal()
     }
-    if engine.model_config not in there:
-        return ModelFiles(directory.name, there, versions)
+    index = next((_index(directory / one) for one in engine.model_indexes if one in there), None)
+    config, trouble = None, ""
+    if engine.model_config in there:
+        try:
+            config = _config(directory / engine.model_config)
+        except OSError as error:
+            trouble = str(error.strerror)
+        except ValueError as error:
+            trouble = str(error)
+    return ModelFiles(directory.name, there, versions, config, trouble, index, chosen)
+
+
+def _index(path: Path) -> ModelIndex:
+    """Read an index: its files are those beside it, whatever it says of others."""
     try:
-        config = _config(directory / engine.model_config)
+        return ModelIndex(path.name, _indexed(path))
     except OSError as error:
-        return ModelFiles(directory.name, there, versions, trouble=str(error.strerror))
+        return ModelIndex(path.name, trouble=str(error.strerror))
+    except RecursionError:
+        return ModelIndex(path.name, trouble="it is no index of weights")
     except ValueError as error:
-        return ModelFiles(directory.name, there, versions, trouble=str(error))
-    return ModelFiles(directory.name, there, versions, config)
+        return ModelIndex(path.name, trouble=str(error))
+
+
+def _indexed(path: Path) -> tuple[str, ...]:
+    """Return the files that an index names; raises OSError, or ValueError with a text for users."""
+    with open_file(path) as file:
+        text = file.read(_MOST_INDEX_BYTES + 1)
+    if len(text) > _MOST_INDEX_BYTES:
+        raise ValueError(f"it has more than {_MOST_INDEX_BYTES} bytes")
+    if sum(map(text.count, (b"[", b"{", b","))) > _MOST_INDEX_PARTS:
+        raise ValueError(f"it has more than {_MOST_INDEX_PARTS} entries")
+    try:
+        said = json.loads(text)
+    except ValueError:
+        raise ValueError("it is no JSON") from None
+    weights = said.get("weight_map") if isinstance(said, dict) else None
+    if not isinstance(weights, dict) or not weights:
+        raise ValueError("it has no weight_map")
+    for one in weights.values():
+        if not isinstance(one, str) or _INDEXED.fullmatch(one) is None:
+            raise ValueError(
+                f"its weight_map names {one!r:.80}, which is no .safetensors beside it"
+            )
+    return tuple(sorted(set(weights.values())))
 
 
 def _config(path: Path) -> Mapping[str, object]:
@@ -162,8 +244,23 @@ def _config(path: Path) -> Mapping[str, object]:
 
 
 def entries(directory: Path) -> frozenset[str]:
-    """Return what is in a directory, as ``Engine.is_model`` takes it; nothing if unreadable."""
-    return frozenset(f"{one.name}{'/' * _is_directory(one)}" for one in _inside(directory))
+    """Return what is in a directory, as ``Engine.is_model`` takes it; nothing if unreadable.
+
+    A link that leads nowhere is nothing: downloads keep weights elsewhere, and link to them.
+    """
+    return frozenset(
+        f"{one.name}{'/' * _is_directory(one)}" for one in _inside(directory) if _is_there(one)
+    )
+
+
+def description(directory: Path) -> str:
+    """Say what lies in a directory that no engine takes for a model."""
+    there = entries(directory)
+    if not there:
+        return "nothing, or nothing that you may see"
+    many = Counter(PurePath(one).suffix or one for one in there)
+    kinds = [f"{count} {kind}" if count > 1 else kind for kind, count in many.most_common()]
+    return listed(kinds) if len(there) > _FEW else listed(sorted(there))
 
 
 def directories(directory: Path) -> tuple[Path, ...]:
@@ -177,6 +274,15 @@ def _is_directory(entry: Path) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def _is_there(entry: Path) -> bool:
+    """Whether it is no link that leads nowhere, for certain."""
+    try:
+        entry.stat()
+    except OSError as error:
+        return error.errno not in {ENOENT, ELOOP}
+    return True
 
 
 def _inside(directory: Path) -> tuple[Path, ...]:

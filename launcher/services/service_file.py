@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
+from launcher.engines.model_files import listed
 from launcher.engines.registry import engine_named
 from launcher.services.model_repository import directories, entries
 
@@ -73,7 +74,7 @@ def require_model(spec: ServiceSpec) -> None:
             )
         raise _no_model(
             f"model: {repository} holds no model {spec.model!r} ({engine.model_layout}); "
-            f"models there: {', '.join(there) or 'none'}"
+            f"models there: {listed(there) or 'none'}"
         )
 
 

@@ -67,7 +67,8 @@ def llamacpp_script(place: Path, concurrency: int | str = 300) -> str:
 
 
 def test_llama_server_is_started_with_the_first_part_of_its_model(tmp_path: Path):
-    for name in ("m-00002-of-00002.gguf", "m-00001-of-00002.gguf", "README.md"):
+    beside = ("README.md", "M-mmproj-F16.gguf", "imatrix.gguf")
+    for name in ("m-00002-of-00002.gguf", "m-00001-of-00002.gguf", *beside):
         (tmp_path / "it's m" / "m").mkdir(parents=True, exist_ok=True)
         (tmp_path / "it's m" / "m" / name).touch()
     text = llamacpp_script(tmp_path / "llama-server")

@@ -163,6 +163,48 @@ def test_a_directory_with_safetensors_is_a_model_of_vllm(repository: Path):
     require_runnable(spec)
 
 
+def test_of_a_model_in_several_precisions_one_is_asked_for(repository: Path):
+    (repository / "Tiny").mkdir(parents=True)
+    for name in ("tiny-Q8_0.gguf", "tiny-Q4_K_M.gguf", "mmproj-F16.gguf"):
+        with (repository / "Tiny" / name).open("wb") as file:
+            file.truncate(1024**3 if "Q4" in name else 4 * 1024**3)
+    asked = refusal("models")
+    assert asked.refusal.hint == "Name one, --model-file: tiny-Q4_K_M.gguf, tiny-Q8_0.gguf."
+    assert not list(Path.cwd().glob("tiny*.toml"))
+    invoke("models", "--model-file", "tiny-Q4_K_M.gguf")
+    spec = read_service_file(Path("tiny.toml"))
+    assert (spec.model_file, spec.need_gib) == ("tiny-Q4_K_M.gguf", 2.5)
+    assert require_runnable(spec).files == ("tiny-Q4_K_M.gguf",)
+
+
+def test_what_is_no_model_is_described_by_what_lies_there(repository: Path):
+    for model, names in {"a": ["config.json", "pytorch_model.bin"], "b": []}.items():
+        (repository / model).mkdir(parents=True)
+        for name in names:
+            (repository / model / name).touch()
+    said = refusal("models")
+    assert "in a lies config.json, pytorch_model.bin" in str(said)
+    assert "in b lies nothing" in str(said)
+    for title in ("Triton", "llama.cpp", "vLLM", "SGLang"):
+        assert title in said.refusal.hint
+    for number in range(300):
+        (repository / "a" / f"part{number}.bin").touch()
+    said = refusal("models", "--model", "a")
+    assert "in a lies 301 .bin, .json" in str(said)
+    (repository / "config.json").touch()
+    (repository / "model.safetensors").touch()
+    assert "name the directory above it, and --model models" in refusal("models").refusal.hint
+
+
+def test_models_of_two_engines_are_two_models(repository: Path):
+    for place in ("a/a.gguf", "b/config.json", "b/model.safetensors"):
+        (repository / place).parent.mkdir(parents=True, exist_ok=True)
+        (repository / place).touch()
+    assert refusal("models").refusal.hint == "Name one, --model: a, b."
+    invoke("models", "--model", "b")
+    assert read_service_file(Path("b.toml")).engine == "vllm"
+
+
 def measured(*loads: str) -> Path:
     """Figures of 1 and 8 requests at a time: the second is cheaper, and slower."""
     figures = {"ttft_p50_us": 1, "tpot_p50_us": 1, "tpot_p99_us": 9_000}

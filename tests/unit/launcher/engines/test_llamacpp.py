@@ -7,7 +7,7 @@ import pytest
 from cluster.language.service import ServiceSpec
 from launcher.engines.engine import Probe, PromptedEngine
 from launcher.engines.llamacpp import LlamaCpp
-from launcher.engines.model_files import ModelFiles
+from launcher.engines.model_files import ModelFiles, ModelNeeds
 
 ENGINE = LlamaCpp()
 
@@ -44,24 +44,65 @@ def test_an_error_is_told_in_its_own_words():
     assert ENGINE.failure(b"gone \xff") == "gone \N{REPLACEMENT CHARACTER}"
 
 
+def needs(*entries: str, chosen: str = "") -> ModelNeeds:
+    return ENGINE.model_needs(ModelFiles("m", frozenset(entries), {}, chosen=chosen), set(), 1)
+
+
 def problems(*entries: str) -> tuple[str, ...]:
-    found = ENGINE.model_needs(ModelFiles("m", frozenset(entries), {}), set(), 1)
-    assert found.files == tuple(sorted(one for one in entries if one.endswith(".gguf")))
-    return found.problems
+    return needs(*entries).problems
+
+
+PARTS = [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
 
 
 def test_a_model_is_one_file_or_all_of_its_parts():
-    parts = [f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
-    assert problems("m.gguf", "README.md") == problems(*parts) == ()
+    assert problems("m.gguf", "README.md") == problems(*PARTS) == ()
+    assert needs(*PARTS).files == tuple(PARTS)
     assert problems("README.md") == ("no .gguf file",)
-    assert problems(*parts[:2]) == ("no m-00003-of-00003.gguf",)
-    assert problems(parts[1]) == ("no m-00001-of-00003.gguf", "no m-00003-of-00003.gguf")
-    for several in (("a.gguf", "b.gguf"), (*parts, "a.gguf"), (*parts, "b-00001-of-00003.gguf")):
-        assert problems(*several) == (
-            f"several models: {', '.join(sorted(several))}; give each a directory of its own",
-        )
+    assert problems(*PARTS[:2]) == ("no m-00003-of-00003.gguf",)
+    assert problems(PARTS[1]) == ("no m-00001-of-00003.gguf, m-00003-of-00003.gguf",)
+    assert problems("m-00001-of-99999.gguf")[0].endswith(" and 99994 more")
     assert ENGINE.is_model(frozenset({"m.gguf"}))
     assert not ENGINE.is_model(frozenset({"config.pbtxt", "1/"}))
+
+
+@pytest.mark.parametrize(
+    ("several", "choices"),
+    [
+        (("m-Q8_0.gguf", "m-Q4_K_M.gguf"), ("m-Q4_K_M.gguf", "m-Q8_0.gguf")),
+        ((*PARTS, "a.gguf"), ("a.gguf", PARTS[0])),
+        ((*PARTS, "b-00001-of-00003.gguf"), ("b-00001-of-00003.gguf", PARTS[0])),
+    ],
+)
+def test_of_several_models_one_is_named(several: tuple[str, ...], choices: tuple[str, ...]):
+    found = needs(*several)
+    assert found.choices == choices
+    assert f"several models: {', '.join(choices)}; name one" in found.problems[0]
+    named = needs(*several, chosen=choices[0])
+    assert (named.choices, named.files[0]) == ((), choices[0])
+    assert needs(*several, chosen="no.gguf").problems == ("model_file: no no.gguf",)
+    whole = needs("b.gguf", *PARTS, chosen=PARTS[0])
+    assert (whole.files, whole.problems) == (tuple(PARTS), ())
+    second = needs("b.gguf", *PARTS, chosen=PARTS[1]).problems
+    assert second == (f"model_file: {PARTS[1]} is no first part: say {PARTS[0]}",)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "mmproj-F16.gguf",
+        "m.mmproj-Q8_0.gguf",
+        "imatrix.gguf",
+        "m-LoRA-F16.gguf",
+        "ggml-vocab-m.gguf",
+    ],
+)
+def test_what_is_no_model_does_not_count(beside: str):
+    found = needs("m.gguf", beside)
+    assert (found.files, found.problems, found.choices) == (("m.gguf",), (), ())
+    assert any("LLAMA_ARG_MMPROJ" in one for one in found.notes) == ("mmproj" in beside)
+    assert needs(beside).problems == (f"no weights beside {beside}",)
+    assert needs(beside, chosen=beside).problems == ()
 
 
 @pytest.mark.parametrize("time", ["0.00.004.398 ", ""])

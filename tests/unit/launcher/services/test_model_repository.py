@@ -125,3 +125,55 @@ def test_a_model_of_llama_cpp_needs_its_own_directory_only(tmp_path: Path):
     for model, said in {"two": "several models: a.gguf, b.gguf", "none": "no .gguf file"}.items():
         code, message = refused(tmp_path, engine="llamacpp", model=model)
         assert (code, said in message) == ("SW-SERVICE-MODEL", True)
+    assert require_runnable(
+        spec(tmp_path, engine="llamacpp", model="two", model_file="b.gguf")
+    ).files == ("b.gguf",)
+    assert refused(tmp_path, engine="vllm", model_file="b.gguf")[0] == "SW-SERVICE"
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        (b"", "it is no JSON"),
+        (b"[" * 100_000, "it is no index of weights"),
+        (b"[]", "it has no weight_map"),
+        (b'{"weight_map": ["model.safetensors"]}', "it has no weight_map"),
+        (b'{"weight_map": {}}', "it has no weight_map"),
+        (b'{"weight_map": {"t": 1}}', "names 1, which"),
+        (b'{"weight_map": {"t": null, "u": "a.safetensors"}}', "names None, which"),
+        (b'{"weight_map": {"t": "../bert/a.safetensors"}}', "names '../bert/a.safetensors', which"),
+        (b'{"weight_map": {"t": "/etc/a.safetensors"}}', "names '/etc/a.safetensors', which"),
+        (b'{"weight_map": {"t": "a\\u0000.safetensors"}}', "which is no .safetensors"),
+        (b'{"weight_map": {"t": "a\\n.safetensors"}}', "which is no .safetensors"),
+        (b'{"weight_map": {"t": "%s"}}' % (b"x" * 100_000), "which is no .safetensors"),
+        (b'{"weight_map": {"t": "model.bin"}}', "names 'model.bin', which"),
+        (b"[" * 1_000_001, "more than 1000000 entries"),
+        (b" " * (64 * 1024 * 1024 + 1), "more than 67108864 bytes"),
+    ],
+    ids=range(15),
+)
+def test_an_index_that_is_none_is_refused_within_bounds(tmp_path: Path, index: bytes, said: str):
+    (tmp_path / "bert").mkdir()
+    for name in ("config.json", "model.safetensors", "a.safetensors"):
+        (tmp_path / "bert" / name).touch()
+    (tmp_path / "bert" / "model.safetensors.index.json").write_bytes(index)
+    code, message = refused(tmp_path, engine="vllm")
+    assert (code, said in message) == ("SW-SERVICE-MODEL", True), message
+    assert len(message) < 400
+
+
+def test_weights_may_be_links_but_none_that_lead_nowhere(tmp_path: Path):
+    """As downloads keep them: each file a link to one that is named by its content."""
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "blob").touch()
+    (tmp_path / "bert" / "config.json").touch()
+    index = tmp_path / "bert" / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"t": "a.safetensors", "u": "b.safetensors"}}')
+    (tmp_path / "bert" / "a.safetensors").symlink_to("../blob")
+    (tmp_path / "bert" / "b.safetensors").symlink_to("../gone")
+    assert "no b.safetensors" in refused(tmp_path, engine="vllm")[1]
+    (tmp_path / "gone").touch()
+    assert require_runnable(spec(tmp_path, engine="vllm")).problems == ()
+    index.unlink()
+    os.mkfifo(index)
+    assert "that is no file" in refused(tmp_path, engine="vllm")[1]
