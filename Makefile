@@ -167,8 +167,9 @@ $(MUTATION_READY): $(TESTS_READY)
 	@touch $@
 
 ROOM ?=
-mutation: $(MUTATION_READY) ## Which mutants of pure rooms the tests notice: build/reports/mutation.json (ROOM=slurm_plugin/quota: minutes; all: hours)
-	@$(BIN)/python tests/mutation.py $(ROOM)
+SAMPLE ?=
+mutation: $(MUTATION_READY) ## Which mutants of pure rooms the tests notice: build/reports/mutation.json (ROOM=slurm_plugin/quota: minutes; all: hours; SAMPLE=50 of each: one)
+	@$(BIN)/python tests/mutation.py $(ROOM) $(if $(SAMPLE),--sample $(SAMPLE))
 
 # Sphinx and its theme: what no test needs stays out of `make setup`.
 $(DOCS_READY): pyproject.toml requirements.lock

@@ -4,18 +4,22 @@ mutmut makes the mutants, each one changed expression, in a copy of the tree, an
 that call the changed function. A mutant that no test fails for has *survived*: nothing would tell
 if somebody wrote that by mistake. Without rooms on the command line all are tried (hours).
 
+``SAMPLE=50`` tries so many of each room, drawn by a fixed seed: an hour for all rooms.
+
 Pure is what pyproject.toml's contract of import-linter says. build/reports/mutation.json has the
 last counts of each room, and how each survivor differs.
 """
 
+import argparse
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +39,8 @@ _SLOW = "test_fault_simulation.py"
 _READS_CODE = re.compile(r"^(import|from) (ast|inspect)\b|glob\(\"[^\"]*\*\.py\"\)", re.MULTILINE)
 """In tests that judge code as text, which is another one with the mutants in it."""
 _RESULT = re.compile(r"^\s*(\S+__mutmut_\d+): (.+)$", re.MULTILINE)
+_NONE = "no mutant has this name"
+"""With it mutmut makes the mutants and fails before it tries one."""
 _SURVIVED, _NOT_CALLED = "survived", "no tests"
 _NOTICED = frozenset({"killed", "timeout", "suspicious", "segfault"})
 
@@ -50,16 +56,17 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many mutants of a room there were, how many tests noticed, and the others."""
+    """How many of a room's mutants were tried, how many tests noticed, and the others."""
 
     mutants: int
+    tried: int
     noticed: int
     survivors: tuple[Survivor, ...]
 
     @property
     def score(self) -> float:
-        """Share of the mutants that were noticed, in percent."""
-        return 100 * self.noticed / self.mutants if self.mutants else 100.0
+        """Share of the tried mutants that were noticed, in percent."""
+        return 100 * self.noticed / self.tried if self.tried else 100.0
 
 
 def pure_rooms(pyproject: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
@@ -115,12 +122,19 @@ def configuration(modules: Sequence[str], root: Path) -> str:
     return "\n".join(("", "[tool.mutmut]", *lines, *flags, ""))
 
 
-def outcome(results: str, diffs: Mapping[str, str]) -> Outcome:
+def drawn(results: str, sample: int) -> list[str]:
+    """Names of ``sample`` mutants that ``mutmut results --all true`` lists, the same each time."""
+    names = sorted(dict(_RESULT.findall(results)))
+    return sorted(random.Random(0).sample(names, min(sample, len(names))))  # noqa: S311
+
+
+def outcome(results: str, diffs: Mapping[str, str], sample: Collection[str] = ()) -> Outcome:
     """Read what ``mutmut results --all true`` prints, with the difference of each survivor.
 
-    Raises ValueError if mutmut has not tried all mutants.
+    Raises ValueError if mutmut has not tried all mutants, or all of the sample.
     """
-    by_name = dict(_RESULT.findall(results))
+    all_names = dict(_RESULT.findall(results))
+    by_name = {name: all_names[name] for name in sample or all_names}
     known = _NOTICED | {_SURVIVED, _NOT_CALLED}
     if untried := [name for name, result in by_name.items() if result not in known]:
         raise ValueError(f"{len(untried)} of {len(by_name)} mutants were not tried")
@@ -129,11 +143,29 @@ def outcome(results: str, diffs: Mapping[str, str]) -> Outcome:
         for name, result in sorted(by_name.items())
         if result not in _NOTICED
     )
-    return Outcome(len(by_name), len(by_name) - len(survivors), survivors)
+    return Outcome(len(all_names), len(by_name), len(by_name) - len(survivors), survivors)
 
 
-def tried(modules: Sequence[str], workers: int) -> Outcome:
-    """Let mutmut try all mutants of the modules in a copy of the tree.
+def estimate(outcomes: Collection[Outcome]) -> tuple[float, float]:
+    """Score of the rooms' mutants together, in percent, and how far off it may be.
+
+    Each room weighs as much as it has mutants. The bound is twice the standard error of a
+    stratified sample; 0 where all were tried.
+    """
+    mutants = sum(one.mutants for one in outcomes)
+    if not mutants:
+        return 100.0, 0.0
+    weighed = [(one.mutants / mutants, one) for one in outcomes if one.tried]
+    score = sum(weight * one.score for weight, one in weighed)
+    variance = sum(
+        weight**2 * one.score * (100 - one.score) / one.tried * (1 - one.tried / one.mutants)
+        for weight, one in weighed
+    )
+    return score, 2 * variance**0.5
+
+
+def tried(modules: Sequence[str], workers: int, sample: int | None = None) -> Outcome:
+    """Let mutmut try all mutants of the modules, or a sample of them, in a copy of the tree.
 
     Raises CalledProcessError if the tests fail without any change, too.
     """
@@ -154,13 +186,17 @@ def tried(modules: Sequence[str], workers: int) -> Outcome:
         run.mkdir()
         os.environ["SLICEWISE_TEST_RUN"] = str(run)
         argv = (_MUTMUT, "run", "--max-children", str(workers))
-        ended = subprocess.run(argv, cwd=tree, check=False)
-        results = _shown(("results", "--all", "true"), tree)
+        names: list[str] = []
+        if sample is not None:
+            subprocess.run((*argv, _NONE), cwd=tree, check=False, stderr=subprocess.DEVNULL)
+            names = drawn(_results(tree), sample)
+        ended = subprocess.run((*argv, *names), cwd=tree, check=False)
+        results = _results(tree)
         # mutmut fails where there is nothing to change: it leaves decorated functions alone.
         if _RESULT.search(results):
             ended.check_returncode()
         survivors = [name for name, result in _RESULT.findall(results) if result == _SURVIVED]
-        return outcome(results, {name: _shown(("show", name), tree) for name in survivors})
+        return outcome(results, {name: _shown(("show", name), tree) for name in survivors}, names)
 
 
 def keep(outcomes: Mapping[str, Outcome], report: Path) -> None:
@@ -173,18 +209,25 @@ def keep(outcomes: Mapping[str, Outcome], report: Path) -> None:
 
 def table(outcomes: Mapping[str, Outcome]) -> Table:
     """A row for each room, the fewest survivors last."""
-    shown = Table("room", "mutants", "noticed", "survived", "never called", "score")
+    shown = Table("room", "mutants", "tried", "noticed", "survived", "never called", "score")
     for column in shown.columns[1:]:
         column.justify = "right"
     for room, one in sorted(outcomes.items(), key=lambda item: item[1].score):
         called = sum(survivor.is_called for survivor in one.survivors)
-        counts = (one.mutants, one.noticed, called, len(one.survivors) - called)
+        counts = (one.mutants, one.tried, one.noticed, called, len(one.survivors) - called)
         shown.add_row(room, *(f"{count:,}" for count in counts), f"{one.score:.1f} %")
+    score, margin = estimate(outcomes.values())
+    shown.caption = f"all of them: {score:.1f} %" + (f" ± {margin:.1f}" if margin else "")
     return shown
 
 
-def main(asked: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Try the rooms; return 2 if one of them is no pure room."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="*")
+    parser.add_argument("--sample", type=int, help="how many of each room (default: all)")
+    arguments = parser.parse_args(argv)
+    asked = arguments.rooms
     rooms = pure_rooms(tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8")))
     console = Console()
     if unknown := [room for room in asked if room not in rooms]:
@@ -192,7 +235,7 @@ def main(asked: Sequence[str]) -> int:
         return 2
     outcomes = {}
     for room in asked or rooms:
-        outcomes[room] = tried(rooms[room], os.cpu_count() or 1)
+        outcomes[room] = tried(rooms[room], os.cpu_count() or 1, arguments.sample)
         # After each room, as the last one may be cut short.
         keep(outcomes, REPORT)
     for room, one in outcomes.items():
@@ -205,6 +248,10 @@ def main(asked: Sequence[str]) -> int:
 
 def _run(argv: Sequence[str], folder: Path, text: bytes = b"") -> None:
     subprocess.run(argv, cwd=folder, check=True, input=text)
+
+
+def _results(folder: Path) -> str:
+    return _shown(("results", "--all", "true"), folder)
 
 
 def _shown(argv: Sequence[str], folder: Path) -> str:

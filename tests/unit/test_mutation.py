@@ -70,6 +70,7 @@ def test_who_is_not_noticed_has_survived_called_or_not():
     found = mutation.outcome(results, {"a.x_f__mutmut_2": "-1\n+2"})
     assert found == Outcome(
         4,
+        4,
         2,
         (
             Survivor("a.x_f__mutmut_2", is_called=True, diff="-1\n+2"),
@@ -86,15 +87,37 @@ def test_a_mutant_that_was_not_tried_is_an_error():
 
 def test_the_report_keeps_what_other_rooms_had(tmp_path: Path):
     report = tmp_path / "reports" / "mutation.json"
-    mutation.keep({"a/room": Outcome(4, 3, ())}, report)
-    mutation.keep({"b/x": Outcome(0, 0, ())}, report)
-    mutation.keep({"a/room": Outcome(8, 7, (Survivor("m", is_called=True, diff="d"),))}, report)
+    mutation.keep({"a/room": Outcome(4, 4, 3, ())}, report)
+    mutation.keep({"b/x": Outcome(0, 0, 0, ())}, report)
+    mutation.keep({"a/room": Outcome(8, 8, 7, (Survivor("m", is_called=True, diff="d"),))}, report)
     assert json.loads(report.read_text()) == {
         "a/room": {
             "score": 87.5,
             "mutants": 8,
+            "tried": 8,
             "noticed": 7,
             "survivors": [{"name": "m", "is_called": True, "diff": "d"}],
         },
-        "b/x": {"score": 100.0, "mutants": 0, "noticed": 0, "survivors": []},
+        "b/x": {"score": 100.0, "mutants": 0, "tried": 0, "noticed": 0, "survivors": []},
     }
+
+
+def test_a_sample_s_outcome_has_only_what_was_drawn():
+    results = "\n".join(f"    a.x_f__mutmut_{number}: not checked" for number in range(1, 100))
+    names = mutation.drawn(results, 2)
+    assert len(names) == 2
+    assert names == mutation.drawn(results, 2)
+    for name in names:
+        results = results.replace(f"{name}: not checked", f"{name}: killed")
+    assert mutation.outcome(results, {}, names) == Outcome(99, 2, 2, ())
+    with pytest.raises(ValueError, match="97 of 99 mutants were not tried"):
+        mutation.outcome(results, {})
+
+
+def test_rooms_weigh_by_their_mutants():
+    small, large = Outcome(100, 50, 50, ()), Outcome(300, 50, 40, ())
+    score, margin = mutation.estimate([small, large])
+    assert score == pytest.approx(85.0)
+    # sqrt(0.75² · 80 · 20 / 50 · (1 - 1/6)) = 3.87
+    assert margin == pytest.approx(2 * 3.873, abs=0.001)
+    assert mutation.estimate([Outcome(10, 10, 9, ())]) == (90.0, 0.0)
