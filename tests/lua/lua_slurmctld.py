@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from waiting import PATIENCE_S, until
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "slurm_plugin" / "lua" / "slicewise.lua"
 RUN_CASE = Path(__file__).with_name("run_case.lua")
@@ -37,6 +39,9 @@ NOTHING = {
 LUAS = ("lua5.1", "lua5.3", "lua5.4")
 """Those that packages of Slurm link: Debian's, SchedMD's, those of Enterprise Linux."""
 
+ENOUGH_S = PATIENCE_S / 2
+"""Within it each question is answered that the daemon answers, on a busy machine too."""
+
 Reply = Callable[[dict[str, Any]], bytes | None]
 
 
@@ -46,13 +51,14 @@ class Daemon:
     Attributes:
         questions: all that were asked, in order.
         connections: how many were opened.
-        closes: after each answer.
+        closes: after each answer; then there is the file ``closed(1)`` of the first one.
     """
 
     def __init__(self, path: Path, reply: Reply, *, closes: bool = False) -> None:
         self.questions: list[dict[str, Any]] = []
         self.connections = 0
         self.closes = closes
+        self._path = path
         self._reply = reply
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -77,21 +83,33 @@ class Daemon:
                     connection.sendall(answer)
                 if self.closes:
                     connection.shutdown(socket.SHUT_RDWR)
+                    Path(self.closed(self.connections)).touch()
+
+    def closed(self, number: int) -> str:
+        """The file that is there once that connection, counted from 1, has been closed."""
+        return str(self._path.with_name(f"closed-{number}"))
 
     def accepted(self, at_least: int) -> int:
         """How many connections were opened: on a busy machine it accepts late."""
-        _patiently(lambda: self.connections >= at_least)
+        until(lambda: self.connections >= at_least)
         return self.connections
 
     def asked(self, at_least: int) -> int:
         """How many questions there were: on a busy machine it reads late."""
-        _patiently(lambda: len(self.questions) >= at_least)
+        until(lambda: len(self.questions) >= at_least)
         return len(self.questions)
 
-    def send(self, data: bytes) -> None:
-        """Say something on the newest connection."""
+    def drip(self) -> None:
+        """Say a byte now and then on the newest connection, until it is closed."""
         with suppress(OSError):
-            self._open[-1].sendall(data)
+            while True:
+                self._open[-1].sendall(b"x")
+                time.sleep(0.005)
+
+    def until_left(self) -> None:
+        """Until the other end closes the first connection, or says more there."""
+        with suppress(OSError):
+            self._open[0].recv(1, socket.MSG_PEEK)
 
     def close(self) -> None:
         """End, and with it all connections."""
@@ -101,12 +119,6 @@ class Daemon:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
-
-
-def _patiently(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 10
-    while not holds() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
 
 
 def answering(**answer: object) -> Reply:
@@ -150,7 +162,7 @@ class Interpreter:
         stdin, stdout = self._lua.stdin, self._lua.stdout
         assert stdin is not None
         assert stdout is not None
-        too_late = threading.Timer(30, self._lua.kill)
+        too_late = threading.Timer(PATIENCE_S, self._lua.kill)
         too_late.start()
         with suppress(BrokenPipeError):
             stdin.write(json.dumps(case, ensure_ascii=False).encode() + b"\n")
@@ -177,7 +189,10 @@ class Interpreter:
 
 
 def run_calls(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict[str, Any]]:
-    """The calls, one after the other, of one slicewise.lua that asks on that socket."""
+    """The calls, one after the other, of one slicewise.lua that asks on that socket.
+
+    Its clock stands still but for what a call or the case sets (run_case.lua).
+    """
     options = {
         "socket": str(path),
         "off_file": str(path.with_name("off")),
@@ -185,7 +200,8 @@ def run_calls(path: Path, calls: list[dict[str, Any]], **case: Any) -> list[dict
         "timeout_s": 0.5,
     }
     options |= case.pop("configure", {})
-    whole = {"module": str(MODULE), "configure": options, "part_list": PARTITIONS, **case}
+    whole = {"module": str(MODULE), "configure": options, "part_list": PARTITIONS}
+    whole |= {"patience_s": ENOUGH_S} | case
     whole["calls"] = [{"call": "job_submit", "uid": ALICE, **call} for call in calls]
     results = Interpreter.run(whole)
     assert not any(result["read_assoc_qos"] for result in results)

@@ -1,12 +1,15 @@
 -- Reads cases from stdin, a line of JSON each: to start Lua for each one cost more than the case.
 -- Of each it loads slicewise.lua anew, makes the calls with stubs of slurmctld's `slurm` table, one
--- after the other, and prints what each did (a line of JSON), then an empty line. Before a call it
--- may sleep (`sleep_s`) and set the clock (`shift_s`, of the case's calls that follow). Long texts
--- may come once, by name (`texts`): a field that is such a name has that text, and none is printed.
+-- after the other, and prints what each did (a line of JSON), then an empty line. The clock that
+-- slicewise.lua looks at stands still, however busy the machine is: each look moves it by `tick_s` of
+-- the case, a call by `shift_s`. Where slicewise.lua waits for the daemon, it waits for `patience_s` of
+-- the call or the case, and for as long as it says where that is 0. A call may begin once a file is
+-- there (`after`). Long texts may come once, by name (`texts`): a field that is such a name has that
+-- text, and none is printed.
 local cjson = require "cjson"
 local socket = require "socket"
-local clock = socket.gettime
-local case, shift_s, told, logged, read_fields
+local unix = require "socket.unix"
+local case, now_s, patience_s, told, logged, read_fields
 
 local function stub_of_slurm()
     return {
@@ -21,7 +24,31 @@ local function stub_of_slurm()
     }
 end
 
-socket.gettime = function() return clock() + shift_s end
+socket.gettime = function()
+    now_s = now_s + (case.tick_s or 0)
+    return now_s
+end
+
+local function make_patient(methods)
+    local settimeout = methods.settimeout
+    methods.settimeout = function(stream, left_s, mode)
+        return settimeout(stream, left_s > 0 and patience_s > 0 and patience_s or left_s, mode)
+    end
+end
+
+unix.stream():close()
+for _, kind in ipairs { "master", "client" } do
+    make_patient(debug.getregistry()["unixstream{" .. kind .. "}"].__index)
+end
+
+local function wait_for(path)
+    local file = io.open(path)
+    while not file do
+        socket.sleep(0.01)
+        file = io.open(path)
+    end
+    file:close()
+end
 
 -- Slurm gives userdata-like records: writes are kept, forbidden reads end slurmctld.
 local function record(fields)
@@ -49,10 +76,13 @@ end
 
 local function make(module, call)
     told, logged, read_fields = {}, {}, {}
-    socket.sleep(call.sleep_s or 0)
-    shift_s = shift_s + (call.shift_s or 0)
+    if call.after then
+        wait_for(call.after)
+    end
+    patience_s = call.patience_s or case.patience_s
+    now_s = now_s + (call.shift_s or 0)
     local job_desc, values = record(call.job_desc)
-    local started_s, worked_s = clock(), os.clock()
+    local worked_s = os.clock()
     local code
     if call.call == "job_submit" then
         code = module.job_submit(job_desc, case.part_list, call.uid)
@@ -62,7 +92,6 @@ local function make(module, call)
     -- An empty table would be an object or a list as cjson likes: joined text is unambiguous.
     return {
         code = code,
-        elapsed_s = clock() - started_s,
         processor_s = os.clock() - worked_s,
         told = table.concat(told, "\n"),
         logged = table.concat(logged, "\n"),
@@ -72,7 +101,7 @@ local function make(module, call)
 end
 
 for line in io.lines() do
-    case, shift_s = cjson.decode(line), 0
+    case, now_s = cjson.decode(line), 1e9
     slurm = stub_of_slurm()
     local module = dofile(case.module)
     module.configure(case.configure)

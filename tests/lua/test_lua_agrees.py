@@ -11,6 +11,7 @@ import pytest
 from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from waiting import PATIENCE_S
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_gpu_requests, shared_gpus
@@ -47,7 +48,7 @@ class Lua:
 
     def close(self) -> None:
         self._stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=PATIENCE_S)
         self._stdout.close()
 
 

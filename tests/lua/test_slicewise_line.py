@@ -1,23 +1,17 @@
-"""Tests the connection to the daemon: kept, replaced, closed, and never slower than its budget."""
+"""Tests the connection to the daemon: kept, replaced, closed, and given up in time."""
 
 import json
 import socket
-import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
-from lua_slurmctld import DENIED, SUCCESS, Reply, answering, run_calls, run_case
+from lua_slurmctld import DENIED, ENOUGH_S, SUCCESS, Reply, answering, run_calls, run_case
 
 JOB = {"job_desc": {"account": "vision", "tres_per_node": "gres:gpu:1g.10gb:1"}}
 ADMIT = answering(action="admit", qos="q", tag="slicewise:1 token=TOKEN tenant=vision")
-SHORT = {"timeout_s": 0.030}
-ENOUGH = {"timeout_s": 0.200}
-"""Some of the calls are answered within it, on a busy machine too."""
+SHORT: dict[str, Any] = {"configure": {"timeout_s": 0.030}, "patience_s": 0}
 OPENED = "no answer 3 times, asking again in 0.5 s"
-SLACK_S = 0.200
-"""What a busy machine takes for itself."""
 
 
 def silent(_: Any) -> None:
@@ -37,7 +31,8 @@ def test_one_connection_serves_all_questions(path: Path, listening: Any) -> None
 def test_a_connection_that_was_closed_meanwhile_is_replaced(path: Path, listening: Any) -> None:
     """As by a daemon that was restarted."""
     daemon = listening(ADMIT, closes=True)
-    results = run_calls(path, [JOB, JOB | {"sleep_s": 0.1}, JOB | {"sleep_s": 0.1}])
+    later = [JOB | {"after": daemon.closed(number)} for number in (1, 2)]
+    results = run_calls(path, [JOB, *later])
     assert all(map(is_admitted, results))
     assert (daemon.connections, len(daemon.questions)) == (3, 3)
 
@@ -71,7 +66,7 @@ def test_the_log_says_why_there_was_no_answer(path: Path, listening: Any) -> Non
     assert f"no answer from {path}: connection refused" in refused["logged"].lower()
     path.unlink()
     listening(silent)
-    (hung,) = run_calls(path, [JOB], configure=SHORT)
+    (hung,) = run_calls(path, [JOB], **SHORT)
     assert f"no answer from {path}: timeout" in hung["logged"]
 
 
@@ -93,7 +88,7 @@ def test_rubbish_is_no_answer_and_ends_the_connection(
     path: Path, listening: Any, reply: Reply
 ) -> None:
     daemon = listening(reply)
-    results = run_calls(path, [JOB] * 2, configure=SHORT)
+    results = run_calls(path, [JOB] * 2, **SHORT)
     for result in results:
         assert result["code"] == SUCCESS
         assert "undecided" in result["job_desc"]["admin_comment"]
@@ -103,13 +98,14 @@ def test_rubbish_is_no_answer_and_ends_the_connection(
 
 def test_a_late_answer_is_never_read_for_another_question(path: Path, listening: Any) -> None:
     def late(question: dict[str, Any]) -> bytes | None:
-        if len(daemon.questions) == 1:
-            time.sleep(0.4)
+        if question["name"] == "a":
+            daemon.until_left()
         return answering(action="refuse", code="SW-X", message=question["name"])(question)
 
     daemon = listening(late)
     named = [{"job_desc": JOB["job_desc"] | {"name": name}} for name in ("a", "b")]
-    first, second = run_calls(path, [named[0], named[1] | {"sleep_s": 0.5}], configure=ENOUGH)
+    second_has_time = named[1] | {"patience_s": ENOUGH_S}
+    first, second = run_calls(path, [named[0], second_has_time], **SHORT)
     assert (first["code"], first["told"]) == (SUCCESS, "")
     assert (second["code"], second["told"].splitlines()[0]) == (DENIED, "b")
 
@@ -120,54 +116,48 @@ def test_what_nobody_asked_for_ends_the_connection(path: Path, listening: Any) -
         return (ADMIT(question) or b"") + (extra or b"")
 
     daemon = listening(twice)
-    results = run_calls(path, [JOB, JOB | {"sleep_s": 0.05}])
+    results = run_calls(path, [JOB, JOB])
     assert all(map(is_admitted, results))
     assert daemon.accepted(2) == 2
 
 
-def test_a_hanging_daemon_costs_the_budget_only(path: Path, listening: Any) -> None:
+def given_up(path: Path, result: dict[str, Any]) -> bool:
+    return result["code"] == SUCCESS and f"no answer from {path}: timeout" in result["logged"]
+
+
+def test_a_hanging_daemon_is_given_up(path: Path, listening: Any) -> None:
     listening(silent)
-    result = run_case(path, **JOB, configure={"timeout_s": 0.010})
-    assert result["code"] == SUCCESS
-    assert result["elapsed_s"] < 0.010 + SLACK_S
+    assert given_up(path, run_case(path, **JOB, **SHORT))
 
 
-def test_a_dripping_daemon_costs_the_budget_only(path: Path, listening: Any) -> None:
-    def drip(_: Any) -> None:
-        for _i in range(100):
-            time.sleep(0.005)
-            daemon.send(b"x")
-
-    daemon = listening(drip)
-    result = run_case(path, **JOB, configure={"timeout_s": 0.050})
-    assert result["elapsed_s"] < 0.050 + SLACK_S
+def test_a_daemon_that_drips_without_end_is_given_up(path: Path, listening: Any) -> None:
+    daemon = listening(lambda _: daemon.drip())
+    assert given_up(path, run_case(path, **JOB, **SHORT))
 
 
-def test_a_daemon_that_accepts_nobody_costs_the_budget_only(path: Path) -> None:
+def test_a_daemon_that_accepts_nobody_is_given_up(path: Path) -> None:
     """Its queue is full, as a stopped process's is."""
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as waiting:
         listener.bind(str(path))
         listener.listen(0)
         waiting.connect(str(path))
-        result = run_case(path, **JOB, configure={"timeout_s": 0.020})
+        result = run_case(path, **JOB, **SHORT)
     assert "undecided" in result["job_desc"]["admin_comment"]
-    assert result["elapsed_s"] < 0.020 + SLACK_S
+    assert result["logged"].startswith("slicewise: no answer from")
 
 
-@pytest.mark.parametrize("shift_s", [-3600, 3600])
-def test_a_clock_that_is_set_changes_no_budget(path: Path, listening: Any, shift_s: int) -> None:
+@pytest.mark.parametrize("tick_s", [-3600, 3600])
+def test_a_clock_that_is_set_lengthens_no_question(path: Path, listening: Any, tick_s: int) -> None:
+    """At each look that slicewise.lua takes: set back, it would wait for hours."""
     listening(silent)
-    results = run_calls(path, [JOB, JOB | {"shift_s": shift_s}], configure={"timeout_s": 0.020})
-    for result in results:
-        assert result["elapsed_s"] < 0.020 + SLACK_S
+    assert given_up(path, run_case(path, **JOB, **SHORT, tick_s=tick_s))
 
 
 def test_three_failures_open_the_breaker(path: Path, listening: Any) -> None:
     daemon = listening(silent)
-    results = run_calls(path, [JOB] * 8, configure=ENOUGH)
+    results = run_calls(path, [JOB] * 8, **SHORT)
     assert daemon.asked(3) == 3
     assert [OPENED in result["logged"] for result in results].index(True) == 2
-    assert median(result["elapsed_s"] for result in results[3:]) < 0.005
     for result in results[3:]:
         assert "undecided" in result["job_desc"]["admin_comment"]
         assert result["logged"] == ""
@@ -175,14 +165,10 @@ def test_three_failures_open_the_breaker(path: Path, listening: Any) -> None:
 
 def test_one_question_tries_whether_the_daemon_is_back(path: Path, listening: Any) -> None:
     """The clock is set on instead of waiting."""
-
-    def back_after_four(question: dict[str, Any]) -> bytes | None:
-        return None if len(daemon.questions) <= 4 else ADMIT(question)
-
-    daemon = listening(back_after_four)
+    back = {"job_desc": JOB["job_desc"] | {"name": "back"}, "patience_s": ENOUGH_S}
+    listening(lambda question: ADMIT(question) if question.get("name") == "back" else None)
     calls = [JOB] * 3 + [JOB | {"shift_s": 0.55}, JOB, JOB | {"shift_s": 0.6}, JOB]
-    late = JOB | {"shift_s": 0.5}
-    results = run_calls(path, [*calls, late, JOB], configure=ENOUGH)
+    results = run_calls(path, [*calls, back | {"shift_s": 0.5}, back], **SHORT)
     asked = [bool(r["logged"]) or is_admitted(r) for r in results]
     assert asked == [True] * 4 + [False] * 3 + [True, True]
     assert [is_admitted(result) for result in results] == [False] * 7 + [True, True]

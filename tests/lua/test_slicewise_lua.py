@@ -499,7 +499,7 @@ def test_without_an_answer_who_is_no_tenant_any_more_waits_at_the_gate(
 
     def reply(question: dict[str, Any]) -> bytes | None:
         at = len(daemon.questions) - 1
-        return answering(**answers[at])(question) if at < len(answers) else None
+        return answering(**answers[at])(question) if at < len(answers) else b"\n"
 
     daemon = listening(reply)
     job = {"account": "Vision", "gres": "gpu:1g.10gb:1"}
@@ -615,8 +615,8 @@ HOSTILE = {
     "one long directive": "#SLICEWISE" * MIB,
 }
 BUDGET = {"timeout_s": 0.010}
-LIMIT_S = 0.025
-"""Of the processor's time: others are at work here, too."""
+LIMIT_S = 1.0
+"""Of the processor's time. What grows with the square of a text takes many times as long."""
 
 
 @pytest.mark.parametrize("script", HOSTILE.values(), ids=HOSTILE)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from effort import examples
+from waiting import PATIENCE_S
 
 from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
@@ -303,7 +304,7 @@ def check(line: bytes, reply: bytes) -> str:
 def exchange(path: Path, lines: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Each line with its reply, over one connection, some of them on the way at a time."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(20)
+        connection.settimeout(PATIENCE_S)
         connection.connect(str(path))
         replies = connection.makefile("rb")
         for start in range(0, len(lines), BATCH):
@@ -335,7 +336,7 @@ class Serving:
         running = asyncio.create_task(self.process.run())
         self.process.publish(SNAPSHOT, 0.0)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await self.process.listening.wait()
             return await asyncio.to_thread(work, self.path)
         finally:
@@ -364,7 +365,7 @@ async def test_hostile_messages_are_answered_and_nothing_wrong_is_admitted(
 async def test_what_is_too_long_is_refused_unread(serving: Serving, data: bytes) -> None:
     def send(path: Path) -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(PATIENCE_S)
             connection.connect(str(path))
             with suppress(BrokenPipeError):
                 connection.sendall(data)

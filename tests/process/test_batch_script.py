@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 from cluster.language.service import service_spec
 from cluster.settings.engines import EngineSettings
@@ -179,7 +180,7 @@ def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_lef
         kill -KILL -- "-$killer"
     """
     ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=20
+        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=PATIENCE_S
     )
     assert ran.stdout.splitlines() == ["door left", "server told"], ran.stderr
 
@@ -201,7 +202,7 @@ def test_a_door_that_has_closed_by_itself_is_no_failure(tmp_path: Path):
         kill "$server"
     """
     ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=20
+        ("bash", "-uc", program), text=True, capture_output=True, check=False, timeout=PATIENCE_S
     )
     assert ran.stdout.splitlines() == ["no door: "], ran.stderr
 
@@ -219,7 +220,7 @@ def test_a_failed_replica_leaves_no_line_of_its_log_where_everybody_reads():
         leave_word
     """
     ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
+        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=PATIENCE_S
     )
     told = ran.stdout.splitlines()[1:]
     assert told == ["update", "JobId=814_1", "Comment=slicewise:run=2 ended with 1"]

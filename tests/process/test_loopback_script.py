@@ -5,12 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, until
 
 from launcher.scripts import loopback
 
@@ -62,18 +62,20 @@ def line(server: subprocess.Popen[str]) -> str:
 
 def connected(path: Path) -> socket.socket:
     """Connected as the door is: the socket appears once the server listens."""
-    deadline_s = time.monotonic() + 20
-    while True:
+
+    def connect() -> socket.socket | None:
         client = socket.socket(socket.AF_UNIX)
-        client.settimeout(20)
+        client.settimeout(PATIENCE_S)
         try:
             client.connect(str(path))
         except OSError:
             client.close()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.02)
-        else:
-            return client
+            return None
+        return client
+
+    client = until(connect)
+    assert client is not None
+    return client
 
 
 def test_the_server_is_reached_by_the_socket_alone(

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from free_ports import free_port
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from waiting import PATIENCE_S
 
 from cluster.runtime.prometheus import served
 
@@ -14,7 +15,7 @@ SILENT = 300
 
 
 def read(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as reply:
         return str(reply.read(), "utf-8")
 
 
@@ -25,7 +26,7 @@ def test_silent_connections_take_no_thread_each() -> None:
     with served(registry, f"127.0.0.1:{port}", "metrics"), ExitStack() as stack:
         before = threading.active_count()
         for number in range(SILENT):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
             if number % 50 == 0:
                 assert "depth 7.0" in read(port)
         assert "depth 7.0" in read(port)
@@ -47,6 +48,6 @@ def test_metrics_are_read_by_ipv6_too() -> None:
     Gauge("depth", "d", registry=registry).set(7)
     with (
         served(registry, f"[::1]:{port}", "metrics"),
-        urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=10) as reply,
+        urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=PATIENCE_S) as reply,
     ):
         assert b"depth 7.0" in reply.read()

@@ -4,11 +4,11 @@ import asyncio
 import base64
 import gzip
 import os
-import time
 from pathlib import Path
 
 import pytest
 from stand_ins.node_commands import command, given, runs_jobs
+from waiting import until_true
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.slurm_client import node_command
@@ -103,7 +103,7 @@ async def test_it_does_nothing_before_it_is_told_to(
     command(slurm, "squeue", "echo 'PENDING|None|'")
     with pytest.raises(OutsideError):
         await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
-    await asyncio.to_thread(until_there, slurm / "ended")
+    await until_true((slurm / "ended").exists)
     assert not (slurm / "done").exists()
 
 
@@ -115,7 +115,7 @@ async def test_what_nobody_reads_is_taken_out_of_the_comment(
     command(slurm, "squeue", "echo 'RUNNING|None|'")
     with pytest.raises(UnreachableError):
         await run_on("gpu01", "", ("touch", str(slurm / "done")), 1)
-    await asyncio.to_thread(until_there, slurm / "ended")
+    await until_true((slurm / "ended").exists)
     assert (slurm / "done").exists()
     assert [one for one in given(slurm) if "Comment=slicewise:answer 1/1" in one]
     assert (slurm / "comment").read_text() == ""
@@ -190,17 +190,11 @@ async def test_a_command_without_an_end_is_cancelled(slurm: Path) -> None:
 async def test_who_is_cancelled_cancels(slurm: Path) -> None:
     begins = ("sh", "-c", f"touch {slurm}/asked; sleep 5")
     asked = asyncio.create_task(run_on("gpu01", "", begins, 60))
-    await asyncio.to_thread(until_there, slurm / "asked")
+    await until_true((slurm / "asked").exists)
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
     assert given(slurm)[-1] == "scancel --quiet 7"
-
-
-def until_there(path: Path) -> None:
-    deadline_s = time.monotonic() + 30
-    while not path.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
 
 
 async def test_a_slurmctld_that_is_away_for_a_moment_is_waited_for(slurm: Path) -> None:

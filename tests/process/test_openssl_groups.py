@@ -3,23 +3,24 @@
 import os
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from builders.replica_keys import replica_keys
 from free_ports import free_port
+from waiting import PATIENCE_S, until
 
 GROUPS = Path(__file__).resolve().parents[2] / "etc" / "haproxy-openssl.cnf"
 CONFIGURATION = """\
 defaults
     mode http
-    timeout connect 5s
-    timeout client 30s
-    timeout server 30s
+    timeout connect 120s
+    timeout client 120s
+    timeout server 120s
     retries 0
 frontend gateway
     bind 127.0.0.1:{port}
@@ -53,24 +54,19 @@ def status_by(group: str, folder: Path) -> int:
         running("haproxy", "-f", str(configuration)),
     ):
         for listener in (to, port):
-            wait_for(listener)
+            until(partial(listens, listener))
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
 
 
-def wait_for(port: int) -> None:
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            return
-    raise TimeoutError(port)
+def listens(port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False
 
 
 def test_a_tenant_s_server_does_not_choose_with_what_haproxy_reckons(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from builders.replica_keys import gateway_directory, replica_context, replica_keys
 from log_lines import lines
+from waiting import PATIENCE_S, until_true
 
 from launcher.engines.engine import Answer, Probe, Request
 from launcher.engines.failures import ENGINE_FAILURES
@@ -29,7 +30,7 @@ METADATA = {"inputs": [{"name": "A", "datatype": "FP32", "shape": [-1, 4]}]}
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no answer be late on a slow machine."""
-    monkeypatch.setattr(probing, "DEADLINE_S", 60)
+    monkeypatch.setattr(probing, "DEADLINE_S", PATIENCE_S)
 
 
 class Triton:
@@ -86,7 +87,7 @@ async def served() -> AsyncIterator[tuple[Triton, Replica]]:
     app.router.add_get(model, server.metadata)
     app.router.add_get(f"{model}/config", server.configuration)
     app.router.add_post(f"{model}/infer", server.infer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     keys = replica_keys()
     tls = replica_context(gateway_directory() / "gateway.crt", keys)
@@ -156,7 +157,7 @@ async def test_an_old_triton_is_warned_of_once(
     prober = Prober(news, partial(probe, gateway_directory()))
     others = [replica, replace(replica, start_s=1001)]
     while {answer.probe for answer in prober.look(others).values()} != {Probe.OURS}:
-        await asyncio.wait_for(news.wait(), 60)
+        await asyncio.wait_for(news.wait(), PATIENCE_S)
         news.clear()
     prober.look(())
     said = [line for line in caplog.messages if line.startswith("triton_too_old")]
@@ -207,7 +208,7 @@ async def test_a_model_that_never_answers_is_told_of(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, replica = served
-    server.delay_s = 0.5
+    server.delay_s = PATIENCE_S
     monkeypatch.setattr(probing, "INFERENCE_DEADLINE_S", 0.1)
     assert "no answer within" in (await probe(gateway_directory(), replica)).said
 
@@ -216,7 +217,7 @@ async def test_a_slow_server_is_not_said_to_refuse(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, replica = served
-    server.metadata_delay_s = 0.5
+    server.metadata_delay_s = PATIENCE_S
     monkeypatch.setattr(probing, "DEADLINE_S", 0.2)
     assert await probe(gateway_directory(), replica) == Answer(Probe.SILENT)
 
@@ -262,19 +263,13 @@ A = Replica("10.0.0.1", 8000, "", 1000, "bert", ME, TRITON)
 SILENT, OURS = Answer(Probe.SILENT), Answer(Probe.OURS)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 -- what is waited for sets no event
-            await asyncio.sleep(0.01)
-
-
 async def test_it_asks_on_until_it_is_ours_and_tells_of_news() -> None:
     asker, news = Asker(SILENT, SILENT, OURS), asyncio.Event()
     prober = Prober(news, asker.ask)
     assert prober.look([A]) == {A: SILENT}
-    await asyncio.wait_for(news.wait(), 60)
+    await asyncio.wait_for(news.wait(), PATIENCE_S)
     assert prober.look([A]) == {A: OURS}
-    await asyncio.sleep(0.3)
+    await asyncio.wait_for(prober._asking[A], PATIENCE_S)
     assert len(asker.asked) == 3
     assert prober.look([]) == {}
 
@@ -283,23 +278,23 @@ async def test_who_is_not_asked_for_any_more_is_forgotten() -> None:
     asker = Asker(OURS)
     prober = Prober(asyncio.Event(), asker.ask)
     prober.look([A])
-    await until(lambda: prober.look([A])[A] == OURS)
+    await until_true(lambda: prober.look([A])[A] == OURS)
     prober.look([])
     again = replace(A, start_s=2000)
     assert prober.look([again]) == {again: SILENT}
-    await until(lambda: prober.look([again])[again] == OURS)
+    await until_true(lambda: prober.look([again])[again] == OURS)
     assert asker.asked == [A, again]
 
 
 async def test_a_slow_one_holds_up_nobody() -> None:
     async def ask(replica: Replica) -> Answer:
-        await asyncio.sleep(0 if replica.port == A.port else 60)
+        await asyncio.sleep(0 if replica.port == A.port else 10 * PATIENCE_S)
         return OURS
 
     slow = replace(A, port=9000)
     prober = Prober(asyncio.Event(), ask)
     prober.look([A, slow])
-    await until(lambda: prober.look([A, slow])[A] == OURS)
+    await until_true(lambda: prober.look([A, slow])[A] == OURS)
     assert prober.look([slow]) == {slow: SILENT}
     prober.look([])
 
@@ -334,14 +329,20 @@ async def test_a_start_is_asked_for_soon_and_then_at_a_bounded_rate(
     assert sum(one < 3 for one in at_s) == pytest.approx(asked, abs=4)
 
 
-async def test_a_refusal_is_not_asked_for_again_at_once() -> None:
+async def test_a_refusal_is_not_asked_for_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = Answer(Probe.SILENT, "the model refused")
-    asker = Asker(refused)
+    asker, paused_s, sleep = Asker(refused), list[float](), asyncio.sleep
+
+    async def paused(seconds: float) -> None:
+        paused_s.append(seconds)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "sleep", paused)
     prober = Prober(asyncio.Event(), asker.ask)
     prober.look([A])
-    await until(lambda: prober.look([A])[A] == refused)
-    await asyncio.sleep(0.5)
-    assert len(asker.asked) == 1
+    while not paused_s:
+        await sleep(0)
+    assert (prober.look([A]), len(asker.asked), paused_s) == ({A: refused}, 1, [5.0])
     prober.look([])
 
 
@@ -383,7 +384,7 @@ async def test_a_replica_whose_engine_raises_is_asked_on_and_that_is_said_once(
         return OURS if asked[0] > 3 else await probe(gateway_directory(), one)
 
     prober = Prober(asyncio.Event(), ask)
-    await until(lambda: prober.look([other])[other] == OURS)
+    await until_true(lambda: prober.look([other])[other] == OURS)
     prober.look([])
     assert await probing.statistics(gateway_directory(), other) is None
     said = [line for line in caplog.messages if line.startswith("engine_failed")]
@@ -399,7 +400,7 @@ async def test_what_is_logged_of_a_replica_says_whose_it_is_and_where(
     prober = Prober(asyncio.Event(), partial(probe, gateway_directory()))
     with lines() as caught:
         prober.look([other])
-        await until(lambda: caught.texts != [])
+        await until_true(lambda: caught.texts != [])
         prober.look([])
     (told,) = caught.events("engine_failed")
     ids = {"tenant": "vision", "service": "vision/bert", "node": "gpu01"}
@@ -428,14 +429,14 @@ async def test_a_replica_is_asked_what_its_models_have_counted(served: tuple[Tri
         {"words": f"{COUNTED}{' ' * 300_000}"},
         {"status": 500},
         {"status": 307, "headers": {"Location": "/secret"}},
-        {"delay_s": 2.0},
+        {"delay_s": PATIENCE_S},
     ],
     ids=["nested", "no JSON", "too long", "an error", "elsewhere", "too late"],
 )
 async def test_what_is_no_statistics_in_time_and_within_bounds_is_none(
     served: tuple[Triton, Replica], monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
 ):
-    monkeypatch.setattr(probing, "DEADLINE_S", 60.0 if "delay_s" not in change else 0.2)
+    monkeypatch.setattr(probing, "DEADLINE_S", PATIENCE_S if "delay_s" not in change else 0.2)
     server, replica = served
     server.words = COUNTED
     for name, value in change.items():

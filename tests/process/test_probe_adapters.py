@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 import sglang_stand_in
 from builders.replica_keys import gateway_directory, replica_context, replica_keys
+from waiting import PATIENCE_S
 
 from launcher.engines.registry import ENGINES
+from launcher.probing import prober as probing
 from launcher.probing.prober import Replica, fit_adapters
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no answer be late on a slow machine."""
+    monkeypatch.setattr(probing, "DEADLINE_S", PATIENCE_S)
 
 
 @pytest.fixture

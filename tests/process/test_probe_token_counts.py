@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import sglang_stand_in
 from builders.replica_keys import gateway_directory, replica_context, replica_keys
+from waiting import PATIENCE_S
 
 from launcher.engines.engine import Engine, TokenCounts
 from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.registry import ENGINES
+from launcher.probing import prober as probing
 from launcher.probing.prober import EngineMetrics, Replica, engine_metrics
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -29,6 +31,12 @@ COUNTS = EngineMetrics(TokenCounts(2.0, 5.0, 4.0, 3.0))
 
 def _replica(port: int, engine: Engine) -> Replica:
     return Replica("127.0.0.1", port, replica_keys().certificate, 1000, "m", "m.1.0", engine)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no answer be late on a slow machine."""
+    monkeypatch.setattr(probing, "DEADLINE_S", PATIENCE_S)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Tests the whole measuring script under bash, with stand-ins for Slurm's commands and Triton."""
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, until
 
 from cluster.language.service import service_spec
 from cluster.settings.engines import EngineSettings
@@ -103,7 +103,7 @@ def test_slicewise_takes_it_for_an_ordinary_job(told: Path):
 
 
 def test_client_and_triton_get_what_they_need_whatever_is_in_it(told: Path):
-    assert start(told).wait(timeout=30) == 3
+    assert start(told).wait(timeout=PATIENCE_S) == 3
     client = words(told, "client")
     assert client[:3] == ["-P", "-m", "launcher.profiling.job_main"]
     assert ProfileTask.model_validate_json(client[3]) == WORK
@@ -122,7 +122,7 @@ def test_client_and_triton_get_what_they_need_whatever_is_in_it(told: Path):
 
 
 def test_triton_is_told_to_end_and_nothing_is_left(told: Path):
-    start(told).wait(timeout=30)
+    start(told).wait(timeout=PATIENCE_S)
     assert words(told, "ended") == ["ended"]
     assert words(told, "starts") == ["start"]
     assert list(told.glob("slicewise-replica.*")) == []
@@ -130,17 +130,16 @@ def test_triton_is_told_to_end_and_nothing_is_left(told: Path):
 
 def test_a_triton_that_dies_is_started_again(told: Path):
     (told / "kills").touch()
-    assert start(told).wait(timeout=30) == 3
+    assert start(told).wait(timeout=PATIENCE_S) == 3
     assert words(told, "starts") == ["start"] * 2
 
 
 def test_a_cancelled_job_ends_client_and_triton(told: Path):
     (told / "hangs").touch()
     running = start(told)
-    while not (told / "where").exists():
-        time.sleep(0.01)
+    until((told / "where").exists)
     running.terminate()
-    assert running.wait(timeout=30) == 143
+    assert running.wait(timeout=PATIENCE_S) == 143
     assert words(told, "ended") == ["ended"]
 
 

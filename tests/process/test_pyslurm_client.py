@@ -10,6 +10,7 @@ from signal import SIGKILL
 
 import pytest
 from stand_ins.pyslurm_stand_in import ASSETS, stand_in
+from waiting import PATIENCE_S, until_true
 
 from cluster.language.errors import SlicewiseError
 from cluster.settings.file import Settings
@@ -105,7 +106,7 @@ TROUBLES = {
 async def test_the_commands_answer_instead(
     place: Path, slurm: PyslurmSlurm, log: Log, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    monkeypatch.setattr(pyslurm_client, "DEADLINE_S", 30.0)
+    monkeypatch.setattr(pyslurm_client, "DEADLINE_S", PATIENCE_S)
     if trouble == "hangs":
         # Its process is up by then: to start it may take a busy machine longer than the deadline.
         await slurm.jobs()
@@ -157,8 +158,7 @@ async def test_a_call_given_up_leaves_no_answer_to_the_next(
 ) -> None:
     let(place, "hangs")
     call = asyncio.create_task(slurm.jobs())
-    while asked(place) == 0:  # noqa: ASYNC110 -- another process asks
-        await asyncio.sleep(0.01)
+    await until_true(lambda: asked(place))
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -180,8 +180,11 @@ async def test_the_process_ends_with_the_one_that_asks(place: Path) -> None:
 async def test_it_ends_though_nobody_has_read_its_answer() -> None:
     worker = PyslurmWorker()
     worker._process = await asyncio.create_subprocess_exec("yes", stdin=PIPE, stdout=PIPE)
-    await asyncio.sleep(0.2)
-    async with asyncio.timeout(20):
+    replies = worker._process.stdout
+    assert replies is not None
+    # So much is unread that asyncio reads no more.
+    await until_true(lambda: len(replies._buffer) > 2 * replies._limit)  # type: ignore[attr-defined]
+    async with asyncio.timeout(PATIENCE_S):
         assert await worker.end() == -SIGKILL
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import jwt
 import pytest
 from stand_ins.web_world import PageServer, known_users, page_up
+from waiting import PATIENCE_S
 
 from slurm_plugin.api.desk import user_name
 
@@ -223,7 +224,7 @@ async def test_a_live_page_ends_with_its_session(page: PageServer):
             async with feed.changed:
                 feed.html, feed.version = "after the end", feed.version + 1
                 feed.changed.notify_all()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             assert b"after the end" not in await stream.content.read()
     assert not page.server._feeds.viewers
 

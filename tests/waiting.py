@@ -13,6 +13,15 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.25
 """As long as the look itself: a command that is asked again and again leaves others half."""
 
 
+async def until_true(look: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
+    """What was seen, once that is true; the loop goes on meanwhile."""
+
+    async def looked() -> T:
+        return look()
+
+    return await until_done(looked, bool, timeout_s)
+
+
 def until(look: Callable[[], T], timeout_s: float = PATIENCE_S) -> T:
     """What was seen, once that is true."""
     return next(seen for seen in _looks(look, timeout_s, "it did not come about") if seen)
