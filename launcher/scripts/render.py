@@ -176,6 +176,17 @@ def _own_network(engine: Engine, python: str) -> tuple[str, ...]:
     return ("unshare", "--user", "--map-root-user", "--net", *leads)
 
 
+_HOST_HEADERS = (
+    *("set-.*", "clear-site-data", "strict-transport-security", "alt-svc"),
+    *("public-key-pins(-report-only)?", "expect-ct", "nel", "report-to", "reporting-endpoints"),
+    *("service-worker-allowed", "origin-agent-cluster", "accept-ch(-lifetime)?", "critical-ch"),
+    *("www-authenticate", "proxy-.*", "content-security-policy(-report-only)?"),
+    "access-control-.*",
+)
+"""Headers of an answer by which browsers remember or do something for its whole host, or let pages
+of other origins read it: patterns."""
+
+
 @dataclass(frozen=True)
 class Owners:
     """Users and groups in HAProxy's configuration; "" is the user who starts it.
@@ -258,6 +269,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "came_counter": CAME,
         "timing_counters": COUNTERS,
         "use_noted_s": USE_NOTED_S,
+        "host_headers": _HOST_HEADERS,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ import grpc
 from aiohttp import web
 from builders.replica_keys import gateway_directory, replica_context, replica_keys
 from free_ports import free_port
+from multidict import CIMultiDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from cluster.language.errors import UnreachableError
@@ -43,6 +44,18 @@ GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory(
 INFER = "/v2/models/m/infer"
 STREAM = "/v2/models/m/generate_stream"
 CHAT = "/v1/chat/completions"
+OF_THE_HOST = (
+    *(("Set-Cookie", "slicewise=of-a-tenant; Path=/"), ("SET-COOKIE", "a=b"), ("set-cookie2", "c")),
+    *(("Clear-Site-Data", '"*"'), ("Strict-Transport-Security", "max-age=1"), ("alt-svc", "h2=x")),
+    *(
+        ("Service-Worker-Allowed", "/"),
+        ("Public-Key-Pins", "x"),
+        ("NEL", "{}"),
+        ("Report-To", "{}"),
+    ),
+    *(("Content-Security-Policy", "default-src *"), ("Access-Control-Allow-Origin", "*")),
+)
+"""What a replica may say that browsers remember for the whole host."""
 NONE: Mapping[str, str] = {}
 WORK_S = 0.1
 
@@ -62,6 +75,8 @@ class Replica:
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
         self.header_lines: list[tuple[str, str]] = []
+        self.says: tuple[tuple[str, str], ...] = ()
+        """Headers of each answer, beside those that it must have."""
         self._goes_on = asyncio.Event()
         self._goes_on.set()
         application = web.Application(client_max_size=64 * 1024 * 1024)
@@ -113,7 +128,7 @@ class Replica:
         if self.is_broken:
             return web.json_response({"error": "Stub process is not healthy."}, status=500)
         await self.infer(dict(self.header_lines))
-        return web.json_response({"by": self.port})
+        return web.json_response({"by": self.port}, headers=CIMultiDict(self.says))
 
     async def _statistics(self, request: web.Request) -> web.Response:
         counted = {"count": self.served, "ns": 1000 * self.served}
@@ -135,8 +150,10 @@ class Replica:
         self.bodies.append(await request.read())
         if not re.search(rb'"str[^"]*": ?(true|1)', self.bodies[-1]):
             await self.work()
-            return web.json_response({"by": self.port, "model": "m", "choices": []})
+            said = {"by": self.port, "model": "m", "choices": []}
+            return web.json_response(said, headers=CIMultiDict(self.says))
         answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        answer.headers.extend(self.says)
         await answer.prepare(request)
         while True:
             await answer.write(b'data: {"choices": []}\n\n')
@@ -175,6 +192,7 @@ class _Calls(service_pb2_grpc.GRPCInferenceServiceServicer):
         if self._replica.is_broken:
             await context.abort(grpc.StatusCode.INTERNAL, "Stub process is not healthy.")
         await self._replica.infer(dict(context.invocation_metadata()))
+        await context.send_initial_metadata(self._replica.says)
         return service_pb2.ModelInferResponse(model_name=str(self._replica.port))
 
     async def ModelStreamInfer(self, requests, context):  # noqa: N802
@@ -455,6 +473,12 @@ async def replica_process() -> AsyncIterator[ReplicaProcess]:
 async def _line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     return (await process.stdout.readline()).decode().strip()
+
+
+def of_the_host(headers: Iterable[str]) -> set[str]:
+    """Which of these headers of an answer are such that browsers remember them for its host."""
+    names = {name.lower() for name in headers}
+    return names & {name.lower() for name, _ in OF_THE_HOST} - {"content-security-policy"}
 
 
 def statuses(answers: list[tuple[int, str]]) -> set[int]:

@@ -13,6 +13,7 @@ import tritonclient.grpc.aio as triton
 import tritonclient.http.aio as triton_http
 from gateway_harness import (
     INFER,
+    OF_THE_HOST,
     STREAM,
     WORK_S,
     Harness,
@@ -20,6 +21,7 @@ from gateway_harness import (
     error_of,
     eventually,
     gateway_up,
+    of_the_host,
     replica_process,
     statistics_up,
     statuses,
@@ -658,6 +660,22 @@ async def test_a_body_in_chunks_is_announced_as_triton_knows_it(gateway: Harness
         assert replicas[0].headers["transfer-encoding"] == "chunked"
     refused = await sent(gateway, f"transfer-encoding: gzip, chunked\r\n\r\n{body}")
     assert refused.startswith("HTTP/1.1 422")
+
+
+async def test_cookies_and_words_about_the_host_pass_in_neither_direction(
+    gateway: Harness, replicas
+):
+    """A replica got the session of an operator whose page has the same host name."""
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    replicas[0].says = OF_THE_HOST
+    cookies = "Cookie: slicewise=secret\r\ncOOKIE: b=c\r\ncookie2: d\r\nx-mine: yes\r\n"
+    answer = await sent(gateway, f"{cookies}content-length: 2\r\n\r\n{{}}")
+    assert answer.startswith("HTTP/1.1 200")
+    said = dict(line.split(": ", 1) for line in answer.partition("\r\n\r\n")[0].split("\r\n")[1:])
+    assert of_the_host(said) == set()
+    assert said["content-security-policy"] == "sandbox; default-src 'none'"
+    came = dict(replicas[0].header_lines)
+    assert (came.keys() & {"cookie", "cookie2"}, came["x-mine"]) == (set(), "yes")
 
 
 async def sent(gateway: Harness, rest: str) -> str:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from gateway_harness import Harness, eventually, gateway_up, replica_process
+from gateway_harness import (
+    OF_THE_HOST,
+    Harness,
+    eventually,
+    gateway_up,
+    of_the_host,
+    replica_process,
+)
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from launcher.gateway.routing import RemoveRoute, Route
@@ -59,6 +66,21 @@ async def test_calls_are_held_from_zero_and_spread(gateway: Harness, replicas):
 
     # HAProxy counts an answer a moment after its client has it.
     await eventually(are_counted)
+
+
+async def test_cookies_and_words_about_the_host_pass_in_neither_direction(
+    gateway: Harness, replicas
+):
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    replicas[0].says = tuple((name.lower(), value) for name, value in (*OF_THE_HOST, ("own", "1")))
+    sent = (*METADATA, ("cookie", "slicewise=secret"), ("cookie", "b=c"), ("x-mine", "yes"))
+    async with gateway.channel() as channel:
+        call = stub(channel).ModelInfer(REQUEST, metadata=sent)
+        said = dict(await call.initial_metadata())
+        await call
+    assert (of_the_host(said), said["own"]) == (set(), "1")
+    assert "cookie" not in replicas[0].headers
+    assert replicas[0].headers["x-mine"] == "yes"
 
 
 async def test_failed_calls_of_each_replica_are_counted(gateway: Harness, replicas):

@@ -14,10 +14,12 @@ import pytest
 from gateway_harness import (
     CHAT,
     INFER,
+    OF_THE_HOST,
     Harness,
     Replica,
     eventually,
     gateway_up,
+    of_the_host,
     statistics_up,
 )
 from yarl import URL
@@ -68,6 +70,20 @@ def coded(answer: Mapping[str, Any]) -> str:
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["message"].startswith(f"{error['code']}: ")
     return str(error["code"])
+
+
+@pytest.mark.parametrize("path", [f"/t{CHAT}", f"/t/chat{CHAT}"])
+async def test_cookies_and_words_about_the_host_pass_in_neither_direction(
+    gateway: Harness, replicas: tuple[Replica, Replica], path: str
+):
+    await serve(gateway, replicas[0])
+    replicas[0].says = OF_THE_HOST
+    url = f"{gateway.settings.url}{path}"
+    for stream in (False, True):
+        body = json.dumps({**ASKED, "stream": stream}).encode()
+        async with gateway.session.post(url, data=body, headers={"Cookie": "a=b"}) as answer:
+            assert (answer.status, of_the_host(answer.headers)) == (200, set())
+            assert "cookie" not in replicas[0].headers
 
 
 NESTED = b'{"a": ' + b"[" * 2000 + b"]" * 2000 + b', "model": "chat"}'
