@@ -750,11 +750,10 @@ class Code(StrEnum):
         Start HAProxy with [its option `-S`](../how-to/gateway.md).
         """)
     CERTIFICATE = ("SW-CERTIFICATE", Area.GATEWAY, ExitCode.FAILED, """
-        A certificate of the gateway or the page can't be read, has ended, ends soon, does not fit
-        its key or host, or is not served yet.
+        A certificate of the gateway can't be read, has ended, or ends soon.
 
-        A new one where `gateway.certificate` or `web.certificate` says; then reload HAProxy or
-        restart slicewise-web ([the gateway](../how-to/gateway.md)).
+        A new one where `gateway.certificate` says; then reload HAProxy
+        ([the gateway](../how-to/gateway.md)).
         """)
 
     DRIVER_MISSING = ("SW-DRIVER-MISSING", Area.GPUS, ExitCode.NOT_FOUND, """

@@ -458,17 +458,19 @@ Network = Annotated[str, AfterValidator(_network)]
 """An address such as ``10.0.0.1``, or a network such as ``10.0.0.0/24``."""
 
 
-_ANYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- refused without a name
-
-
 class WebSettings(_Section):
     """[web]: the page in the browser; docs/how-to/web.md."""
 
-    listen: Address = Field("", description="HOST:PORT of the page; empty: there is none.")
+    listen: Address = Field(
+        "",
+        description="Loopback address and port of the page; empty: there is none. A proxy on the"
+        " same host speaks https to browsers.",
+    )
     url: str = Field(
         "",
         pattern=r"^(https?://[^/\s?#]+)?$",
-        description="Address that browsers use, if not that of listen: https://slicewise.example.org",
+        description="Address that browsers use, that of the proxy before the page:"
+        " https://slicewise.example.org. It needs a host name of its own.",
     )
     user: str = Field(
         "slicewise-web",
@@ -477,10 +479,6 @@ class WebSettings(_Section):
     operators: tuple[str, ...] = Field(
         (), description="Users who see on the page what root and SlurmUser see, beside these."
     )
-    certificate: Path | None = Field(
-        None, description="PEM file with the page's certificate and those above it."
-    )
-    key: Path | None = Field(None, description="PEM file with its private key.")
     proxies: tuple[Network, ...] = Field(
         (), description="Addresses or networks of reverse proxies before the page."
     )
@@ -509,15 +507,11 @@ class WebSettings(_Section):
     oidc: OidcSettings = OidcSettings()
 
     @model_validator(mode="after")
-    def _is_sealed(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key: give both or neither")
-        if self.listen and not self.url and host_and_port(self.listen)[0] in _ANYWHERE:
-            raise ValueError("listen: all addresses of this host: say in url which browsers use")
-        if self.listen and self.certificate is None and not is_loopback(self.listen):
+    def _is_behind_a_proxy(self) -> Self:
+        if self.listen and not is_loopback(self.listen):
             raise ValueError(
-                "listen: an address that other hosts reach needs certificate and key; behind a"
-                " proxy on this host, listen on 127.0.0.1"
+                "listen: other hosts reach this address, and the page speaks no TLS: listen on"
+                " 127.0.0.1, behind a proxy on this host that does (docs/how-to/web.md)"
             )
         return self
 
@@ -540,7 +534,7 @@ class WebSettings(_Section):
         """The page's address in browsers, without a slash at its end; "" without a page."""
         if not self.listen:
             return ""
-        return self.url or f"{'http' if self.certificate is None else 'https'}://{self.listen}"
+        return self.url or f"http://{self.listen}"
 
 
 class Settings(_Section):

@@ -8,7 +8,6 @@ everything else.
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -105,16 +104,14 @@ class HttpServer:
             self._connection_maker(), sock=listener, backlog=BACKLOG
         )
 
-    async def start_tcp(self, host: str, port: int, seal: ssl.SSLContext | None = None) -> None:
-        """Listen on a TCP port, by TLS where ``seal`` is given; raises OSError if it can't be."""
+    async def start_tcp(self, host: str, port: int) -> None:
+        """Listen on a TCP port; raises OSError if it can't be.
+
+        Without TLS: of that, asyncio would not count a connection before its handshake is done.
+        """
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(
-            self._connection_maker(),
-            host,
-            port,
-            backlog=BACKLOG,
-            ssl=seal,
-            ssl_handshake_timeout=None if seal is None else self.limits.question_s,
+            self._connection_maker(), host, port, backlog=BACKLOG
         )
 
     async def stop(self) -> None:

@@ -23,7 +23,6 @@ from cluster.settings.file import (
     Settings,
     WebSettings,
     database_url,
-    host_and_port,
     load_settings,
     settings_file,
 )
@@ -345,17 +344,16 @@ class _Site:
     def web(self) -> SectionReport:
         """Look at the page in the browser."""
         own = self._settings.web
-        host = host_and_port(own.listen)[0] if own.listen else ""
-        if not host:
+        if not own.listen:
             return SectionReport("web", skipped="[web] listen is not set: there is no page")
-        if not self._is_controller or not is_here(host):
+        if not self._is_controller:
             return SectionReport("web", skipped="the page is on another host")
         # Imported here: aiohttp takes longer to import than everything else.
         from slurm_plugin.api.http_server import SERVER  # noqa: PLC0415
 
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
         facts = page_facts(own, config, SERVER)
-        return _found("web", (*_short_secrets(own), *web_checks(facts, time.time())))
+        return _found("web", (*_short_secrets(own), *web_checks(facts)))
 
     def nodes(self) -> SectionReport:
         """Look at this host's GPUs, if it is a GPU node."""

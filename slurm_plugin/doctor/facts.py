@@ -152,27 +152,6 @@ Answerer = Literal["page", "another", "nobody"]
 
 
 @dataclass(frozen=True)
-class CertificateFacts:
-    """The page's certificate, as a browser would find it.
-
-    Attributes:
-        file: where it is.
-        host: by what name browsers ask for the page.
-        problem: why it can't be used with its key; "" if it can.
-        ends_s: Unix second of its end; 0 if that is over.
-        is_named: whether it is for ``host``.
-        is_shown: whether the page's server shows it; True also if none answers.
-    """
-
-    file: str
-    host: str
-    problem: str = ""
-    ends_s: float = 0.0
-    is_named: bool = True
-    is_shown: bool = True
-
-
-@dataclass(frozen=True)
 class WebFacts:
     """The page in the browser, on the host of its server.
 
@@ -192,6 +171,5 @@ class WebFacts:
     answered: Answerer = "page"
     unread: tuple[str, ...] = ()
     is_plain: bool = False
-    certificate: CertificateFacts | None = None
     tokens_by: str = ""
     slurms_tokens_by: str = ""

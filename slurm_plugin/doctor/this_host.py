@@ -63,7 +63,7 @@ def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator
 def _web_secrets(settings: Settings) -> Iterator[FileFacts]:
     """Yield the page's secrets; the daemon alone reads the key of Slurm's tokens."""
     web = settings.web
-    for path in filter(None, (web.key, web.proxy_secret_file, web.oidc.client_secret_file)):
+    for path in filter(None, (web.proxy_secret_file, web.oidc.client_secret_file)):
         yield from _file(path, "secret", ("root", web.user))
     if web.slurm_jwt_key is not None:
         yield from _file(web.slurm_jwt_key, "secret", (settings.daemon.slurm_user, "root"))

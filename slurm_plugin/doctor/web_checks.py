@@ -1,23 +1,17 @@
-"""Checks the page in the browser: its server, its certificate, what it reads, its ways in."""
+"""Checks the page in the browser: its server, what it reads, its ways in."""
 
 from collections.abc import Iterator
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, setting, warning
-from slurm_plugin.doctor.facts import CertificateFacts, WebFacts
-
-SOON_S = 30 * 86400
-"""Seconds before a certificate's end from which on it is said."""
-_RESTART = Mend(Place.WEB, "systemctl restart slicewise-web")
-_HOW = "docs/how-to/web.md"
+from slurm_plugin.doctor.facts import WebFacts
 
 
-def web_checks(facts: WebFacts, now_s: float) -> tuple[Finding, ...]:
+def web_checks(facts: WebFacts) -> tuple[Finding, ...]:
     """Return what is wrong with the page."""
     return (
         *_server(facts),
         *_files(facts),
-        *(_certificate(facts.certificate, now_s) if facts.certificate else ()),
         *_plain(facts),
         *_tokens(facts),
     )
@@ -56,47 +50,6 @@ def _files(facts: WebFacts) -> Iterator[Finding]:
             "the page's server does not start, or will not start again",
             Mend(Place.HOST, f"chgrp {facts.user} {file} && chmod g+r {file}"),
             advice="It must be able to enter all folders above it, too.",
-        )
-
-
-def _certificate(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
-    if facts.problem:
-        yield error(
-            Code.CERTIFICATE,
-            f"{facts.file} and its key can't be used: {facts.problem}",
-            "the page's server does not start, or will not start again",
-            advice=f"[web] certificate and key name a pair of PEM files: {_HOW}.",
-        )
-        return
-    if facts.ends_s <= now_s:
-        yield error(
-            Code.CERTIFICATE,
-            f"The certificate in {facts.file} has ended",
-            "browsers refuse the page",
-            _RESTART,
-            advice="Put a new one there first.",
-        )
-    elif facts.ends_s - now_s < SOON_S:
-        yield warning(
-            Code.CERTIFICATE,
-            f"The certificate in {facts.file} ends in {(facts.ends_s - now_s) / 86400:.0f} days",
-            "browsers will refuse the page",
-            _RESTART,
-            advice="Put a new one there first.",
-        )
-    if not facts.is_named:
-        yield error(
-            Code.CERTIFICATE,
-            f"The certificate in {facts.file} is not for {facts.host}",
-            "browsers refuse the page",
-            advice="Get one for that name, or name in [web] url what it is for.",
-        )
-    if not facts.is_shown:
-        yield warning(
-            Code.CERTIFICATE,
-            f"The page's server shows another certificate than the one in {facts.file}",
-            "it reads certificates at its start only, and the one that it shows may end",
-            _RESTART,
         )
 
 

@@ -7,7 +7,6 @@ there. All that is here is read; nothing on the page changes a quota, a job or a
 import asyncio
 import hmac
 import json
-import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer
 from cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
-from cluster.settings.file import Settings, host_and_port, is_loopback
+from cluster.settings.file import Settings, host_and_port
 from slurm_plugin.accounting.run_csv import runs_csv
 from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
 from slurm_plugin.api.places import Guests
@@ -115,14 +114,12 @@ class WebServer:
         self._is_secure = self._address.scheme == "https"
         self._prefix = "__Host-" if self._is_secure else ""
         self._cookie = self._prefix + _COOKIE
-        scheme = "http" if own.certificate is None else "https"
-        places: tuple[tuple[str, str], ...] = (
+        places = (
             (self._address.scheme, self._address.netloc),
-            (scheme, own.listen),
-        )
-        if is_loopback(own.listen):
+            ("http", own.listen),
             # As a tunnel's users may write it.
-            places += ((scheme, f"localhost:{own.listen.rpartition(':')[2]}"),)
+            ("http", f"localhost:{own.listen.rpartition(':')[2]}"),
+        )
         self._hosts = {_host(*one) for one in places}
         self._origins = {f"{scheme}://{_host(scheme, netloc)}" for scheme, netloc in places}
         self._reads = DaemonReads(settings.daemon)
@@ -146,26 +143,18 @@ class WebServer:
     async def start(self) -> None:
         """Listen; SlicewiseError (SW-SETTINGS) if that is impossible."""
         try:
-            await self._server.start_tcp(*host_and_port(self._settings.listen), self._seal())
+            await self._server.start_tcp(*host_and_port(self._settings.listen))
         except OSError as error:
             raise SlicewiseError(
                 Code.SETTINGS,
                 f"web.listen: {self._settings.listen}: {error.strerror or error}.",
-                "Name an address of this host and a free port, and files that the server can read.",
+                "Name a loopback address and a free port: 127.0.0.1:8690",
             ) from None
 
     async def stop(self) -> None:
         """Stop listening, and end every connection and live page."""
         await self._feeds.stop()
         await self._server.stop()
-
-    def _seal(self) -> ssl.SSLContext | None:
-        own = self._settings
-        if own.certificate is None or own.key is None:
-            return None
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        made.load_cert_chain(own.certificate, own.key)
-        return made
 
     # Requests
 

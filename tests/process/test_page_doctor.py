@@ -1,93 +1,48 @@
-"""Looks at pages that are served, with certificates of every kind, as the doctor does."""
+"""Looks at pages that are served, as the doctor does."""
 
 import asyncio
-import datetime as dt
 import os
 import pwd
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from free_ports import free_port
+from pydantic import ValidationError
 from stand_ins.web_world import known_users, page_up
 
 from cluster.settings.file import WebSettings
-from slurm_plugin.doctor.facts import CertificateFacts, WebFacts
+from slurm_plugin.doctor.facts import WebFacts
 from slurm_plugin.doctor.this_page import page_facts
 
-HOST, DAY_S = "page.example.org", 86400
+HOST = "page.example.org"
 SLURM: Mapping[str, str] = {"AuthAltTypes": "(null)", "StateSaveLocation": "/var/spool/slurmctld"}
 
 
-def pair(place: Path, lasts_days: float = 90.0, name: str = HOST) -> dict[str, Path]:
-    """A certificate and its key, as settings of ``[web]``."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    now = dt.datetime.now(dt.UTC)
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "the page")])
-    made = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=100))
-        .not_valid_after(now + dt.timedelta(days=lasts_days))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .sign(key, hashes.SHA256())
+def secrets(place: Path) -> dict[str, Any]:
+    """Files with secrets, as settings of ``[web]``."""
+    ways, files = (
+        {"proxies": ["127.0.0.1"], "proxy_header": "X-User"},
+        (place / "proxy", place / "oidc"),
     )
-    files = {"certificate": place / "page.crt", "key": place / "page.key"}
-    files["certificate"].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files["key"].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files
+    for file in files:
+        file.write_text("s" * 32)
+    provider = {"issuer": "https://sso.example.org", "client_id": "x"}
+    return {
+        **ways,
+        "proxy_secret_file": files[0],
+        "oidc": {**provider, "client_secret_file": files[1]},
+    }
 
 
 def seen(config: Mapping[str, str] = SLURM, **web: object) -> WebFacts:
     """What there is to say of a page with these settings."""
     known = {"listen": f"127.0.0.1:{free_port()}", "url": f"https://{HOST}", **web}
     return page_facts(WebSettings.model_validate(known), config, "slicewise")
-
-
-def certificate(**web: object) -> CertificateFacts:
-    found = seen(**web).certificate
-    assert found is not None
-    return found
-
-
-def test_a_certificate_that_fits_is_all_right(tmp_path: Path):
-    found = certificate(**pair(tmp_path))
-    assert (found.problem, found.is_named, found.is_shown) == ("", True, True)
-    assert found.ends_s == pytest.approx(time.time() + 90 * DAY_S, abs=100)
-    assert seen().certificate is None
-
-
-def test_one_that_has_ended_or_is_for_another_host_is_seen(tmp_path: Path):
-    assert certificate(**pair(tmp_path, lasts_days=-1)).ends_s == 0
-    other = certificate(**pair(tmp_path, name="other.example.org"))
-    assert (other.problem, other.is_named) == ("", False)
-    assert other.ends_s > time.time()
-    by_address = certificate(**pair(tmp_path), url="https://192.0.2.7")
-    assert (by_address.problem, by_address.is_named) == ("", False)
-
-
-def test_what_is_no_pair_of_files_has_a_problem(tmp_path: Path):
-    other = tmp_path / "other"
-    other.mkdir()
-    files = pair(tmp_path)
-    mixed = certificate(**{**files, "key": pair(other)["key"]})
-    assert mixed.problem == "key values mismatch"
-    assert certificate(**{**files, "key": tmp_path / "none"}).problem == "No such file or directory"
-    (tmp_path / "text").write_text("no certificate")
-    text = certificate(**{**files, "certificate": tmp_path / "text"})
-    assert text.problem == "one of them is not such a PEM file"
 
 
 @contextmanager
@@ -107,25 +62,14 @@ def other_program(says: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("says", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n"])
-def test_another_program_is_not_the_page(tmp_path: Path, says: bytes):
+def test_another_program_is_not_the_page(says: bytes):
     with other_program(says) as listen:
         assert seen(listen=listen).answered == "another"
-        assert seen(listen=listen, **pair(tmp_path)).answered == "another"
     assert seen().answered == "nobody"
 
 
-async def test_a_page_that_still_shows_its_older_certificate_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_page_itself_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     known_users(monkeypatch)
-    files = pair(tmp_path)
-    async with page_up(tmp_path, url=f"https://{HOST}", **files) as served:
-        listen = served.address.removeprefix("http://")
-        found = await asyncio.to_thread(seen, listen=listen, **files)
-        assert (found.answered, found.certificate.is_shown) == ("page", True)  # type: ignore[union-attr]
-        pair(tmp_path)
-        found = await asyncio.to_thread(seen, listen=listen, **files)
-        assert (found.answered, found.certificate.is_shown) == ("page", False)  # type: ignore[union-attr]
     async with page_up(tmp_path) as served:
         listen = served.address.removeprefix("http://")
         assert (await asyncio.to_thread(seen, listen=listen, url="")).answered == "page"
@@ -150,43 +94,53 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_that_its_user_can_not_read_are_named(folder: Path):
-    files = pair(folder)
-    for file, mode in ((files["certificate"], 0o644), (files["key"], 0o640)):
-        file.chmod(mode)
-    assert seen(**files).unread == (str(files["key"]),)
-    files["key"].chmod(0o644)
-    assert seen(**files).unread == ()
-    # As certbot leaves its folders.
+    web = secrets(folder)
+    proxy, provider = folder / "proxy", folder / "oidc"
+    proxy.chmod(0o644)
+    provider.chmod(0o640)
+    assert seen(**web).unread == (str(provider),)
+    provider.chmod(0o644)
+    assert seen(**web).unread == ()
     folder.chmod(0o700)
-    assert seen(**files).unread == (str(files["certificate"]), str(files["key"]))
+    assert seen(**web).unread == (str(proxy), str(provider))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another group")
 def test_the_users_groups_count_and_its_own_files_by_their_owner_alone(folder: Path):
-    key = pair(folder)["key"]
+    web, file = secrets(folder), folder / "oidc"
+    (folder / "proxy").chmod(0o644)
     for uid, gid, mode, is_read in ((0, 64998, 0o640, True), (64999, 64998, 0o040, False)):
-        os.chown(key, uid, gid)
-        key.chmod(mode)
-        files = {"certificate": folder / "page.crt", "key": key}
-        (folder / "page.crt").chmod(0o644)
-        assert seen(**files).unread == (() if is_read else (str(key),))
+        os.chown(file, uid, gid)
+        file.chmod(mode)
+        assert seen(**web).unread == (() if is_read else (str(file),))
 
 
 def test_a_doctor_who_may_not_read_a_file_says_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    web = secrets(tmp_path)
+
     def denied(self: Path, *_: object) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "open", denied)
-    with pytest.raises(PermissionError, match=r"page\.crt"):
-        seen(certificate=tmp_path / "page.crt", key=tmp_path / "page.key", listen="127.0.0.1:1")
+    with pytest.raises(PermissionError, match="proxy"):
+        seen(**web, listen="127.0.0.1:1")
     assert seen(listen="127.0.0.1:1").answered == "nobody"
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:443", "192.0.2.7:8690", "[::]:443"])
+def test_the_page_listens_on_loopback_alone(listen: str):
+    """Of TLS asyncio counts no connection before its handshake, and sets no groups."""
+    with pytest.raises(ValidationError, match="behind a proxy"):
+        WebSettings.model_validate({"listen": listen, "url": f"https://{HOST}"})
+    with pytest.raises(ValidationError, match="certificate"):
+        WebSettings.model_validate({"listen": "127.0.0.1:1", "certificate": "/a", "key": "/b"})
 
 
 def test_a_host_without_the_pages_user_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
-    found = seen(**pair(tmp_path))
+    found = seen(**secrets(tmp_path))
     assert (found.has_user, found.unread) == (False, ())
 
 

@@ -16,6 +16,7 @@ from launcher.cli.command_table import COMMANDS
 from slurm_plugin.setup.proposals import GUIDE
 
 WHEEL_ALONE = {
+    "haproxy-web.cfg",
     "groups-to-accounts.sh",
     "job_submit.lua",
     "prometheus.yml",

@@ -15,7 +15,6 @@ from cluster.slurm.interface import Association
 from slurm_plugin.common.ledger_facts import LedgerFacts
 from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
 from slurm_plugin.doctor.facts import (
-    CertificateFacts,
     DaemonFacts,
     FileFacts,
     HostFacts,
@@ -110,12 +109,9 @@ HOST = HostFacts(
     client_ports=(32768, 60999),
 )
 PORTS = frozenset(range(21000, 22000))
-NOW_S = 1_800_000_000.0
-CERTIFICATE = CertificateFacts("/etc/ssl/page.crt", "page.example.org", ends_s=NOW_S + 31 * 86400)
 WEB = WebFacts(
-    listen="0.0.0.0:443",
+    listen="127.0.0.1:8690",
     user="slicewise-web",
-    certificate=CERTIFICATE,
     tokens_by="/var/spool/slurmctld/jwt_hs256.key",
     slurms_tokens_by="/var/spool/slurmctld/jwt_hs256.key",
 )
@@ -147,12 +143,7 @@ def host(**changed: Any) -> tuple[Finding, ...]:
 
 
 def web(**changed: Any) -> tuple[Finding, ...]:
-    return web_checks(replace(WEB, **changed), NOW_S)
-
-
-def shown(**changed: Any) -> tuple[Finding, ...]:
-    """What is found of a page with another certificate."""
-    return web(certificate=replace(CERTIFICATE, **changed))
+    return web_checks(replace(WEB, **changed))
 
 
 def limits(
@@ -192,7 +183,7 @@ def test_a_good_site_has_nothing_to_mend() -> None:
         *(*conf(), *partition_checks(FACTS, WANTED), *limits(), *script(), *ledger(), *daemon()),
         *(*host(), *drift_checks(0, (), "enforce"), *node_programs_checks((), 15000)),
         *clock_checks({"slurmctld": 0.0, "PostgreSQL": -1.2, "unknown": None}),
-        *(*web(), *web(certificate=None, tokens_by="", slurms_tokens_by="")),
+        *(*web(), *web(tokens_by="", slurms_tokens_by="")),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", True, "hpc"), "observe"),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", False, "hpc"), "enforce"),
     )
@@ -309,11 +300,6 @@ PLANTED = [
     ("SW-WEB-DOWN", ERROR, web(answered="nobody")),
     ("SW-WEB-DOWN", ERROR, web(answered="another")),
     ("SW-FILE-RIGHTS", ERROR, web(unread=("/etc/ssl/page.key",))),
-    ("SW-CERTIFICATE", ERROR, shown(problem="KEY_VALUES_MISMATCH", ends_s=0.0)),
-    ("SW-CERTIFICATE", ERROR, shown(ends_s=NOW_S)),
-    ("SW-CERTIFICATE", WARNING, shown(ends_s=NOW_S + 29 * 86400)),
-    ("SW-CERTIFICATE", ERROR, shown(is_named=False)),
-    ("SW-CERTIFICATE", WARNING, shown(is_shown=False)),
     ("SW-WEB-PLAIN", WARNING, web(is_plain=True)),
     ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="/etc/slurm/other.key")),
     ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="")),
