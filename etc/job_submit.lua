@@ -19,6 +19,8 @@ do
         partitions = { "gpu" },
         -- What to do with jobs in managed partitions that ask for no GPU: refuse, allow.
         without_gpu = "refuse",
+        -- Whether users of accepted jobs are told what they might not expect: asked, always.
+        notices = "asked",
         off_file = "/etc/slicewise/off", -- while this file exists, slicewise does nothing
     }
     local loaded, slicewise = pcall(dofile, "/opt/slicewise/share/slicewise/lua/slicewise.lua")

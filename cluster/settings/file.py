@@ -308,6 +308,11 @@ class AdmissionSettings(_Section):
     without_gpu: Literal["refuse", "allow"] = Field(
         "refuse", description="Whether managed partitions take jobs that ask for no GPU."
     )
+    notices: Literal["asked", "always"] = Field(
+        "asked",
+        description="Whether sbatch of an accepted job tells what its user might not expect, such "
+        "as borrowed quota: asked (slicewise sbatch, SLICEWISE_EXPLAIN=1) or always.",
+    )
     cpus_per_slice: _PerSlice = Field(
         None,
         description="Maximum CPUs for each slice; unset: what the nodes have for each slice; any: "

@@ -234,6 +234,7 @@ def _wiring(settings: Settings) -> Wiring:
         off_file=off_file(),
         partitions=managed,
         without_gpu=settings.admission.without_gpu,
+        notices=settings.admission.notices,
         shares=_shares(settings, nodes),
         beside=partitions_beside(nodes, frozenset(managed)),
     )

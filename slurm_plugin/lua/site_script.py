@@ -29,6 +29,7 @@ class Wiring:
         off_file: path of the kill switch.
         partitions: the managed partitions.
         without_gpu: what happens to jobs in managed partitions that ask for no GPU.
+        notices: whether users of accepted jobs are told without having asked.
         shares: most ``cpus`` and ``memory_mib`` that a job may have for one GPU, by GPU type.
         beside: partitions that are not managed, but have nodes of managed ones.
     """
@@ -38,6 +39,7 @@ class Wiring:
     off_file: Path
     partitions: tuple[str, ...]
     without_gpu: Literal["refuse", "allow"] = "refuse"
+    notices: Literal["asked", "always"] = "asked"
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict, hash=False)
     beside: tuple[str, ...] = ()
 
@@ -124,6 +126,7 @@ def _lines(wiring: Wiring, mode: Mode) -> str:
         off_file=wiring.off_file,
         partitions=wiring.partitions,
         without_gpu=wiring.without_gpu,
+        notices=wiring.notices,
         shares=wiring.shares,
         beside=wiring.beside,
         mode=mode,

@@ -38,9 +38,11 @@ local config = {
     mode = "enforce",
     timeout_s = 0.010,
     without_gpu = "refuse",
+    notices = "asked",
 }
 local MODES = { observe = true, advise = true, enforce = true }
 local WITHOUT_GPU = { refuse = true, allow = true }
+local NOTICES = { asked = true, always = true }
 
 -- The uid of SlurmUser: slurmctld runs as SlurmUser, so it is this process's own.
 local function own_uid()
@@ -55,7 +57,7 @@ end
 
 local KEYS = {
     socket = true, off_file = true, mode = true, timeout_s = true, partitions = true,
-    slurm_uid = true, without_gpu = true, shares = true, beside = true,
+    slurm_uid = true, without_gpu = true, notices = true, shares = true, beside = true,
 }
 
 --- Set options and raise an error for unknown keys and wrong values. Options: `socket` (path),
@@ -63,9 +65,11 @@ local KEYS = {
 -- `mode` (observe, advise, enforce), `timeout_s` (for one whole question), `partitions` (list of
 -- the managed ones; unset: jobs of all partitions are asked about), `beside` (list of partitions
 -- that are not managed, on nodes of managed ones), `without_gpu` (what happens to jobs in managed
--- partitions that ask for no GPU: refuse, allow), `shares` (by GPU type: how many `cpus` and
--- `memory_mib` a job may have for each GPU, unset: any; and how many `threads` a core has there,
--- unset: 1) and, only where /proc can't tell it, `slurm_uid`.
+-- partitions that ask for no GPU: refuse, allow), `notices` (whether the user of a job that is
+-- accepted is told what he might not expect of it: asked, by SLICEWISE_EXPLAIN=1, or always),
+-- `shares` (by GPU type: how many `cpus` and `memory_mib` a job may have for each GPU, unset: any;
+-- and how many `threads` a core has there, unset: 1) and, only where /proc can't tell it,
+-- `slurm_uid`.
 function M.configure(options)
     for key, value in pairs(options) do
         if not KEYS[key] then
@@ -83,6 +87,9 @@ function M.configure(options)
     if not WITHOUT_GPU[config.without_gpu] then
         error("slicewise: without_gpu must be refuse or allow, not "
             .. tostring(config.without_gpu), 2)
+    end
+    if not NOTICES[config.notices] then
+        error("slicewise: notices must be asked or always, not " .. tostring(config.notices), 2)
     end
     config.slurm_uid = config.slurm_uid or own_uid()
 end
@@ -139,7 +146,8 @@ end
 
 local ANSWERED_TEXTS = request.with_request_fields("gres", "qos")
 
--- Keeps steps of a job that left the type open from asking for the type "auto".
+-- Keeps steps of a job that left the type open from asking for the type "auto". Of srun and salloc
+-- they can't be kept: who starts one of these is told, for srun names another cause when it fails.
 local function mend_steps(job)
     if job.must_wait and job.environment then
         request.ask_for_any_type_in_steps(job.environment)
@@ -205,6 +213,14 @@ local function tell(answer, ...)
     end
 end
 
+-- Tells the user of a job that is accepted. Programs that start jobs by themselves read a job's id
+-- from all that sbatch prints, on stderr too, so plain sbatch says nothing of its own accord.
+local function notify(job_desc, ...)
+    if config.notices == "always" or request.asks_for_words(job_desc) then
+        tell(...)
+    end
+end
+
 local function refuse(answer)
     tell(answer, "message", "hint", "code")
     if tostring(answer.code):sub(1, 9) == "SW-QUOTA-" then
@@ -235,8 +251,10 @@ local UNTYPED = {
     hint = "Write --gres=gpu:TYPE:N, or try again in a minute.",
 }
 
-local HELD = "The slicewise daemon does not answer: the job is held, and goes on by itself once "
-    .. "the daemon has decided on it (slicewise why JOB). [SW-DAEMON-DOWN]"
+local HELD = {
+    message = "The slicewise daemon does not answer: the job is held, and goes on by itself once "
+        .. "the daemon has decided on it (slicewise why JOB). [SW-DAEMON-DOWN]",
+}
 
 -- The tenant that would be charged; nil if none could be.
 local function tenant_of(question)
@@ -270,7 +288,7 @@ local function decide_later(job_desc, job)
     add_tag(job_desc, tag)
     if job.must_wait then
         job_desc.priority = 0
-        slurm.log_user("%s", HELD)
+        notify(job_desc, HELD, "message")
         mend_steps(job)
     end
     return slurm.SUCCESS
@@ -330,7 +348,7 @@ local function obey(job_desc, job, answer)
     elseif answer.action == "admit" then
         admit(job_desc, job, answer)
     end
-    tell(answer, "notice", job.question.explain and "decision" or nil)
+    notify(job_desc, answer, "notice", job.question.explain and "decision" or nil)
     return slurm.SUCCESS
 end
 
@@ -355,8 +373,10 @@ local function give_way(job_desc)
     local may_stay = config.mode ~= "enforce" or job_desc.user_id == 0 or not is_own_qos(qos)
     if not may_stay and not is_off() then
         job_desc.qos = qos .. BORROWED
-        slurm.log_user("The job shares nodes with GPUs: in QOS %s it gives way to jobs that need "
-            .. "them.", job_desc.qos)
+        notify(job_desc, {
+            message = ("The job shares nodes with GPUs: in QOS %s it gives way to jobs that need "
+                .. "them."):format(job_desc.qos),
+        }, "message")
     end
 end
 

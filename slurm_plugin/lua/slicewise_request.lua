@@ -278,12 +278,18 @@ function M.question_of(job_desc, part_list, submit_uid)
     return question
 end
 
+--- Whether the user wants to read what is decided; srun and salloc send no environment that says it.
+function M.asks_for_words(job_desc)
+    local environment = text(job_desc.script) and job_desc.environment
+    return environment and environment.SLICEWISE_EXPLAIN == "1" or false
+end
+
 --- Add what script and environment say. sbatch gives both only to the first part of a heterogeneous
 -- job; salloc and srun give neither.
 function M.add_script(question, job_desc, environment, directives)
     local part = number(job_desc.het_job_offset, NO_VAL) or 0
     question.interactive = not environment and part == 0 or nil
-    question.explain = environment and environment.SLICEWISE_EXPLAIN == "1" or nil
+    question.explain = M.asks_for_words(job_desc) or nil
     -- An empty Lua table would be encoded as an object, not as a list.
     question.directives = #directives > 0 and directives or nil
 end

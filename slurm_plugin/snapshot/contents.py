@@ -40,7 +40,7 @@ _SETTINGS: Mapping[str, Any] = {
     "gpus": True,
     "shared": True,
     "qos": True,
-    "admission": True,
+    "admission": {"untyped", "without_gpu", "cpus_per_slice", "memory_gib_per_slice"},
     "placement": True,
     "priority": True,
     "lending": True,

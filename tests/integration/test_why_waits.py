@@ -310,6 +310,28 @@ def test_the_wrapper_shows_the_decision_and_is_sbatch_in_all_else(sandbox: Sandb
     assert refused.stderr == plain.stderr
 
 
+def test_plain_sbatch_of_an_accepted_job_prints_the_id_alone(sandbox: Sandbox, lab: Tenant):
+    """Snakemake waited for ever for job "sbatch: It runs on borrowed quota: ...", with its id."""
+
+    def submitted(*command: str) -> "subprocess.CompletedProcess[str]":
+        where = (f"--account={lab.name}", "--time=5", "--output=/dev/null", "--parsable")
+        argv = (*command, *where, "--gres=gpu:auto:1")
+        return sandbox.run("alice", argv, input="#!/bin/sh\nsleep 60\n")
+
+    with a_tenant(sandbox) as lender:
+        lender.give("2")
+        quota = ("--nominal", "1", "--borrowing-limit", "1")
+        sandbox.run("root", ("slicewise", "tenant-quota", "set", lab.name, *quota))
+        until_in_force(sandbox, lab.name)
+        lab.runs(submitted("sbatch").stdout.strip())
+        asked, borrowing = submitted(*WRAPPED, "--preview"), submitted("sbatch")
+        assert borrowing.stdout.strip().isdigit()
+        assert borrowing.stderr == ""
+        assert "Its GPU type is" in asked.stderr
+        assert "runs on borrowed quota" in asked.stderr
+        assert "on borrowed quota" in str(lab.why(borrowing.stdout.strip())["sentences"])
+
+
 def test_the_estimate_came_true(wait: Wait):
     """The last one here: the short job's minutes pass meanwhile."""
     lab, waiting = wait.lab, wait.waiting

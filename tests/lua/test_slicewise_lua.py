@@ -266,14 +266,31 @@ def test_admit_leaves_other_fields_alone(path: Path, listening: Any) -> None:
     assert result["told"] == ""
 
 
-@pytest.mark.parametrize(("explain", "told"), [("1", "N\nD"), ("0", "N"), (None, "N")])
-def test_the_decision_is_told_to_who_wants_to_read_it(
-    path: Path, listening: Any, explain: str | None, told: str
+@pytest.mark.parametrize(
+    ("explain", "notices", "told"),
+    [
+        ("1", "asked", "N\nD"),
+        ("0", "asked", ""),
+        (None, "asked", ""),
+        (None, "always", "N"),
+        ("1", "always", "N\nD"),
+    ],
+)
+def test_who_has_a_job_accepted_is_told_what_he_asked_for(
+    path: Path, listening: Any, explain: str | None, notices: str, told: str
 ) -> None:
+    """Workflow tools take any word on stderr for a part of the job's id."""
     listening(answering(action="admit", tag=TAG, notice="N", decision="D"))
     environment = {"SLICEWISE_EXPLAIN": explain} if explain else {}
     job_desc = {**GPU_JOB, "script": "#!/bin/sh\n", "environment": environment}
-    assert run_case(path, job_desc=job_desc)["told"] == told
+    assert run_case(path, job_desc=job_desc, configure={"notices": notices})["told"] == told
+
+
+def test_notices_are_not_told_by_default_and_srun_can_not_ask(path: Path, listening: Any) -> None:
+    listening(answering(action="admit", tag=TAG, notice="N", decision="D"))
+    asks = {"environment": {"SLICEWISE_EXPLAIN": "1"}}
+    assert run_case(path, job_desc={**GPU_JOB, "script": "#!/bin/sh\n"})["told"] == ""
+    assert run_case(path, job_desc={**GPU_JOB, **asks})["told"] == ""
 
 
 REFUSAL = {"action": "refuse", "code": "SW-QUOTA-NONE", "message": "No 100%s.", "hint": "Ask."}
@@ -427,7 +444,8 @@ def test_without_an_answer_typed_gpus_go_on_and_are_decided_later(
 @pytest.mark.parametrize("request_", OPEN)
 def test_without_an_answer_gpus_that_slurm_can_not_limit_wait(path: Path, request_: Any) -> None:
     job = {"default_account": "nlp", "admin_comment": "site", **request_}
-    result = run_case(path, job_desc=job)
+    assert run_case(path, job_desc=job)["told"] == ""
+    result = run_case(path, job_desc=job, configure={"notices": "always"})
     tag = undecided(result["job_desc"])
     assert tag is not None
     assert (tag.tenant, tag.is_undecided) == ("nlp", True)

@@ -279,10 +279,11 @@ def test_what_bounds_jobs_stands_in_the_lines(site: Path) -> None:
     settings = site.with_name("slicewise.toml")
     admission.install()
     assert 'without_gpu = "refuse",' in site.read_text()
+    assert 'notices = "asked",' in site.read_text()
     assert "shares" not in site.read_text()
     bounds = 'without_gpu = "allow"\ncpus_per_slice = 2.5\nmemory_gib_per_slice = 4\n'
     types = settings.read_text().replace('["1g.10gb"]', '["1g.10gb", "3g.40gb"]')
-    settings.write_text(f"{types}[admission]\n{bounds}")
+    settings.write_text(f'{types}[admission]\nnotices = "always"\n{bounds}')
     (site.parent / "slicewise.lua").write_text(REAL_MODULE.read_text())
     for part in REAL_MODULE.parent.glob("slicewise_*.lua"):
         (site.parent / part.name).write_text(part.read_text())
@@ -290,6 +291,7 @@ def test_what_bounds_jobs_stands_in_the_lines(site: Path) -> None:
     admission.install()
     text = site.read_text()
     assert 'without_gpu = "allow",' in text
+    assert 'notices = "always",' in text
     assert '["1g.10gb"] = { cpus = 3, memory_mib = 4096 },' in text
     assert '["3g.40gb"] = { cpus = 9, memory_mib = 14336 },' in text
 
