@@ -1,51 +1,11 @@
 """Tests which daemon acts: never two of a pair, and one alone though PostgreSQL is away."""
 
-from dataclasses import dataclass, field
-
 import pytest
+from stand_ins.leader_locks import Lock, Postgres
 from waiting import until
 
-from cluster.language.errors import UnreachableError
 from cluster.runtime import leadership
 from slurm_plugin.daemon.leadership import Leadership
-
-DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
-
-
-@dataclass
-class Postgres:
-    """Gives one lock to one session at a time; ``now_s`` is everybody's clock."""
-
-    now_s: float = 0.0
-    session: object = None
-    holder: str = ""
-
-    def free(self) -> None:
-        """A restart, pg_terminate_backend, or an unanswered keepalive."""
-        self.session, self.holder = None, ""
-
-
-@dataclass
-class Lock:
-    """A daemon's side of it, as ``LeaderLock``."""
-
-    server: Postgres
-    host: str
-    reached: bool = True
-    session: object = field(default_factory=object)
-    has: bool = False
-
-    def hold(self) -> bool:
-        if not self.reached or (self.has and self.server.session is not self.session):
-            self.session, self.has = object(), False
-            raise DOWN
-        if self.server.session is None:
-            self.server.session, self.server.holder = self.session, self.host
-        self.has = self.server.session is self.session
-        return self.has
-
-    def holder(self) -> str:
-        return self.server.holder
 
 
 async def test_a_loop_that_is_held_up_does_not_end_the_lead(

@@ -1,79 +1,43 @@
 """Tests the user socket over TCP: identities on both sides, and a hostile network."""
 
 import asyncio
-import base64
-import json
-import os
 import pwd
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from itertools import chain, cycle
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
-from pydantic import BaseModel
-from stand_ins.http_peer import posted
+from stand_ins.remote_daemon import (
+    ME,
+    VIEW,
+    Daemon,
+    ScriptedMunge,
+    credential,
+    scripted_munge,
+    serving,
+)
 from waiting import PATIENCE_S
 
 from cluster.language.errors import (
     InvalidInputError,
     OutsideError,
-    SlicewiseError,
     UnreachableError,
 )
 from cluster.rpc import client, remote_client
 from cluster.rpc.client import DaemonClient
-from cluster.rpc.message import DoneAnswer, Request
+from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
-from cluster.rpc.munge import Credential
-from cluster.rpc.munge_rpc import SEALED_PATH, seal
+from cluster.rpc.munge_rpc import seal
 from cluster.settings.file import DaemonSettings
-from slurm_plugin.api import remote_socket
-from slurm_plugin.api.desk import roles
-from slurm_plugin.api.http_server import HttpLimits
-from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
-from slurm_plugin.api.routes import Routes
-from slurm_plugin.common.connection_places import ConnectionLimits
 
-ME = os.getuid()
 MY_NAME = pwd.getpwuid(ME).pw_name
-VIEW = ViewAnswer(observed_s=1.0, complete=True, services=(), tenants=())
-
-
-@dataclass
-class ScriptedMunge:
-    """munged as far as its rules go; ``uid`` is who encodes here."""
-
-    uid: int = ME
-    seen: set[bytes] = field(default_factory=set)
-    failure: SlicewiseError | None = None
-
-    def encode(self, payload: bytes, for_uid: int, ttl_s: int) -> bytes:
-        said = [self.uid, for_uid, os.urandom(4).hex(), payload.decode("latin-1")]
-        return b"MUNGE:" + base64.b64encode(json.dumps(said).encode()) + b":"
-
-    def decode(self, credential: bytes) -> Credential:
-        if self.failure is not None:
-            raise self.failure
-        try:
-            text = base64.b64decode(credential.removeprefix(b"MUNGE:").removesuffix(b":"))
-            uid, for_uid, _, payload = json.loads(text)
-        except ValueError:
-            raise InvalidInputError("SW-MUNGE", "Invalid credential.") from None
-        if for_uid != ME or credential in self.seen:
-            raise InvalidInputError("SW-MUNGE", "Unauthorized or replayed.")
-        self.seen.add(credential)
-        return Credential(payload.encode("latin-1"), uid)
 
 
 @pytest.fixture
 def munge(monkeypatch: pytest.MonkeyPatch) -> ScriptedMunge:
-    scripted = ScriptedMunge()
-    for module in (remote_socket, remote_client):
-        monkeypatch.setattr(module, "Munge", lambda _socket: scripted)
-    return scripted
+    return scripted_munge(monkeypatch)
 
 
 @pytest.fixture
@@ -88,45 +52,10 @@ def own(tmp_path: Path) -> DaemonSettings:
     )
 
 
-@dataclass
-class Daemon:
-    settings: DaemonSettings
-    answer_with: BaseModel | SlicewiseError = VIEW
-    asked: list[tuple[Request, int]] = field(default_factory=list)
-
-    async def answer(self, request: Request, uid: int) -> BaseModel:
-        self.asked.append((request, uid))
-        if isinstance(self.answer_with, SlicewiseError):
-            raise self.answer_with
-        return self.answer_with
-
-
-@asynccontextmanager
-async def serving(
-    own: DaemonSettings, bounds: ConnectionLimits = BOUNDS, limits: HttpLimits = LIMITS
-) -> AsyncIterator[Daemon]:
-    daemon = Daemon(own)
-    routes = Routes(
-        {ViewRequest: daemon.answer, DeleteRequest: daemon.answer}, lambda _asker, _uid: True
-    )
-    server = RemoteSocket(own, routes, roles(own), bounds=bounds, limits=limits)
-    await server.start()
-    yield daemon
-    await server.stop()
-
-
 @pytest.fixture
 async def daemon(own: DaemonSettings, munge: ScriptedMunge) -> AsyncIterator[Daemon]:
     async with serving(own) as daemon:
         yield daemon
-
-
-def credential(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:
-    return b"".join(seal(munge, "question", "0" * 32, message, ME))  # type: ignore[arg-type]
-
-
-def question(munge: ScriptedMunge, message: bytes = b"GET /v1/view\n") -> bytes:
-    return posted(SEALED_PATH, credential(munge, message))
 
 
 async def test_an_answer_comes_back_whatever_its_length(daemon: Daemon):

@@ -3,12 +3,11 @@
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from builders.replica_keys import gateway_directory
+from stand_ins.led_launcher import Switch, World
 
-from cluster.language.errors import UnreachableError
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY
 from launcher.probing.prober import Prober, Replica, probe
@@ -20,37 +19,6 @@ from launcher.process.statistics_socket import StatisticsSocket
 def nobody(news: asyncio.Event) -> Prober:
     """No replica to ask."""
     return Prober(news, partial(probe, Path("/nowhere")))
-
-
-DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
-
-
-class Switch:
-    """A leader, by assignment."""
-
-    def __init__(self) -> None:
-        self.led = False
-
-    def leads(self) -> bool:
-        return self.led
-
-    def require(self) -> None:
-        if not self.led:
-            raise UnreachableError("SW-LOCK", "no")
-
-
-class World:
-    """A daemon and a gateway that only remember that they were asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*_: object) -> None:
-            self.asked.append(name)
-            raise DOWN
-
-        return call
 
 
 async def test_who_leads_answers_questions_of_statistics(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders.replica_keys import gateway_directory
+from stand_ins.led_launcher import DOWN, Switch, World
 from stand_ins.scripted import ETC
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -34,9 +35,6 @@ pytestmark = pytest.mark.usefixtures("clock")
 def nobody(news: asyncio.Event) -> Prober:
     """No replica to ask."""
     return Prober(news, partial(probe, Path("/nowhere")))
-
-
-DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 
 
 class Lock:
@@ -101,20 +99,6 @@ def test_a_pair_needs_a_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Any)
     assert own_store(pair) is not None
 
 
-class Switch:
-    """A leader, by assignment."""
-
-    def __init__(self) -> None:
-        self.led = False
-
-    def leads(self) -> bool:
-        return self.led
-
-    def require(self) -> None:
-        if not self.led:
-            raise UnreachableError("SW-LOCK", "no")
-
-
 class Kept(SavedState):
     def __init__(self, **known: ServiceState) -> None:
         super().__init__(None)
@@ -139,20 +123,6 @@ class Late(Kept):
     async def load(self) -> Mapping[str, ServiceState]:
         found = await super().load()
         return found if self.is_loaded else {}
-
-
-class World:
-    """A daemon and a gateway that only remember that they were asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*_: object) -> None:
-            self.asked.append(name)
-            raise DOWN
-
-        return call
 
 
 async def test_on_standby_it_asks_nobody_and_saves_nothing() -> None:

@@ -3,28 +3,17 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping
 from functools import partial
 from itertools import count
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from stand_ins.statistics_world import KEY, World, counts
 
 from launcher.engines.failures import ENGINE_FAILURES
-from launcher.engines.registry import ENGINES
 from launcher.engines.statistics import MOST_KEYS, Counts
-from launcher.gateway.types import Endpoint
-from launcher.probing.prober import Replica
 from launcher.process import counted_service, saved_statistics, statistics, tenant_share
-from launcher.process.counted_service import CountedService
-from launcher.process.statistics import ServiceStatistics
-from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import GenerationState, ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-KEY = ("m", "1", "inference_count")
 
 
 @pytest.fixture(autouse=True)
@@ -35,53 +24,6 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_engine_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ENGINE_FAILURES, "_said", set())
-
-
-async def counts(of: ServiceStatistics, service: str) -> Counts | None:
-    """What its models have counted until now, as an answer to a client would say it."""
-    return await of._seen(service, CountedService.all)
-
-
-def verified(ports: tuple[int, ...]) -> dict[int, Verified]:
-    runs = [ReplicaRun(port, 1, Endpoint("10.0.0.1", port, port, "C")) for port in ports]
-    return {run.job_id: Verified(run, 1.0) for run in runs}
-
-
-class World:
-    """Replicas by port: what each has counted; None is silence."""
-
-    def __init__(self) -> None:
-        self.said: dict[int, Counts | None] = {}
-        self.asked: list[int] = []
-        self.goes_on = asyncio.Event()
-        self.goes_on.set()
-        self.hung: dict[int, asyncio.Event] = {}
-        self.statistics = ServiceStatistics(self.ask)
-
-    async def ask(self, replica: Replica) -> Counts | None:
-        self.asked.append(replica.port)
-        await self.goes_on.wait()
-        if replica.port in self.hung:
-            await self.hung[replica.port].wait()
-        return self.said[replica.port]
-
-    def turned(self, *ports: int, services: tuple[str, ...] = ("t/a",)) -> None:
-        self.turned_to(dict.fromkeys(services, ports))
-
-    def turned_to(self, services: Mapping[str, tuple[int, ...]]) -> None:
-        route = SimpleNamespace(pool=ENGINES["triton"].pool)
-        plan: Any = SimpleNamespace(
-            services=[SimpleNamespace(service=one, route=route) for one in services]
-        )
-        state = {
-            one: ServiceState(generations={7: GenerationState(verified=verified(ports))})
-            for one, ports in services.items()
-        }
-        self.statistics.turned(plan, state)
-
-    async def count(self) -> int | None:
-        found = await counts(self.statistics, "t/a")
-        return None if found is None else found.get(KEY)
 
 
 async def test_replicas_are_added_up_and_those_that_ended_still_count():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.ended_runs import ended
 from builders.nodes import a_node
 from builders.tenants import policy_of, tenant
 from pydantic import BaseModel
@@ -15,7 +16,7 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState
 from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.language.units import MillisliceSeconds
 from cluster.rpc.history_messages import HistoryRequest
 from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
@@ -27,7 +28,6 @@ from cluster.rpc.read_messages import (
     StatementAnswer,
     StatementRequest,
 )
-from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.api import reads as reads_module
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
@@ -41,21 +41,6 @@ ROOT = Principal(0, "root", None)
 POLICY = policy_of(
     tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("nlp", 3000, "lab"), tenant("bio", 7)
 )
-
-
-def ended(tenant_name: str, job_id: int, seconds: int) -> Charge:
-    amount = MillisliceSeconds(1000 * seconds)
-    run = Run(
-        RunKey("cluster", job_id, 1000),
-        tenant_name,
-        "alice",
-        str(job_id),
-        {"1g.10gb": 1},
-        Millislices(1000),
-        "lab",
-    )
-    steps = (TransferKind.RESERVE, TransferKind.POST)
-    return Charge(run, 0, tuple(Transfer(step, amount, 1000 + seconds) for step in steps))
 
 
 @pytest.fixture

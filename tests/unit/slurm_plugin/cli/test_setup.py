@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import typer
-from builders.nodes import a_node
+from stand_ins.setup_slurm import CONFIG, NODES, PARTITIONS, slurm_of_a_site
 from typer.testing import CliRunner, Result
 
-from cluster.language.jobs import NodeView, PartitionView
+from cluster.language.jobs import PartitionView
 from cluster.settings.file import Settings
-from slurm_plugin.cli import admission, setup
+from slurm_plugin.cli import setup
 from slurm_plugin.doctor.conf_checks import conf_checks
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.setup.answers import guessed
@@ -21,36 +21,6 @@ from slurm_plugin.setup.proposals import GUIDE
 
 UNIT = Path(__file__).parents[4] / "etc" / "slicewise-daemon.service"
 
-CONFIG = {
-    "AccountingStorageEnforce": "associations,safe",
-    "AccountingStorageTRES": "cpu,mem,billing,gres/tmpdisk",
-    "AuthType": "auth/munge",
-    "ClusterName": "hpc",
-    "MpiParams": "(null)",
-    "SlurmUser": "slurmadm(900)",
-    "SlurmctldHost[0]": "head(10.0.0.1)",
-    "SlurmctldHost[1]": "spare(10.0.0.2)",
-}
-
-
-def node(name: str, partition: str, **gpus: int) -> NodeView:
-    kinds = {kind.replace("_", "."): count for kind, count in gpus.items()}
-    named = {kind.removeprefix("g"): count for kind, count in kinds.items()}
-    return a_node(name, gpus=named, partitions=frozenset({partition}))
-
-
-NODES = (
-    node("a1", "gpu", g1g_10gb=7, pad4=7),
-    node("a2", "gpu", g1g_10gb=3, g3g_40gb=1),
-    node("h1", "big", g1g_18gb=3, g3g_71gb=1, l40s=2),
-    node("c1", "cpu"),
-)
-PARTITIONS = (
-    PartitionView("gpu", {}, ""),
-    PartitionView("big", {}, ""),
-    PartitionView("cpu", {}, ""),
-)
-SCRIPT = "-- the site's own\nreturn slurm.SUCCESS\n"
 
 app = typer.Typer()
 app.command()(setup.setup_command)
@@ -58,22 +28,7 @@ app.command()(setup.setup_command)
 
 @pytest.fixture(autouse=True)
 def _slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slurm:
-        async def config(self) -> dict[str, str]:
-            return CONFIG
-
-        async def partitions(self) -> tuple[PartitionView, ...]:
-            return PARTITIONS
-
-        async def nodes(self) -> tuple[NodeView, ...]:
-            return NODES
-
-    (tmp_path / "job_submit.lua").write_text(SCRIPT)
-    (tmp_path / "slurm.conf").touch()
-    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    monkeypatch.setenv("SLICEWISE_CONFIG", "/etc/slicewise/slicewise.toml")
-    monkeypatch.setattr(setup, "open_slurm", lambda _: Slurm())
-    monkeypatch.setattr(admission, "open_slurm", lambda _: Slurm())
+    slurm_of_a_site(tmp_path, monkeypatch)
 
 
 def run(tmp_path: Path, answers: str = "", **options: Any) -> Result:

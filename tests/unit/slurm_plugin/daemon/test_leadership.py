@@ -1,11 +1,12 @@
 """Tests which daemon acts: never two of a pair, and one alone though PostgreSQL is away."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from builders.tenants import policy_of, tenant
 from hypothesis import given
 from hypothesis import strategies as st
+from stand_ins.leader_locks import Lock, Postgres
 from stand_ins.scripted import ScriptedSlurm, desire, job, settings
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -18,44 +19,7 @@ from slurm_plugin.state.controller import ClusterState
 pytestmark = pytest.mark.usefixtures("clock")
 
 TURN_S = 0.3
-DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 PAIR = ("ctl1", "ctl2")
-
-
-@dataclass
-class Postgres:
-    """Gives one lock to one session at a time; ``now_s`` is everybody's clock."""
-
-    now_s: float = 0.0
-    session: object = None
-    holder: str = ""
-
-    def free(self) -> None:
-        """A restart, pg_terminate_backend, or an unanswered keepalive."""
-        self.session, self.holder = None, ""
-
-
-@dataclass
-class Lock:
-    """A daemon's side of it, as ``LeaderLock``."""
-
-    server: Postgres
-    host: str
-    reached: bool = True
-    session: object = field(default_factory=object)
-    has: bool = False
-
-    def hold(self) -> bool:
-        if not self.reached or (self.has and self.server.session is not self.session):
-            self.session, self.has = object(), False
-            raise DOWN
-        if self.server.session is None:
-            self.server.session, self.server.holder = self.session, self.host
-        self.has = self.server.session is self.session
-        return self.has
-
-    def holder(self) -> str:
-        return self.server.holder
 
 
 @dataclass

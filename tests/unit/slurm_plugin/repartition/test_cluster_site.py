@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from stand_ins.emulated_gpus import gpu_node
 from stand_ins.repartition_world import Crashes, MemoryJournal, planned
+from stand_ins.repartitioned_site import CONF, cluster_site
 from stand_ins.scripted import ScriptedSlurm, job, settings
 
 from cluster.language.errors import SlicewiseError
@@ -42,25 +43,7 @@ async def test_a_job_that_is_completing_may_hold_any_of_its_node_s_gpus() -> Non
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterSite:
-    """With files of its own, and commands of Slurm's that stand in ``tmp_path``."""
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    files = {name: tmp_path / f"{name.removesuffix('_conf')}.conf" for name in CONF}
-    for name, text in CONF.items():
-        files[name].write_text(text)
-        files[name].chmod(0o640)
-    known = settings()
-    ours = known.model_copy(
-        update={
-            "repartition": known.repartition.model_copy(update={"slurm_conf": files["slurm_conf"]})
-        }
-    )
-    return ClusterSite(ours, ScriptedSlurm(), DaemonClient(known.daemon))
-
-
-CONF = {
-    "slurm_conf": "ClusterName=c\nNodeName=gpu01 CPUs=4 Gres=gpu:nvidia_h200:1\n",
-    "gres_conf": "NodeName=gpu01 AutoDetect=off Name=gpu Type=nvidia_h200 File=/dev/nvidia0\n",
-}
+    return cluster_site(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")

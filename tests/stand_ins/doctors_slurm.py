@@ -1,0 +1,89 @@
+"""A GPU node and Slurm as the doctors see them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.nodes import a_node
+from builders.settings import SITE_TOML
+
+from cluster.language.jobs import NodeView, PartitionView
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, read_inventory
+from cluster.slurm.interface import Association
+from sandbox.nvml.driver import EmulatedGpu
+from slurm_plugin.cli import doctor as site_report
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node
+
+SETTINGS = (
+    SITE_TOML
+    + """\
+[daemon]
+run_dir = "/nowhere/run"
+[gateway]
+directory = "/nowhere/gateway"
+"""
+)
+
+CONSTRAINED = {
+    "AuthType": "auth/none",
+    "SlurmctldHost[0]": "head(192.0.2.1)",
+    "TaskPlugin": "task/cgroup",
+    "ConstrainDevices": "yes",
+    "ProctrackType": "proctrack/cgroup",
+    "SchedulerParameters": "batch_sched_delay=0",
+}
+
+
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyDriver]:
+    """An A100 with 3g and 1g; an H200 that is not cut."""
+    settings(tmp_path, monkeypatch)
+    monkeypatch.setattr(site_report, "missing_programs", lambda _: ())
+    monkeypatch.setattr(site_report, "user_namespaces", lambda: 15000)
+    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+        monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
+        uuid = read_inventory(driver.host_root).gpus[0].uuid
+        create_instance(uuid, Placement("3g.40gb", 4, 4))
+        create_instance(uuid, Placement("1g.10gb", 1, 1))
+        yield driver
+
+
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    (tmp_path / "slicewise.toml").write_text(SETTINGS + more)
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+
+
+def slurm_has(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: dict[str, int],
+    config: dict[str, str] = CONSTRAINED,
+    allow_qos: frozenset[str] | None = None,
+    deny_qos: frozenset[str] = frozenset(),
+) -> None:
+    class Slurm:
+        async def nodes(self) -> tuple[NodeView, ...]:
+            return (a_node("gpu07", gpus=gpus),)
+
+        async def config(self) -> dict[str, str]:
+            return config
+
+        async def partitions(self) -> tuple[PartitionView, ...]:
+            gpu = PartitionView("gpu", {}, "slicewise_gate")
+            return (replace(gpu, allow_qos=allow_qos, deny_qos=deny_qos),)
+
+        async def associations(self) -> tuple[Association, ...]:
+            assert allow_qos is not None or deny_qos, "slurmdbd may be out of the node's reach"
+            listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
+            return (Association("test", "vision", "", "root", listed, "", {}),)
+
+    slurm_is(monkeypatch, Slurm())
+
+
+def slurm_is(monkeypatch: pytest.MonkeyPatch, slurm: Any) -> None:
+    async def unknown() -> None:
+        return None
+
+    monkeypatch.setattr(site_report, "open_slurm", lambda _: slurm)
+    monkeypatch.setattr(site_report, "slurmctld_ahead_s", unknown)
