@@ -21,6 +21,7 @@ from waiting import PATIENCE_S
 
 from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
+from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.admission_server.process import AdmissionProcess
 
 MESSAGES = examples(20_000, nightly=100_000)
@@ -323,6 +324,12 @@ def fuzz(path: Path) -> Counter[str]:
         for line, reply in exchange(path, [hostile(choose) for _ in range(1000)]):
             outcomes[check(line, reply)] += 1
     return outcomes
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no worker for one that hangs while a busy machine starts it."""
+    monkeypatch.setattr(admission_process, "_PATIENCE_S", PATIENCE_S)
 
 
 class Serving:

@@ -26,6 +26,12 @@ QUESTION = json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:1", "module": "0.1", "mode"
 NO_TYPE = "SW-PROFILE-UNKNOWN"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no worker for one that hangs while a busy machine starts it."""
+    monkeypatch.setattr(admission_process, "_PATIENCE_S", PATIENCE_S)
+
+
 @asynccontextmanager
 async def admitting(
     tmp_path: Path, uids: frozenset[int] = frozenset({os.getuid()})
@@ -138,9 +144,12 @@ import asyncio, sys
 from pathlib import Path
 from cluster.settings.log import LogSettings
 from slurm_plugin.common.log import configure_logging
+from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.admission_server.process import AdmissionProcess
 from builders.snapshots import snapshot
+from waiting import PATIENCE_S
 configure_logging("daemon", LogSettings(level="WARNING"))
+admission_process._PATIENCE_S = PATIENCE_S
 async def main():
     process = AdmissionProcess(Path(sys.argv[1]), "enforce", frozenset({%d}))
     process.publish(snapshot(vision=2000), 1.0)

@@ -28,6 +28,7 @@ from cluster.language.jobs import NodeView
 from cluster.runtime.systemd import tell_systemd
 from cluster.slurm.interface import Association
 from cluster.slurm.unread import UnreadLog
+from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.daemon.main import serve
 from slurm_plugin.daemon.metrics import Metrics
 from slurm_plugin.services.pace import PACE
@@ -56,6 +57,12 @@ class Slurm(ScriptedSlurm):
         if self.refusal is not None:
             raise self.refusal
         return await super().sacctmgr(changes)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no worker for one that hangs while a busy machine starts it."""
+    monkeypatch.setattr(admission_process, "_PATIENCE_S", PATIENCE_S)
 
 
 @asynccontextmanager
