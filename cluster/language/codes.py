@@ -592,9 +592,10 @@ class Code(StrEnum):
         launcher's log asks for a larger `gateway.services` or `gateway.backends`.
         """)
     GATEWAY_DENIED = ("SW-GATEWAY-DENIED", Area.CLIENTS, ExitCode.FAILED, """
-        403: the path is not inference, readiness or metadata.
+        403: the path is not inference, readiness or metadata, whatever the body says.
 
-        Use `/v2`, `/v2/health/...`, `/v2/models/...`. A replica loads its model when it starts.
+        Use `/v2`, `/v2/health/...`, `/v2/models/...`, or of OpenAI's API what the message lists. A
+        replica loads its model when it starts.
         """)
     GATEWAY_METHOD = ("SW-GATEWAY-METHOD", Area.CLIENTS, ExitCode.FAILED, """
         405: no engine answers this method.
@@ -604,8 +605,8 @@ class Code(StrEnum):
     GATEWAY_KEY = ("SW-GATEWAY-KEY", Area.CLIENTS, ExitCode.FAILED, """
         401, UNAUTHENTICATED: the request has no valid API key.
 
-        Send `Authorization: Bearer KEY` or `x-api-key: KEY`. `slicewise key create TENANT` makes
-        one; it holds within 5 s.
+        Send `Authorization: Bearer KEY` or `x-api-key: KEY`; of both one need be valid. `slicewise
+        key create TENANT` makes one; it holds within 5 s.
         """)
     GATEWAY_KEY_SERVICE = ("SW-GATEWAY-KEY-SERVICE", Area.CLIENTS, ExitCode.FAILED, """
         403, PERMISSION_DENIED: the API key opens another service of its tenant.
@@ -677,7 +678,8 @@ class Code(StrEnum):
     GATEWAY_JSON = ("SW-GATEWAY-JSON", Area.CLIENTS, ExitCode.FAILED, """
         413: one inference has more than `gateway.max_json_mib` MiB of JSON.
 
-        Send tensors as binary data or by gRPC. Operator: raise the setting, render, reload.
+        Send tensors as binary data or by gRPC; name images by URL where the service allows it, or
+        send fewer. Operator: raise the setting, render, reload.
         """)
     GATEWAY_MODEL = ("SW-GATEWAY-MODEL", Area.CLIENTS, ExitCode.FAILED, """
         400 at `/TENANT/v1`: the body is no plain JSON object that says `model` once, early enough.

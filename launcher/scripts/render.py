@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -238,6 +238,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "engines": tuple(ENGINES.values()),
         "openai_api": OPENAI_API,
         "openai_name": OPENAI_NAME,
+        "openai_paths": _openai_paths(),
         "openai_pools": [one.pool for one in ENGINES.values() if one.api == OPENAI_API],
         "maps": Maps(settings.directory),
         "rate_map": settings.directory / RATE_MAP,
@@ -278,6 +279,12 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
     rates = {name: limit.requests_per_s for name, limit in limits.tenants.items()}
     concurrent = {name: limit.concurrent for name, limit in limits.tenants.items()}
     return {**texts, RATE_MAP: _limits_text(rates), CONCURRENT_MAP: _limits_text(concurrent)}
+
+
+def _openai_paths() -> Sequence[str]:
+    """Return all paths of OpenAI's API that some engine serves, each once."""
+    engines = (one for one in ENGINES.values() if one.api == OPENAI_API)
+    return tuple(dict.fromkeys(path for one in engines for path in one.http_paths))
 
 
 def _limits_text(limits: Mapping[str, int | None]) -> str:

@@ -71,6 +71,7 @@ class Replica:
         """Whether it answers each inference with status 500, INTERNAL by gRPC."""
         self.headers: dict[str, str] = {}
         self.bodies: list[bytes] = []
+        self.paths: list[str] = []
         """Of the requests of OpenAI's API."""
         self.numbers: list[int] = []
         """Of the requests that say one (x-number), in the order in which they came here."""
@@ -147,6 +148,7 @@ class Replica:
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         """As a server of OpenAI's API: a stream if the body says so, without an end."""
         self.headers = {key.lower(): value for key, value in request.headers.items()}
+        self.paths.append(request.raw_path)
         self.bodies.append(await request.read())
         if not re.search(rb'"str[^"]*": ?(true|1)', self.bodies[-1]):
             await self.work()

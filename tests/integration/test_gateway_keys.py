@@ -83,9 +83,46 @@ async def test_nothing_that_a_client_says_leads_round_a_key(gateway: Harness, re
     assert (await gateway.ask(f"/open/b{INFER}", **named))[0] == 200
     assert replicas[1].headers["x-slicewise-service"] == "open/b"
     assert (await gateway.ask(x_slicewise_service="open/b"))[0] == 401
-    two = {"x_api_key": OTHER, "Authorization": f"Bearer {KEY}"}
+    two = {"x_api_key": OTHER, "Authorization": f"Bearer {REVOKED}"}
     assert (await gateway.ask(**two))[0] == 403
     assert replicas[0].served == 0
+
+
+async def test_of_two_keys_the_one_that_opens_is_the_request_s(gateway: Harness, replicas):
+    """Clients send a made-up key in one header because they can't leave it out."""
+    both = {one.endpoint: ServerMode.READY for one in replicas}
+    await gateway.route(*(Route(one, 4, both, "pool") for one in ("t/a", "t/b")))
+    of_b, of_a = "swk_bbbb_secret", "swk_aaaa_secret"
+    await gateway.runtime.set_keys({**KEYS, digest(of_b): "t/b", digest(of_a): "t/a"})
+    used, a, b = set[str](), f"/t/a{INFER}", f"/t/b{INFER}"
+    for number, (first, second, path, opener) in enumerate(
+        (
+            ("dummy", KEY, a, KEY),
+            (KEY, "dummy", a, KEY),
+            (OTHER, KEY, a, KEY),
+            (of_b, of_a, a, of_a),
+            (of_b, of_a, b, of_b),
+            (of_b, KEY, a, KEY),
+        )
+    ):
+        sent = {"x_api_key": first, "Authorization": f"Bearer {second}"}
+        assert (await gateway.ask(path, **sent))[0] == 200, number
+        # What it is used for, and what a revocation ends, is the key that opens.
+        used.add(digest(opener))
+        assert (await gateway.runtime.key_ages()).keys() == used
+    for first, second, path, expected in (
+        (OTHER, KEY, "/u/none/v2", 404),
+        (KEY, OTHER, "/u/none/v2", 404),
+        (of_b, "dummy", a, 403),
+        (of_b, OTHER, a, 403),
+        ("dummy", of_a, b, 403),
+        ("dummy", OTHER, a, 403),
+        ("dummy", "nonsense", a, 401),
+    ):
+        sent = {"x_api_key": first, "Authorization": f"Bearer {second}"}
+        assert (await gateway.ask(path, **sent))[0] == expected
+    for headers in (one.headers for one in replicas):
+        assert "secret" not in str(headers)
 
 
 @pytest.mark.promise("A key may open one service only, and its last use is seen.")

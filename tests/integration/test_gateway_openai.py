@@ -59,7 +59,7 @@ async def posted(
     gateway: Harness, body: bytes, path: str = f"/t{CHAT}", **headers: str
 ) -> tuple[int, dict[str, Any]]:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    url = f"{gateway.settings.url}{path}"
+    url = URL(f"{gateway.settings.url}{path}", encoded=True)
     async with gateway.session.post(url, data=body, headers=sent) as answer:
         return answer.status, await answer.json(content_type=None)
 
@@ -298,6 +298,68 @@ async def test_only_what_is_openai_s_is_served_there_and_others_get_other_errors
     assert str(answer["error"]).startswith("SW-GATEWAY-UNKNOWN: ")
     _, answer = await posted(gateway, b"{}", f"/t/nothing{CHAT}")
     assert coded(answer) == "SW-GATEWAY-UNKNOWN"
+
+
+async def test_a_path_that_is_not_served_is_refused_before_its_body_has_come(
+    gateway: Harness, replicas
+):
+    await serve(gateway, replicas[0])
+    form = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nchat\r\n--b--\r\n'
+    for body in (form, b"", json.dumps(ASKED).encode()):
+        for path in ("/t/v1/audio/transcriptions", "/t/v1/tokenize", "/t/chat/v1/audio/speech"):
+            status, answer = await posted(gateway, body, path)
+            assert (status, coded(answer)) == (403, "SW-GATEWAY-DENIED"), (body, path)
+            assert answer["error"]["message"].count("completions, chat") == 1
+    host, _, port = gateway.settings.bind.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = b"POST /t/v1/audio/transcriptions HTTP/1.1\r\nhost: g\r\ncontent-length: 900\r\n\r\n{"
+    writer.write(head)
+    assert b" 403 " in await asyncio.wait_for(reader.readline(), 8)
+    writer.close()
+    assert replicas[0].served == 0
+
+
+async def test_a_slash_too_many_leads_to_the_same_place(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    sent = json.dumps(ASKED).encode()
+    for path in (
+        *("/t/v1//chat/completions", "/t/v1/chat/completions/", "//t//v1/chat//completions//"),
+        *("/t/chat/v1//chat/completions", "/t/chat/v1/chat/completions/"),
+    ):
+        status, answer = await posted(gateway, sent, f"{path}?a=//b/")
+        assert (status, answer.get("by")) == (200, replicas[0].port), path
+        assert replicas[0].paths[-1] == "/v1/chat/completions?a=//b/"
+    assert (await posted(gateway, LONG, "/t/v1//chat/completions/"))[0] == 200
+    assert replicas[0].paths[-1] == "/v1/chat/completions"
+    # It opens no way round what is refused.
+    for path in ("/t/chat//metrics", "/t/chat/v1//load_lora_adapter/", "/t/chat//v1/../metrics"):
+        assert (await posted(gateway, sent, path))[0] == 403
+    status, answer = await posted(gateway, sent, "//u//secret/v1//chat/completions")
+    assert status == 200
+
+
+async def test_an_unknown_model_is_named_as_it_was_sent(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    for model in ("openai/chat", "Qwen/Qwen3-8B", "\u00fcber chat", "chat'x"):
+        for long in ("", "x" * 20_000):
+            asked = {"messages": [{"content": long}], "model": model}
+            sent = json.dumps(asked, ensure_ascii=False).encode()
+            status, answer = await posted(gateway, sent)
+            assert (status, coded(answer)) == (404, "SW-GATEWAY-UNKNOWN")
+            assert f"'t/{model}'" in answer["error"]["message"]
+
+
+async def test_of_two_keys_of_services_the_model_says_which_is_right(gateway: Harness, replicas):
+    await serve(gateway, replicas[0])
+    none = "swk_cdef_secret"
+    await gateway.runtime.set_keys({**KEYS, sha256(none.encode()).hexdigest(): "t/none"})
+    sent = json.dumps(ASKED).encode()
+    for first, second in ((none, ONE), (ONE, none), ("dummy", ONE), (OTHER, ONE)):
+        headers = {"x_api_key": first, "Authorization": f"Bearer {second}"}
+        assert (await posted(gateway, sent, **headers))[0] == 200
+    wrong = {"x_api_key": none, "Authorization": f"Bearer {OTHER}"}
+    status, answer = await posted(gateway, sent, **wrong)
+    assert (status, coded(answer)) == (403, "SW-GATEWAY-KEY-SERVICE")
 
 
 async def test_models_are_those_that_a_key_opens_also_while_they_sleep(gateway: Harness, replicas):

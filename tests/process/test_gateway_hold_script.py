@@ -1,7 +1,11 @@
 """Tests what hold.lua tells the launcher, with a stand-in for HAProxy."""
 
+import json
 import subprocess
 from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
 
 from cluster.settings.gateway import GatewaySettings
 from launcher.scripts.render import gateway_files
@@ -86,20 +90,79 @@ def test_only_a_backend_without_server_lines_is_marked(tmp_path: Path):
     assert marks == ["bridle1x nil", "pool2 nil", "poolidle2-grpc yes"]
 
 
-def test_a_method_that_no_engine_answers_is_told_which_ones_are(tmp_path: Path):
-    case = """
-    local said = { ['txn.refused'] = 'SW-GATEWAY-METHOD', ['txn.service'] = 't/a' }
-    actions.refuse({
+def refused(tmp_path: Path, code: str, **variables: str) -> list[str]:
+    """Status, headers and body of a refusal by HTTP."""
+    told = {"txn.refused": code, "txn.service": "t/a"}
+    told |= {f"txn.{name}": value for name, value in variables.items()}
+    told_in_lua = "".join(f"[{json.dumps(name)}] = {lua(value)}, " for name, value in told.items())
+    case = f"""
+    local said = {{ {told_in_lua} }}
+    actions.refuse({{
         get_var = function(_, name) return said[name] end,
         reply = function(_, parts)
-            log[1] = tostring(parts.status)
-            return {
+            log[1] = tostring(parts and parts.status)
+            return {{
                 add_header = function(_, name, value) log[#log + 1] = name .. ': ' .. value end,
-                set_body = function() end,
-            }
+                set_body = function(_, body) log[#log + 1] = body end,
+            }}
         end,
         done = function() end,
-    })
+    }})
     """
-    allow, kind = "allow: GET, HEAD, POST", "content-type: application/json"
-    assert said(tmp_path, case) == ["405", allow, kind]
+    return said(tmp_path, case)
+
+
+def lua(text: str) -> str:
+    """A string of Lua: bytes that are no UTF-8 come as lone surrogates."""
+    return '"' + "".join(f"\\{byte:03d}" for byte in text.encode(errors="surrogateescape")) + '"'
+
+
+def test_a_method_that_no_engine_answers_is_told_which_ones_are(tmp_path: Path):
+    status, *headers, _, _ = refused(tmp_path, "SW-GATEWAY-METHOD")
+    assert status == "405"
+    assert headers == ["allow: GET, HEAD, POST", "content-type: application/json"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ("t/Qwen/Qwen3-8B", "t/Qwen/Qwen3-8B"),
+        ("t/a b%20c", "t/a b%20c"),
+        ("t/\u00fcber\u2026", "t/\u00fcber\u2026"),
+        ('t/a"}\\\r\n\x00', 't/a"}\\\r\n\x00'),
+        ("t/\udcff\udcfe", "t/??"),
+        ("t/\udced\udca0\udc80", "t/???"),
+        ("t/" + "x" * 9000, "t/" + "x" * 126 + "..."),
+        ("t/x" + "\u2026" * 90, "t/x" + "\u2026" * 41 + "..."),
+    ],
+)
+def test_an_unknown_model_is_called_as_it_was_sent(tmp_path: Path, sent: str, shown: str):
+    body = refused(tmp_path, "SW-GATEWAY-UNKNOWN", asked=sent, openai="yes")[2]
+    assert f"there is no service '{shown}'; " in json.loads(body)["error"]["message"]
+    (metadata,) = (
+        line.removeprefix("grpc-message: ")
+        for line in refused(tmp_path, "SW-GATEWAY-UNKNOWN", asked=sent, grpc="yes")
+        if line.startswith("grpc-message: ")
+    )
+    assert metadata.isascii()
+    assert f"there is no service '{shown}'; " in unquote(metadata)
+
+
+def test_each_address_and_each_list_is_named_once(tmp_path: Path):
+    for code in ("SW-GATEWAY-UNKNOWN", "SW-GATEWAY-DENIED"):
+        message = json.loads(refused(tmp_path, code)[2])["error"]
+        for word in ("/v1/...", "/v2/...", "completions, chat"):
+            assert message.count(word) <= 1
+    assert (
+        "/TENANT/SERVICE/v1/..." in json.loads(refused(tmp_path, "SW-GATEWAY-UNKNOWN")[2])["error"]
+    )
+
+
+def test_too_much_json_is_told_what_its_clients_send_so_much_of(tmp_path: Path):
+    tensors = json.loads(refused(tmp_path, "SW-GATEWAY-JSON")[2])["error"]
+    images = json.loads(refused(tmp_path, "SW-GATEWAY-JSON", openai="yes")[2])["error"]["message"]
+    assert "binary data" in tensors
+    assert "image" not in tensors
+    assert "an image by its URL" in images
+    assert "tensors" not in images
+    assert all("gateway.max_json_mib" in one for one in (tensors, images))
