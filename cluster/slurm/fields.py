@@ -26,7 +26,9 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 _COUNTED = ("cpu", "node", "billing", "gres/")
 """TRES that Slurm counts in whole numbers without a unit."""
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
-_DURATION = re.compile(r"(?:(?P<days>[0-9]{1,7})-)?[0-9]{1,9}(?::[0-9]{1,2}){0,2}")
+_DURATION = re.compile(
+    r"(?:(?P<days>[0-9]{1,7})-)?(?P<clock>[0-9]{1,9}(?::[0-9]{1,2}){0,2})(?:\.[0-9]{1,9})?"
+)
 _GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
 _SHARED_GPUS = re.compile(r"(?<![^,])(?P<name>shard|mps):(?:[^:,()]+:)?(?P<count>\d{1,8})(?![^,(])")
 _UNTYPED = re.compile(r"(?<![^,])gpu:([0-9]{1,8})(?![^,(])")
@@ -54,9 +56,10 @@ def plain(value: str) -> str:
 
 
 def time_s(value: str) -> int | None:
-    """Unix seconds of a time that Slurm prints under SLURM_TIME_FORMAT=%s, or else in UTC.
+    """Unix seconds of a time that Slurm prints under SLURM_TIME_FORMAT=%s, or as ISO 8601 has it.
 
-    None for Slurm's words for no time.
+    Without an offset (``+0200``, ``+02:00``, ``Z``) it is in UTC. None for Slurm's words for no
+    time.
     """
     if value in _NO_TIME:
         return None
@@ -64,10 +67,12 @@ def time_s(value: str) -> int | None:
         unix_s = int(value)
     else:
         try:
-            unix_s = int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp())
-        except ValueError:
+            moment = datetime.fromisoformat(value)
+            zoned = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+            unix_s = int(zoned.timestamp())
+        except (ValueError, OverflowError):
             raise unreadable("time", value) from None
-    if unix_s >= _LAST_TIME_S:
+    if not 0 <= unix_s < _LAST_TIME_S:
         raise unreadable("time", value)
     return unix_s
 
@@ -78,16 +83,16 @@ def time_text(unix_s: int) -> str:
 
 
 def duration_s(value: str) -> int | None:
-    """Seconds of ``[days-][hours:]minutes:seconds``; None for no limit."""
+    """Whole seconds of ``[days-][hours:]minutes:seconds[.parts]``; None for no limit."""
     if value in _NOTHING or value.upper() in _NO_LIMIT:
         return None
-    days, clock = _DURATION.fullmatch(value), value.rpartition("-")[2]
-    if days is None:
+    found = _DURATION.fullmatch(value)
+    if found is None:
         raise unreadable("time limit", value)
     seconds = 0
-    for part in clock.split(":"):
+    for part in found["clock"].split(":"):
         seconds = seconds * 60 + int(part)
-    return int(days["days"] or 0) * 86_400 + seconds
+    return int(found["days"] or 0) * 86_400 + seconds
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def past_run(row: Mapping[str, str]) -> PastRun:
         start_s=start_s,
         end_s=end_s,
         state=intern(row["State"].partition(" ")[0]),
-        time_limit_s=_limit_s(row.get("TimelimitRaw", "")),
+        time_limit_s=_limit_s(row),
         elapsed_s=_elapsed_s(row, start_s, end_s),
         nodes=_whole(row.get("NNodes", "")),
         requested=_tres(row.get("ReqTRES", "")),
@@ -79,16 +79,34 @@ def past_run(row: Mapping[str, str]) -> PastRun:
 
 
 def _elapsed_s(row: Mapping[str, str], start_s: int | None, end_s: int | None) -> int | None:
-    said = row.get("ElapsedRaw", "")
-    if said.isdecimal() and len(said) <= _LONGEST_ID:
-        return int(said)
-    if start_s is None or end_s is None:
-        return None
-    return max(0, end_s - start_s - (duration_s(row.get("Suspended", "")) or 0))
+    """Seconds by ElapsedRaw, by Elapsed, or else from start to end; None if they can't be known."""
+    raw = row.get("ElapsedRaw", "")
+    said = _number(raw) if raw.isdecimal() else _duration_s(raw or row.get("Elapsed", ""))
+    if said is not None or start_s is None or end_s is None:
+        return said
+    ran_s = end_s - start_s - (duration_s(row.get("Suspended", "")) or 0)
+    return ran_s if ran_s >= 0 else None
 
 
-def _limit_s(minutes: str) -> int | None:
-    return int(minutes) * 60 if minutes.isdecimal() and len(minutes) <= _LONGEST_ID else None
+def _limit_s(row: Mapping[str, str]) -> int | None:
+    """Seconds by TimelimitRaw, which has minutes, or by Timelimit; None is no limit of its own."""
+    said = row.get("TimelimitRaw", "")
+    if said.isdecimal():
+        return 60 * _number(said)
+    return _duration_s(said or row.get("Timelimit", ""))
+
+
+def _duration_s(text: str) -> int | None:
+    """Seconds of ``1-12:00:30``. A number alone has no unit that is known."""
+    if text.isdecimal():
+        raise unreadable("time without a unit", text)
+    return duration_s(text)
+
+
+def _number(text: str) -> int:
+    if len(text) > _LONGEST_ID:
+        raise unreadable("time", text)
+    return int(text)
 
 
 def _whole(text: str) -> int:

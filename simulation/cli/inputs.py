@@ -11,7 +11,7 @@ from cluster.language.periods import clock_text
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association
 from simulation.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
-from simulation.history.fitting import fitted
+from simulation.history.fitting import fitted, with_gpus_for_cpus
 from simulation.history.formats import read_history
 from simulation.history.jobs import HistoryJob, JobHistory
 from simulation.report.words import count_text, unread_text
@@ -185,7 +185,9 @@ class Demand:
     Attributes:
         start_s, end_s: Unix seconds; jobs that come between them count.
         known_from_s: from when on the history has all jobs that came.
-        notes: what of the history was not read or was changed, as sentences.
+        notes: what of the history was not read, was assumed or was changed, as sentences; that it
+            has no GPUs stands first.
+        has_gpus: whether any job of the history asks for GPUs.
     """
 
     jobs: tuple[HistoryJob, ...]
@@ -193,17 +195,25 @@ class Demand:
     end_s: float
     known_from_s: float
     notes: tuple[str, ...]
+    has_gpus: bool = True
 
 
 def demand(
-    site: SiteInputs, file: Path | None, *, start_s: float | None, days: int | None, seed: int
+    site: SiteInputs,
+    file: Path | None,
+    *,
+    start_s: float | None,
+    days: int | None,
+    seed: int,
+    cpus_per_gpu: int | None = None,
 ) -> Demand:
     """Return the jobs of the file, or of the site's own past without one.
 
     ``start_s`` and ``days`` are from when on and for how long jobs count; None is from when on the
-    history has all of them, and to its end.
+    history has all of them, and to its end. ``cpus_per_gpu`` lets jobs of a history without GPUs
+    ask for a GPU for each so many of their CPUs.
     Raises InvalidInputError: SW-INPUT-FILE for a file that can't be read, SW-USAGE where
-    no job counts, or the site has no GPUs.
+    no job counts, the site has no GPUs, or CPUs can't be taken for GPUs.
     """
     if not any(node.gpus for node in site.cluster.nodes):
         raise InvalidInputError(
@@ -219,6 +229,9 @@ def demand(
             "Name a file of them by --jobs, or take them with the site: slicewise snapshot FILE.zip"
             " --history 31",
         )
+    has_gpus = any(job.gpus for job in history.jobs)
+    if cpus_per_gpu is not None:
+        history = _with_gpus(history, cpus_per_gpu, has_gpus=has_gpus)
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
     known_from_s = _whole_from_s(history)
     begin_s = known_from_s if start_s is None else start_s
@@ -236,7 +249,38 @@ def demand(
     fit = fitted(
         *(jobs, site.cluster, _weights(site), site.settings.costs), start_s=begin_s, end_s=end_s
     )
-    return Demand(fit.jobs, begin_s, end_s, known_from_s, (*_notes(history), *fit.notes))
+    notes = (*_without_gpus(cpus_per_gpu, has_gpus=has_gpus), *_notes(history), *fit.notes)
+    return Demand(fit.jobs, begin_s, end_s, known_from_s, notes, has_gpus)
+
+
+def _with_gpus(history: JobHistory, cpus_per_gpu: int, *, has_gpus: bool) -> JobHistory:
+    if has_gpus:
+        raise InvalidInputError(
+            Code.USAGE,
+            "--cpus-per-gpu is for a history in which no job asks for GPUs, and this one has some.",
+            "Leave it out: jobs without GPUs take none.",
+        )
+    if not any(job.cpus for job in history.jobs):
+        raise InvalidInputError(
+            Code.USAGE,
+            "No job of the history says how many CPUs it had, so --cpus-per-gpu gives none a GPU.",
+            "Take a history with ReqTRES or AllocTRES, or with processors.",
+        )
+    return replace(history, jobs=with_gpus_for_cpus(history.jobs, cpus_per_gpu))
+
+
+def _without_gpus(cpus_per_gpu: int | None, *, has_gpus: bool) -> Iterator[str]:
+    """It may be a history of CPUs, or one that lost its GPUs."""
+    if not has_gpus and cpus_per_gpu is None:
+        yield (
+            "No job of the history asks for GPUs: quotas and lending, which are of GPUs, make no"
+            " difference. --cpus-per-gpu N lets each ask for a GPU for N of its CPUs."
+        )
+    elif not has_gpus:
+        yield (
+            "No job of the history asks for GPUs: each is taken to ask for one for"
+            f" {count_text(cpus_per_gpu or 0, 'CPU')} that it had, and for no CPUs or memory."
+        )
 
 
 def _whole_from_s(history: JobHistory) -> float:
@@ -274,8 +318,6 @@ def _notes(history: JobHistory) -> Iterator[str]:
             " those that ran"
             " end there, those that waited run for their time limit."
         )
-    if history.without_run_s:
-        yield (
-            f"{count_text(history.without_run_s, 'job')} left out: how long they would have run is"
-            " not known."
-        )
+    for why, lines in sorted(history.left_out.items()):
+        yield f"{count_text(lines, 'line')} of the history left out: {why}."
+    yield from history.assumed

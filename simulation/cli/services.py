@@ -266,6 +266,7 @@ def _notes_of(
         )
     if later := len(trace.requests) - kept:
         yield f"{key}: {count_text(later, 'later request')} left out."
+    yield from (f"{key}: {sentence}" for sentence in trace.assumed)
     if trace.unread:
         yield unread_text(trace.unread, f"the trace of {key}", trace.first_unread)
     if assumed and trace.requests:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _MOST_OFFSETS, _MOST_PROCESSES, _MOST_DAYS = 64, 256, 3660
+_MOST_CPUS = 1_000_000
 
 Where = Annotated[
     Path,
@@ -39,6 +40,17 @@ JobsFile = Annotated[
     typer.Option(
         metavar="FILE",
         help="Jobs of the past: sacct's, Philly's, Helios', SWF; by default the snapshot's.",
+        show_default=False,
+    ),
+]
+CpusPerGpu = Annotated[
+    int | None,
+    typer.Option(
+        "--cpus-per-gpu",
+        metavar="N",
+        min=1,
+        max=_MOST_CPUS,
+        help="Of a history in which no job asks for GPUs: let each ask for one for N of its CPUs.",
         show_default=False,
     ),
 ]
@@ -148,6 +160,7 @@ def simulate(
     where: Where,
     *,
     jobs: JobsFile = None,
+    cpus_per_gpu: CpusPerGpu = None,
     change: ChangeFile = None,
     requests: RequestFiles = None,
     service: ServiceFiles = None,
@@ -183,8 +196,12 @@ def simulate(
         start_s = None if start is None else local_time(start, zone=zone).timestamp()
         site = inputs.with_failures(site, failures, repair)
         site = inputs.without_repartitions(site) if no_repartitions else site
-        asked = inputs.demand(site, jobs, start_s=start_s, days=days, seed=seed)
+        asked = inputs.demand(
+            site, jobs, start_s=start_s, days=days, seed=seed, cpus_per_gpu=cpus_per_gpu
+        )
         services = asked_services(site, asked, service_files, traces)
+    if not asked.has_gpus:
+        typer.echo(asked.notes[0], err=True)  # Before minutes of simulation, which it may spare.
     planned = _planned(change, site, asked, as_json=as_json)
     with ExitStack() as stack:
         # Opened first: what can't be written is not simulated for minutes.

@@ -15,26 +15,33 @@ Row = Mapping[str, str]
 MOST_S = 1 << 35
 """A moment or a duration: some thousand years, after which calendars end soon."""
 _MOST = 1_000_000
+_SEPARATORS = ",;\t|"
+IN_UTC = "Times without a UTC offset are taken for UTC."
+"""What is assumed of a history whose times have none."""
 NO_TIME = frozenset({"", "None", "nan", "NaN", "NULL", "Unknown"})
 
 
 def read_rows(
-    lines: Iterable[Line], needed: Iterable[str], read: Callable[[int, Row], T], unread: UnreadLines
+    lines: Iterable[Line],
+    needed: Iterable[str],
+    read: Callable[[int, Row], T | None],
+    unread: UnreadLines,
 ) -> Iterator[T]:
     """What ``read`` makes of each row and its line's number; the first line has the names.
 
-    A value with a line break in it is none of these formats'. Raises InvalidInputError
-    (SW-INPUT-FILE) if a needed column is missing.
+    None is nothing. A value with a line break in it is none of these formats'. Raises
+    InvalidInputError (SW-INPUT-FILE) if a needed column is missing.
     """
     rest = iter(lines)
     number, text = next(rest, (1, ""))
+    separator = _separator(text)
     columns = columns_of(text)
     missing = [name for name in needed if name not in columns]
     if missing:
         raise unread.error(number, f"no column {', '.join(missing)}")
 
-    def read_line(line: Line) -> T:
-        cells = _cells(line[1])
+    def read_line(line: Line) -> T | None:
+        cells = cells_of(line[1], separator)
         if len(cells) != len(columns):
             raise ValueError(f"{len(cells)} columns in place of {len(columns)}")
         return read(line[0], dict(zip(columns, cells, strict=True)))
@@ -45,15 +52,20 @@ def read_rows(
 def columns_of(first: str) -> list[str]:
     """Names of columns in a CSV file's first line; none where it is not CSV."""
     try:
-        return [name.strip() for name in _cells(first.lstrip("\ufeff"))]
+        return [name.strip() for name in cells_of(first, _separator(first))]
     except ValueError:
         return []
 
 
-def _cells(text: str) -> list[str]:
+def _separator(first: str) -> str:
+    """That of the characters that part columns which is there most often, a comma if none is."""
+    return max(_SEPARATORS, key=first.count)
+
+
+def cells_of(text: str, separator: str) -> list[str]:
     """The values of one line. Raises ValueError where it is not CSV: with a carriage return."""
     try:
-        return next(csv.reader([text]), [])
+        return next(csv.reader([text], delimiter=separator), [])
     except csv.Error as error:
         raise ValueError(str(error)) from None
 
@@ -74,9 +86,15 @@ def count(text: str) -> int:
     return int(found)
 
 
-def moment_s(text: str) -> float | None:
-    """Unix seconds of ``2017-10-09 07:01:55``, taken for UTC without a zone; None for no time."""
+def moment_s(text: str, unread: UnreadLines) -> float | None:
+    """Unix seconds of ``2017-10-09 07:01:55``; None for no time.
+
+    Without an offset (``+02:00``) it is taken for UTC, and that is noted.
+    """
     if text in NO_TIME:
         return None
     found = datetime.fromisoformat(text)
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    if found.tzinfo is None:
+        unread.assume(IN_UTC)
+        found = found.replace(tzinfo=UTC)
+    return found.timestamp()

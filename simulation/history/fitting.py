@@ -54,12 +54,23 @@ class _Site:
 
     def __init__(self, cluster: SimulatedCluster, costs: Mapping[str, int]) -> None:
         self._types: dict[str, set[str]] = {}
+        self._nodes: defaultdict[str, int] = defaultdict(int)
+        self._most_gpus: defaultdict[str, int] = defaultdict(int)
+        self._most_cpus: defaultdict[str, int] = defaultdict(int)
+        self._most_memory_mib: defaultdict[str, int] = defaultdict(int)
         self._most: defaultdict[tuple[str, str], int] = defaultdict(int)
         gpus: defaultdict[str, int] = defaultdict(int)
         whole: defaultdict[tuple[str, str], int] = defaultdict(int)
         for node in cluster.nodes:
             for partition in node.partitions:
                 self._types.setdefault(partition, set())
+                self._nodes[partition] += 1
+                for most, there in (
+                    (self._most_gpus, sum(node.gpus.values())),
+                    (self._most_cpus, node.cpus),
+                    (self._most_memory_mib, node.memory_mib),
+                ):
+                    most[partition] = max(most[partition], there)
                 if node.boards is not None:
                     self._types[partition].update(node.boards.most)
                 for kind, count in node.gpus.items():
@@ -89,6 +100,21 @@ class _Site:
 
     def most_on_a_node(self, partition: str, kind: str) -> int:
         return self._most[partition, kind]
+
+    def nodes_for(self, job: HistoryJob, partition: str) -> int:
+        """As few nodes as can have the job, evenly; those that it had where they fit."""
+        cpus, memory_mib = self._most_cpus[partition], self._most_memory_mib[partition]
+        fewest = max(
+            1,
+            _parts(job.cpus, cpus),
+            _parts(job.memory_mib, memory_mib),
+            _parts(sum(job.gpus.values()), self._most_gpus[partition]),
+        )
+        if job.nodes == 0:
+            return fewest
+        # A job of this cluster asked for just so many nodes, and so did one with GPUs.
+        stays = job.gpus or not job.cpus or job.partition == partition
+        return job.nodes if stays or fewest <= job.nodes <= self._nodes[partition] else fewest
 
 
 def _unknown_work(
@@ -127,14 +153,38 @@ def _fitted(job: HistoryJob, site: _Site, accounts: Mapping[str, str]) -> Histor
     is_known = partition == job.partition and all(site.knows(one, partition) for one in job.gpus)
     if account != job.account and is_ours(job.qos):
         job = replace(job, qos="")  # That of its own tenant, which is not here.
-    if is_known and account == job.account:
+    nodes = site.nodes_for(job, partition)
+    if is_known and account == job.account and nodes == job.nodes:
         return job
     if is_known or not job.gpus:
-        return replace(job, partition=partition, account=account)
+        return replace(job, partition=partition, account=account, nodes=nodes)
     kind, count = site.main_type(partition), sum(job.gpus.values())
     most = site.most_on_a_node(partition, kind)
-    nodes = even_nodes(count, most) if most else job.nodes
+    if most:
+        nodes = even_nodes(count, most) if job.nodes else _parts(count, most)
     return replace(job, partition=partition, account=account, gpus={kind: count}, nodes=nodes)
+
+
+def _parts(whole: int, most: int) -> int:
+    """Into how many parts something is cut of which none is larger than ``most``; 0 bounds none."""
+    return -(-whole // most) if most else 0
+
+
+def with_gpus_for_cpus(jobs: Sequence[HistoryJob], cpus_per_gpu: int) -> tuple[HistoryJob, ...]:
+    """Let jobs of a history without GPUs ask for one GPU for each so many of their CPUs.
+
+    They ask for no CPUs and no memory then: it is as if GPUs did the same work.
+    """
+    return tuple(
+        replace(
+            job,
+            gpus={_ANY_TYPE: _parts(job.cpus, cpus_per_gpu)} if job.cpus else {},
+            nodes=0,
+            cpus=0,
+            memory_mib=0,
+        )
+        for job in jobs
+    )
 
 
 def _notes(
@@ -142,6 +192,8 @@ def _notes(
 ) -> Iterator[str]:
     if any(job.partition != one.partition for job, one in changes):
         yield f"Jobs of partitions that the cluster does not have are run in {site.largest}."
+    if any(job.nodes != one.nodes and not job.gpus for job, one in changes):
+        yield "CPUs of jobs are spread over as few nodes as have them."
     kinds = sorted({kind for job, one in changes if job.gpus != one.gpus for kind in one.gpus})
     if kinds:
         yield f"GPUs of elsewhere are taken for {', '.join(kinds)}."

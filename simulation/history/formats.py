@@ -1,5 +1,6 @@
 """Reads a history of jobs in any of the formats; its first line shows which it is."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -14,11 +15,13 @@ from simulation.history.sacct import is_sacct, read_sacct
 from simulation.history.swf import is_swf, read_swf
 from simulation.history.ub_events import read_ub_events
 
+_WITHOUT_P = re.compile(r"\s*JobID(Raw)?\s", re.IGNORECASE)
+
 Reader = Callable[[Iterable[Line], UnreadLines], JobHistory]
 
 
 def read_history(path: Path, seed: int = 0) -> JobHistory:
-    """Read the jobs of a file, which may be compressed (.gz, .xz).
+    """Read the jobs of a file, which may be compressed (gzip, xz).
 
     ``seed`` is for Helios' counts, which are no jobs. Raises InvalidInputError (SW-INPUT-FILE)
     for a file that can't be read, is of no known format or has no job that can be read.
@@ -31,11 +34,20 @@ def read_history(path: Path, seed: int = 0) -> JobHistory:
             raise unread.nothing(1, "the file is empty")
         reader = _reader_of(first[1], seed)
         if reader is None:
-            raise unread.error(first[0], "no format of job histories begins like this")
+            raise unread.error(first[0], _why_none(first[1]))
         history = reader(chain([first], lines), unread)
     if not history.jobs:
         raise unread.nothing(first[0], "no job follows")
     return history
+
+
+def _why_none(first: str) -> str:
+    """What is wrong with a first line that is of no format."""
+    if _WITHOUT_P.match(first):
+        return "sacct cuts values in columns of fixed width: write the file by sacct -P"
+    if first.lstrip().startswith("{"):
+        return "it is JSON: write a history by sacct -P, with the columns that the page names"
+    return "no format of job histories begins like this"
 
 
 def _reader_of(first: str, seed: int) -> Reader | None:

@@ -239,7 +239,11 @@ def read_helios_counts(lines: Iterable[Line], unread: UnreadLines, seed: int = 0
         rng = random.Random(f"{seed} {name}")  # noqa: S311 -- not for secrets
         jobs = reconstructed(name, sorted(several), rng, number * _FIRST_NUMBERS + 1)
         found += jobs
-    return JobHistory(in_order(found), unread.count, unread.first)
+    unread.assume(
+        "The file has counts and no jobs: jobs are made of them, which nodes of 8 GPUs could have"
+        " run, and its times are replayed from 1970 on."
+    )
+    return unread.history(in_order(found))
 
 
 def _counts(_: int, row: Row) -> tuple[str, MinuteCounts]:

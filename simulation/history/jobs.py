@@ -14,7 +14,7 @@ class HistoryJob:
         time_limit_s: seconds that were asked for; None is unlimited.
         gpus: GPUs or instances by GRES type, on all nodes together; "" is the type of GPUs that
             were asked for without one. Empty for a job without GPUs.
-        nodes: nodes over which they are spread evenly.
+        nodes: nodes over which they are spread evenly; 0 if the history does not say.
         cpus, memory_mib: on all nodes together; 0 if the history does not say.
         started_s: when Slurm really started it; None if never. Only the comparison with the past
             reads this: a replay takes ``submit_s``, since waits follow from the policy of then.
@@ -40,6 +40,10 @@ class HistoryJob:
     array_job_id: int | None = None
 
 
+ENDS_FIRST = "by their times they end before they start"
+"""Why jobs are left out of which nothing else says how long they ran."""
+
+
 @dataclass(frozen=True)
 class JobHistory:
     """What was read of a file, or of several.
@@ -51,8 +55,8 @@ class JobHistory:
         open_ended: jobs that still ran or waited when the history was taken: how long they would
             have run is not known. A running one has the seconds that it had run, a waiting one its
             time limit.
-        without_run_s: jobs left out because they waited and had no time limit, or were never
-            eligible.
+        left_out: lines that were read and are no job, by why.
+        assumed: what the readers had to assume since the files do not say it, as sentences.
         whole_from_s: from when on all jobs are there that came, in Unix seconds; of those that came
             earlier only such as were not over then. None if all are there.
     """
@@ -61,7 +65,8 @@ class JobHistory:
     unread: int = 0
     first_unread: str = ""
     open_ended: int = 0
-    without_run_s: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
+    assumed: tuple[str, ...] = ()
     whole_from_s: float | None = None
 
 

@@ -4,11 +4,11 @@ One is ElasticFlow's (``timestamp,duration,num_gpus,gpu_time,cluster``), where `
 virtual cluster; the other is Chronus', with the virtual cluster as ``user`` and times from 0 on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
 from simulation.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
-from simulation.history.lines import Line, UnreadLines
+from simulation.history.lines import Line, UnreadLines, once
 
 PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 CHRONUS_COLUMNS = ("job_id", "user", "num_gpu", "submit_time", "duration")
@@ -20,13 +20,12 @@ def read_philly(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read ElasticFlow's extract; jobs are numbered by their lines."""
 
     def read(number: int, row: Row) -> HistoryJob:
-        submit_s = moment_s(row["timestamp"])
+        submit_s = moment_s(row["timestamp"], unread)
         if submit_s is None:
             raise ValueError("no time of submission")
         return _job(number, row["cluster"], submit_s, row["duration"], row["num_gpus"])
 
-    jobs = in_order(read_rows(lines, PHILLY_COLUMNS, read, unread))
-    return JobHistory(jobs, unread.count, unread.first)
+    return _history(read_rows(lines, PHILLY_COLUMNS, read, unread), unread)
 
 
 def read_chronus(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
@@ -37,8 +36,13 @@ def read_chronus(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
         job_id = int(row["job_id"][:18])
         return _job(job_id, row["user"], submit_s, row["duration"], row["num_gpu"])
 
-    jobs = in_order(read_rows(lines, CHRONUS_COLUMNS, read, unread))
-    return JobHistory(jobs, unread.count, unread.first)
+    unread.assume("The trace's times begin at 0: they are replayed from 1970 on.")
+    return _history(read_rows(lines, CHRONUS_COLUMNS, read, unread), unread)
+
+
+def _history(jobs: Iterator[HistoryJob], unread: UnreadLines) -> JobHistory:
+    unread.assume(f"GPUs of a job are spread over nodes of {_ON_A_NODE}: the trace names no nodes.")
+    return unread.history(once(in_order(jobs), unread))
 
 
 def _job(job_id: int, account: str, submit_s: float, run: str, gpus: str) -> HistoryJob:

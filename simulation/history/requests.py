@@ -26,7 +26,7 @@ class TracedRequest(NamedTuple):
     Attributes:
         at_s: seconds since the first one of the trace.
         service_s: seconds that a replica works on it; None if the trace has tokens instead.
-        blocks: Mooncake's ``hash_ids``: which blocks of 512 tokens the prompt has.
+        blocks: which blocks of ``RequestTrace.block_tokens`` tokens the prompt has (``hash_ids``).
     """
 
     at_s: float
@@ -37,43 +37,119 @@ class TracedRequest(NamedTuple):
 
 
 class RequestTrace(NamedTuple):
-    """The requests, ascending by time; and how many lines could not be read, with the first."""
+    """What was read of a file.
+
+    Attributes:
+        requests: ascending by time.
+        unread: lines that could not be read.
+        first_unread: file, line and why, of the first of them; "" if there is none.
+        assumed: what had to be assumed since the file does not say it, as sentences.
+        block_tokens: tokens of a block of a prompt; 0 in a form that names no blocks.
+    """
 
     requests: Sequence[TracedRequest]
     unread: int
     first_unread: str
+    assumed: tuple[str, ...] = ()
+    block_tokens: int = 0
+
+
+class _JsonForm(NamedTuple):
+    """One form of JSONL, in which a line has ``timestamp``, ``input_length``, ``output_length``.
+
+    Attributes:
+        ticks: of ``timestamp``, in a second.
+        own_keys: keys of which it has some that no other form has.
+    """
+
+    ticks: int
+    block_tokens: int
+    own_keys: frozenset[str]
+
+
+_BAILIAN = _JsonForm(1, 16, frozenset({"chat_id", "parent_chat_id", "turn", "type"}))
+_MOONCAKE = _JsonForm(1000, 512, frozenset())
+_JSON_KEYS = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
+_IN_SECONDS = "Its times are taken for seconds."
+_IN_MS = "Its times are taken for milliseconds, as those of Mooncake's traces are."
+_IN_SECONDS_COLUMNS = ("arrived_at", "arrival_s")
+"""Columns of which the unit is known; numbers in one of another name might be milliseconds."""
+_MOST_NUMBERS = 2
+
+
+class _JsonLines:
+    """Reads JSONL: the first line that can be read says by its keys which form all have.
+
+    Attributes:
+        form: None before that.
+    """
+
+    def __init__(self, unread: UnreadLines) -> None:
+        self.form: _JsonForm | None = None
+        self._unread = unread
+
+    def read(self, line: Line) -> TracedRequest:
+        """Read one line."""
+        said = json.loads(line[1])
+        if not isinstance(said, dict):
+            raise TypeError("no JSON object")
+        form = _MOONCAKE if _BAILIAN.own_keys.isdisjoint(said) else _BAILIAN
+        if unknown := said.keys() - _JSON_KEYS - form.own_keys:
+            raise ValueError(f"no form of traces has a key {min(unknown)}")
+        if self.form not in {None, form}:
+            raise ValueError("a form other than that of the lines before")
+        found = _of_json(said, form)
+        if self.form is None and form is _MOONCAKE and "hash_ids" not in said:
+            self._unread.assume(_IN_MS)
+        self.form = form
+        return found
 
 
 def read_requests(path: Path) -> RequestTrace:
     """Read a file, which may be compressed (.gz, .xz).
 
-    It is CSV with names of columns, Mooncake's JSONL, or has seconds as the first number of each
-    line. Raises InvalidInputError (SW-INPUT-FILE) for any other file, and for one without a
-    request that can be read.
+    It is CSV with names of columns, JSONL of Mooncake's or Bailian's form, or has seconds as the
+    first number of each line. Raises InvalidInputError (SW-INPUT-FILE) for any other file, and for
+    one without a request that can be read.
     """
     unread = UnreadLines(str(path))
+    json_lines = _JsonLines(unread)
     with opened(path) as file:
         lines: Iterator[Line] = lines_of(file, unread)
         first = next(lines, None)
         if first is None:
             raise unread.nothing(1, "the file is empty")
-        found = sorted(_read(first[1], chain([first], lines), unread), key=lambda one: one.at_s)
+        rows = _read(first[1], chain([first], lines), unread, json_lines)
+        found = sorted(rows, key=lambda one: one.at_s)
     if not found:
         raise unread.nothing(first[0], "no request follows")
     begin_s = found[0].at_s
     for nth, one in enumerate(found):  # In place: a second list of millions takes as much again.
         found[nth] = one._replace(at_s=one.at_s - begin_s)
-    return RequestTrace(found, unread.count, unread.first)
+    return RequestTrace(
+        requests=found,
+        unread=unread.count,
+        first_unread=unread.first,
+        assumed=tuple(unread.assumed),
+        block_tokens=json_lines.form.block_tokens if json_lines.form else 0,
+    )
 
 
-def _read(first: str, lines: Iterable[Line], unread: UnreadLines) -> Iterator[TracedRequest]:
+def _read(
+    first: str, lines: Iterable[Line], unread: UnreadLines, json_lines: _JsonLines
+) -> Iterator[TracedRequest]:
     if first.startswith("{"):
-        return read_each(lines, lambda line: _of_mooncake(json.loads(line[1])), unread)
+        return read_each(lines, json_lines.read, unread)
+    if first.startswith("["):
+        raise unread.error(1, "it is JSON, but not one object in each line")
     columns = columns_of(first)
     time = _first_of(TIME_COLUMNS, columns)
     if time is None:
         if not _is_number(first.partition(",")[0]):
             raise unread.error(1, f"no column with times, such as {TIME_COLUMNS[-1]}")
+        if len(columns) > _MOST_NUMBERS:
+            raise unread.error(1, f"{len(columns)} numbers in a line, and no names of columns")
+        unread.assume(_IN_SECONDS)
         return read_each(lines, _of_numbers, unread)
     prompt, output, service = (
         _first_of(names, columns) for names in (_PROMPT_COLUMNS, _OUTPUT_COLUMNS, _SERVICE_COLUMNS)
@@ -83,7 +159,7 @@ def _read(first: str, lines: Iterable[Line], unread: UnreadLines) -> Iterator[Tr
 
     def read(_: int, row: Row) -> TracedRequest:
         return TracedRequest(
-            _time_s(row[time]),
+            _time_s(row[time], unread, is_sure=time in _IN_SECONDS_COLUMNS),
             0 if prompt is None else count(row[prompt]),
             0 if output is None else count(row[output]),
             None if service is None else seconds(row[service]),
@@ -104,25 +180,23 @@ def _first_of(names: Sequence[str], columns: Sequence[str]) -> str | None:
     return next((name for name in names if name in columns), None)
 
 
-def _time_s(text: str) -> float:
-    try:
+def _time_s(text: str, unread: UnreadLines, *, is_sure: bool) -> float:
+    if _is_number(text):
+        if not is_sure:
+            unread.assume(_IN_SECONDS)
         return seconds(text)
-    except ValueError:
-        if _is_number(text):
-            raise  # A time in milliseconds, maybe; a date it is not.
-        at_s = moment_s(text)
-        if at_s is None:
-            raise
-        return at_s
+    at_s = moment_s(text, unread)
+    if at_s is None:
+        raise ValueError(f"no time: {text}")
+    return at_s
 
 
-def _of_mooncake(said: Any) -> TracedRequest:
-    """Read a line of Mooncake's; its times are milliseconds, in ticks of some seconds."""
+def _of_json(said: Any, form: _JsonForm) -> TracedRequest:
     prompt, output = int(said["input_length"]), int(said["output_length"])
     if not (0 <= prompt <= _MOST_TOKENS and 0 <= output <= _MOST_TOKENS):
         raise ValueError("no number of tokens")
     blocks = tuple(map(int, said.get("hash_ids", ())))
-    return TracedRequest(seconds(str(said["timestamp"])) / 1000, prompt, output, None, blocks)
+    return TracedRequest(seconds(str(said["timestamp"])) / form.ticks, prompt, output, None, blocks)
 
 
 def _of_numbers(line: Line) -> TracedRequest | None:

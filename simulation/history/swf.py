@@ -1,19 +1,28 @@
 """Reads the Standard Workload Format of the Parallel Workloads Archive: 18 numbers a job.
 
-Its jobs have CPUs and no GPUs. ``;`` begins a comment; UnixStartTime in one is the time of 0.
+Its jobs have processors and no GPUs. ``;`` begins a comment; some say when time 0 was, and how many
+nodes and processors the machine had.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from simulation.history.csv_rows import count, seconds
 from simulation.history.jobs import HistoryJob, JobHistory, in_order
-from simulation.history.lines import Line, UnreadLines, read_each
+from simulation.history.lines import Line, UnreadLines, once, read_each
 
 FIELDS = 18
-_START = re.compile(r";\s*UnixStartTime:\s*(?P<unix_s>[0-9]{1,10})\b")
+_SAID = re.compile(
+    r";\s*(?P<key>UnixStartTime|MaxNodes|MaxProcs):\s*(?P<number>[0-9]{1,10})\b", re.IGNORECASE
+)
 _UNKNOWN = -1.0
 _CANCELLED = "5"
+_PARTS = frozenset({"2", "3", "4"})
+"""Status of a line with one of several runs of a job, which one with status 0 or 1 sums up."""
+_OF_PARTS = "they have parts of jobs (status 2, 3, 4), which are summed up in a line each"
+_OF_NO_JOB = "they have parts of jobs (status 2, 3, 4) that no line sums up"
 
 
 def is_swf(first: str) -> bool:
@@ -28,24 +37,54 @@ def _numbers(text: str) -> bool:
     )
 
 
+@dataclass
+class _Machine:
+    """What comments say so far, and how many parts each job has.
+
+    Attributes:
+        said: numbers by the comment's key, in lower case.
+    """
+
+    said: dict[str, int] = field(default_factory=dict)
+    parts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def on_a_node(self) -> int:
+        """Processors of a node; 0 if that is not said."""
+        nodes, processors = self.said.get("maxnodes", 0), self.said.get("maxprocs", 0)
+        return -(-processors // nodes) if nodes else 0
+
+
 def read_swf(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read the jobs; groups are accounts, and queues are partitions where no partition is said."""
-    start = [0.0]
-    jobs = in_order(
-        read_each(_without_comments(lines, start), lambda line: _job(line, start[0]), unread)
-    )
-    return JobHistory(jobs, unread.count, unread.first)
+    machine = _Machine()
+    whole = read_each(_whole_jobs(lines, machine), lambda line: _job(line, machine), unread)
+    jobs = once(in_order(whole), unread)
+    if "unixstarttime" not in machine.said:
+        unread.assume("No comment says when time 0 was: times are replayed from 1970 on.")
+    if unsized := sum(not job.cpus for job in jobs):
+        unread.assume(f"Of {unsized} jobs no number of processors is said: they take up none.")
+    numbers = {str(job.job_id) for job in jobs} if machine.parts else set()
+    for number, parts in machine.parts.items():
+        unread.leave_out(_OF_PARTS if number in numbers else _OF_NO_JOB, parts)
+    return unread.history(jobs)
 
 
-def _without_comments(lines: Iterable[Line], start: list[float]) -> Iterator[Line]:
+def _whole_jobs(lines: Iterable[Line], machine: _Machine) -> Iterator[Line]:
+    """Lines of jobs, without comments and without parts of jobs."""
     for number, text in lines:
-        if not text.startswith(";"):
+        if text.startswith(";"):
+            if found := _SAID.match(text):
+                machine.said[found["key"].lower()] = int(found["number"])
+            continue
+        words = text.split()
+        if len(words) == FIELDS and words[10] in _PARTS:
+            machine.parts[words[0]] += 1
+        else:
             yield number, text
-        elif found := _START.match(text):
-            start[0] = float(found["unix_s"])
 
 
-def _job(line: Line, start_s: float) -> HistoryJob:
+def _job(line: Line, machine: _Machine) -> HistoryJob:
     words = line[1].split()
     if len(words) != FIELDS:
         raise ValueError(f"{len(words)} numbers in place of {FIELDS}")
@@ -59,7 +98,8 @@ def _job(line: Line, start_s: float) -> HistoryJob:
         run_s = wait_s
     if run_s is None:
         raise ValueError("no run time")
-    submit_s = start_s + seconds(submit)
+    submit_s = machine.said.get("unixstarttime", 0) + seconds(submit)
+    cpus, on_a_node = count(str(processors)), machine.on_a_node
     return HistoryJob(
         job_id=int(words[0][:18]),
         user=_name(user),
@@ -70,7 +110,8 @@ def _job(line: Line, start_s: float) -> HistoryJob:
         run_s=run_s,
         time_limit_s=None if limit_s is None else int(limit_s),
         gpus={},
-        cpus=count(str(processors)),
+        nodes=-(-cpus // on_a_node) if on_a_node else 0,
+        cpus=cpus,
         memory_mib=int(memory_kib * processors) >> 10,
         started_s=None if is_cancelled_waiting or wait_s is None else submit_s + wait_s,
         is_cancelled_waiting=is_cancelled_waiting,

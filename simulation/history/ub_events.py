@@ -35,8 +35,8 @@ _UNITS_S = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}
 
 def read_ub_events(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     """Read the submissions; events of other kinds, such as cancellations, are counted as unread."""
-    jobs = in_order(read_each(lines, _job, unread))
-    return JobHistory(jobs, unread.count, unread.first)
+    unread.assume("The file's times begin at 0: they are replayed from 1970 on.")
+    return unread.history(in_order(read_each(lines, _job, unread)))
 
 
 def _job(line: Line) -> HistoryJob:

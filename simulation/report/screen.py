@@ -47,7 +47,7 @@ def result_shown(result: SimulationResult) -> Iterator[RenderableType]:
         yield from _heading("Nodes")
         yield nodes_table(nodes)
     if result.notes:
-        yield from _heading("What was left out")
+        yield from _heading("What was left out or assumed")
         for note in result.notes:
             yield Text(f"- {note}")
 

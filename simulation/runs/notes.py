@@ -20,7 +20,6 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
     return (
         *lost_jobs(experiment, present, changed),
         *_untyped(experiment),
-        *_without_gpus(experiment),
         *_repartitions(experiment),
         *_beginning(experiment),
         "Users would have reacted to other waits; the replay submits each job when it came.",
@@ -59,12 +58,6 @@ def _untyped(experiment: Experiment) -> Iterator[str]:
             f"{_jobs(count)} asked for GPUs without a type: Slurm gives them any, Slicewise chooses"
             " one, and both are counted as the cheapest."
         )
-
-
-def _without_gpus(experiment: Experiment) -> Iterator[str]:
-    """Only where nothing else came: it may be a history of CPUs, or one that lost its GPUs."""
-    if not any(job.gpus for job in _counting(experiment)):
-        yield "No job asked for GPUs: quotas and lending, which are of GPUs, make no difference."
 
 
 def _repartitions(experiment: Experiment) -> Iterator[str]:

@@ -13,6 +13,11 @@ import pytest
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import service_spec
 from launcher.services.model_repository import require_runnable
+from simulation.cli.inputs import demand, read_site
+from simulation.history.formats import read_history
+from simulation.history.jobs import HistoryJob
+from simulation.history.requests import read_requests
+from simulation.site.requests import Replayable
 
 Case = Callable[[Path], str]
 """Makes its files in a directory, and returns what was said: "" if all is well."""
@@ -40,6 +45,68 @@ def weights(names: Iterable[str], missing: str = "") -> Case:
     return said
 
 
+def _shown(job: HistoryJob) -> str:
+    """``101 at 1761438600 started 1761438610 ran 2400 of 3600``; a run is known to the second."""
+    return (
+        f"{job.job_id} at {job.submit_s:.0f} started {job.started_s or 0:.0f}"
+        f" ran {job.run_s:.0f} of {job.time_limit_s}"
+    )
+
+
+def jobs(*lines: str) -> Case:
+    """A history of jobs: which there are, how many lines were not read, what was assumed."""
+
+    def said(place: Path) -> str:
+        file = place / "jobs.txt"
+        file.write_text("\n".join(lines))
+        try:
+            found = read_history(file)
+        except InvalidInputError as error:
+            return error.refusal.message
+        shown = ", ".join(map(_shown, found.jobs))
+        return f"{shown}; {found.unread} unread; {' '.join(found.assumed)}"
+
+    return said
+
+
+def simulated(nodes: int, cpus: int, *lines: str) -> Case:
+    """A history on a cluster of so many nodes: over how many nodes each of its jobs is spread."""
+
+    def said(place: Path) -> str:
+        (place / "jobs.swf").write_text("\n".join(lines))
+        (place / "site.toml").write_text(
+            f'name = "c"\n[partitions.gpu]\n[[nodes]]\nnames = "n[1-{nodes}]"\ncpus = {cpus}\n'
+            'gpus = { a100 = 4 }\n[gpus."A100-80GB"]\nwhole = ["a100"]\n[tenants.a]\nnominal = 7\n'
+        )
+        site = read_site(place / "site.toml")
+        found = demand(site, place / "jobs.swf", start_s=None, days=None, seed=1)
+        can = Replayable(site.cluster, site.settings.costs)
+        replays = [can.of(number, job, 0.0) for number, job in enumerate(found.jobs)]
+        return ", ".join(
+            one if isinstance(one, str) else f"{one.request.nodes} of {one.request.cpus}"
+            for one in replays
+        )
+
+    return said
+
+
+def requests(*lines: str) -> Case:
+    """A trace of requests: when they come, and the tokens of a block."""
+
+    def said(place: Path) -> str:
+        file = place / "trace.jsonl"
+        file.write_text("\n".join(lines))
+        found = read_requests(file)
+        return f"{[round(one.at_s, 3) for one in found.requests]}, {found.block_tokens} a block"
+
+    return said
+
+
+SACCT = "JobID|JobIDRaw|User|Account|Partition|Submit|Eligible|Start|End|State"
+PLAIN = f"{SACCT}|Timelimit|Elapsed|ReqTRES|AllocTRES"
+GPU = "cpu=4,gres/gpu=1,mem=8G,node=1"
+DAY = "2025-10-01T00:00"
+
 CASES: dict[str, tuple[Case, str]] = {
     "shards 0 to 124 of 130, all that there are": (
         weights(f"model-{number:05d}-of-00130" for number in range(125)),
@@ -52,6 +119,94 @@ CASES: dict[str, tuple[Case, str]] = {
     "shard 30 of 61 is missing, numbers without padding": (
         weights((f"model-{n}-of-61" for n in range(1, 62)), "model-30-of-61"),
         "no model-30-of-61.safetensors.",
+    ),
+    "a job over the end of summer time, by times with their offsets": (
+        jobs(
+            PLAIN,
+            "11|11|u|a|gpu|2025-10-26T02:30:00+0200|2025-10-26T02:30:00+0200"
+            f"|2025-10-26T02:30:10+0200|2025-10-26T02:10:10+0100|COMPLETED|01:00:00|00:40:00|{GPU}|",
+        ),
+        "11 at 1761438600 started 1761438610 ran 2400 of 3600; 0 unread; ",
+    ),
+    "time limits and runs as people export them, of jobs that ended, run and wait": (
+        jobs(
+            PLAIN,
+            *(
+                f"{number}|{number}|u|a|gpu|{DAY}:00|{DAY}:00|{rest}|{GPU}|{gpus}"
+                for number, rest, gpus in (
+                    (1, f"{DAY}:10|2025-10-01T01:00:10|COMPLETED|02:00:00|01:00:00", GPU),
+                    (2, f"{DAY}:10|Unknown|RUNNING|1-00:00:00|03:00:00", GPU),
+                    (3, "Unknown|Unknown|PENDING|12:00:00|00:00:00", ""),
+                    (4, f"None|{DAY[:-2]}05:00|CANCELLED by 9|Partition_Limit|00:00:00", ""),
+                    (5, f"{DAY}:30|2025-10-01T00:20:30|OUT_OF_MEMORY|UNLIMITED|00:20:00", GPU),
+                )
+            ),
+        ),
+        (
+            "1 at 1759276800 started 1759276810 ran 3600 of 7200,"
+            " 2 at 1759276800 started 1759276810 ran 10800 of 86400,"
+            " 3 at 1759276800 started 0 ran 43200 of 43200,"
+            " 4 at 1759276800 started 0 ran 300 of None,"
+            " 5 at 1759276800 started 1759276830 ran 1200 of None;"
+            " 0 unread; Times without a UTC offset"
+        ),
+    ),
+    "the 26 columns of Open XDMoD": (
+        jobs(
+            f"31|31|alpha|gpu|phys|hpc|100|u|7|{DAY}:00|{DAY}:00|{DAY}:10|2025-10-01T01:00:10"
+            f"|01:00:00|0:0|COMPLETED|1|4|4|8G|PER_NODE:gres/gpu:1|{GPU}|{GPU}|02:00:00|n1|train"
+        ),
+        "31 at 1759276800 started 1759276810 ran 3600 of 7200; 0 unread; The file names no columns",
+    ),
+    "columns that nobody knows, and no names of them": (
+        jobs(f"31|gpu|{DAY}:00|{DAY}:10|COMPLETED|{GPU}"),
+        "add a first line with their names",
+    ),
+    "512, 128 and 32 processors on nodes of 64": (
+        simulated(
+            *(64, 64),
+            "; UnixStartTime: 1640995200",
+            "; MaxProcs: 4096",
+            *(
+                f"{n} {60 * n} 0 600 {cpus} -1 -1 {cpus} 900 -1 1 3 1 -1 1 -1 -1 -1"
+                for n, cpus in enumerate((512, 128, 32))
+            ),
+        ),
+        "8 of 64, 2 of 64, 1 of 32",
+    ),
+    "a job that was swapped out, and one without times": (
+        jobs(
+            "; UnixStartTime: 820454400",
+            "1 0 10 300 8 -1 -1 8 600 -1 1 1 1 -1 1 -1 -1 -1",
+            "1 0 10 100 8 -1 -1 8 600 -1 2 1 1 -1 1 -1 -1 -1",
+            "1 -1 50 200 8 -1 -1 8 600 -1 3 1 1 -1 1 -1 -1 -1",
+            "2 60 5 20 4 -1 -1 4 60 -1 0 2 1 -1 1 -1 -1 -1",
+            "3 70 -1 -1 4 -1 -1 4 60 -1 5 2 1 -1 1 -1 -1 -1",
+        ),
+        (
+            "1 at 820454400 started 820454410 ran 300 of 600,"
+            " 2 at 820454460 started 820454465 ran 20 of 60; 1 unread"
+        ),
+    ),
+    "a trace in seconds and blocks of 16, by its own keys": (
+        requests(
+            *(
+                f'{{"chat_id": {n}, "parent_chat_id": -1, "timestamp": {30.1 * n}, "turn": 1,'
+                ' "input_length": 5, "output_length": 1, "type": "text", "hash_ids": [1]}'
+                for n in range(3)
+            )
+        ),
+        "[0.0, 30.1, 60.2], 16 a block",
+    ),
+    "a trace in milliseconds and blocks of 512": (
+        requests(
+            *(
+                f'{{"timestamp": {3000 * n}, "input_length": 5, "output_length": 1,'
+                ' "hash_ids": [1]}'
+                for n in range(3)
+            )
+        ),
+        "[0.0, 3.0, 6.0], 512 a block",
     ),
 }
 

@@ -54,6 +54,8 @@ def test_host_lists(text: str, hosts: tuple[str, ...]) -> None:
         ("10:00", 600),
         ("1:00:00", 3600),
         ("1-12:00:30", 129_630),
+        ("12:34.567", 754),
+        ("INVALID", None),
         ("UNLIMITED", None),
         ("Partition_Limit", None),
         ("NOT_SET", None),
@@ -68,6 +70,9 @@ def test_durations(text: str, seconds: int | None) -> None:
     [
         ("1795225280", 1_795_225_280),
         ("2026-11-21T01:41:20", 1_795_225_280),
+        ("2026-11-21T01:41:20Z", 1_795_225_280),
+        ("2026-11-21T03:41:20+0200", 1_795_225_280),
+        ("2026-11-20T20:41:20-05:00", 1_795_225_280),
         ("N/A", None),
         ("Unknown", None),
         ("None", None),

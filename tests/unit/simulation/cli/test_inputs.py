@@ -187,10 +187,43 @@ def test_jobs_count_once_the_history_has_all_that_came():
 
 
 def test_what_was_not_read_is_said():
-    history = JobHistory(JOBS, 3, "jobs.txt, line 7: no column 'End'", 2, 5)
+    lines = {"they are twice there": 1, "they have steps": 5}
+    history = JobHistory(JOBS, 3, "jobs.txt, line 7: no column 'End'", 2, lines, ("Taken for X.",))
     notes = demand(site(history), None, start_s=None, days=None, seed=1).notes
     assert notes[0].endswith("the first is jobs.txt, line 7: no column 'End'.")
-    assert [note.split()[0] for note in notes] == ["3", "2", "5"]
+    assert [note.split()[0] for note in notes] == ["3", "2", "1", "5", "Taken"]
+    assert notes[2:4] == (
+        "1 line of the history left out: they are twice there.",
+        "5 lines of the history left out: they have steps.",
+    )
+
+
+CPU_JOBS = tuple(
+    replace(job, gpus={}, cpus=cpus) for job, cpus in zip(JOBS, (96, 16, 3), strict=False)
+)
+
+
+def test_a_history_without_gpus_is_said_first_and_its_cpus_may_be_taken_for_gpus():
+    history = JobHistory(CPU_JOBS, 3, "jobs.txt, line 7: bad")
+    plain = demand(site(history), None, start_s=None, days=None, seed=1)
+    assert not plain.has_gpus
+    assert plain.notes[0].startswith("No job of the history asks for GPUs: quotas and lending")
+    mapped = demand(site(history), None, start_s=None, days=None, seed=1, cpus_per_gpu=16)
+    assert mapped.notes[0].endswith(
+        "to ask for one for 16 CPUs that it had, and for no CPUs or memory."
+    )
+    # Two nodes of four GPUs.
+    assert [(job.gpus, job.nodes, job.cpus) for job in mapped.jobs] == [
+        ({"": 6}, 2, 0),
+        ({"": 1}, 1, 0),
+        ({"": 1}, 1, 0),
+    ]
+
+
+def test_cpus_are_taken_for_gpus_only_where_there_are_no_gpus_and_cpus():
+    for jobs in ((*CPU_JOBS, JOBS[5]), tuple(replace(job, cpus=0) for job in CPU_JOBS)):
+        with pytest.raises(InvalidInputError, match="SW-USAGE"):
+            demand(site(JobHistory(jobs)), None, start_s=None, days=None, seed=1, cpus_per_gpu=8)
 
 
 def test_a_cluster_file_is_read(tmp_path: Path):

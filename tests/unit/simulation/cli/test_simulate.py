@@ -65,7 +65,7 @@ def test_a_change_stands_beside_the_present(said: Said, change: Path):
     assert re.search(r"^wait, mean .* better$", shown, flags=re.MULTILINE)
     assert re.search(r"^slices in use .*\+[0-9.]+ points +better$", shown, flags=re.MULTILINE)
     assert re.search(r"^vision .* gains$", shown, flags=re.MULTILINE)
-    assert "What was left out" in shown
+    assert "What was left out or assumed" in shown
 
 
 def test_a_report_takes_the_place_of_no_file_that_is_read(said: Said, change: Path):
@@ -103,6 +103,16 @@ def test_a_report_is_one_file_that_only_its_owner_reads(said: Said, change: Path
     text = file.read_text()
     assert "What would have happened on lab" in text
     assert "borrowing limit unlimited" in text
+
+
+def test_that_a_history_has_no_gpus_is_said_before_it_is_simulated(
+    said: Said, monkeypatch: pytest.MonkeyPatch
+):
+    bare = tuple(replace(job, gpus={}, cpus=8) for job in JOBS)
+    monkeypatch.setattr(inputs, "read_site", lambda _: site(JobHistory(bare)))
+    assert said("--offsets", 1, on="stderr").startswith("No job of the history asks for GPUs")
+    notes = json.loads(said("--offsets", 1, "--cpus-per-gpu", 4, "--json"))["notes"]
+    assert "ask for one for 4 CPUs that it had" in notes[0]
 
 
 @pytest.fixture

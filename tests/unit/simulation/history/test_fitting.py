@@ -98,3 +98,25 @@ def test_the_qos_of_a_tenant_goes_with_its_account():
     named = replace(ELSEWHERE, qos="slicewise_vc1"), replace(ELSEWHERE, qos="long")
     assert [one.qos for one in of(*named).jobs] == ["", "long"]
     assert of(replace(JOBS[0], qos="slicewise_nlp")).jobs[0].qos == "slicewise_nlp"
+
+
+def test_processors_are_spread_over_as_few_nodes_as_have_them():
+    """A history of a machine with other nodes, or one that does not say how many a job had."""
+    nodes = tuple(replace(node, cpus=64, memory_mib=1000) for node in CLUSTER.nodes)
+    cluster = replace(CLUSTER, nodes=nodes * 8)
+    job = replace(ELSEWHERE, gpus={}, cpus=512)
+    for cpus, memory_mib, said, spread in (
+        (512, 0, 0, 8),
+        (509, 0, 0, 8),
+        (32, 0, 0, 1),
+        (32, 3500, 0, 4),
+        (512, 0, 512, 8),  # One processor a node, on a machine with more nodes.
+        (512, 0, 16, 16),  # It fits as it was.
+        (512, 0, 4, 8),
+    ):
+        asks = replace(job, cpus=cpus, memory_mib=memory_mib, nodes=said)
+        found = of(asks, cluster=cluster)
+        assert found.jobs[0].nodes == spread
+        assert (said == spread) != ("CPUs of jobs are spread" in " ".join(found.notes))
+    own = replace(JOBS[0], gpus={}, cpus=512, nodes=4)
+    assert of(own, cluster=cluster).jobs == (own,)

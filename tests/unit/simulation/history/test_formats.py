@@ -15,6 +15,10 @@ UB = (
     "-dt {} -e submit_batch_job | -sim-walltime 2009.00 --uid=user003 -J jobid_3 -N 2 -n 18 "
     "-t {} -q general -p compute --mem={} {} pseudo.job\n"
 )
+HELIOS = (
+    "job_id,user,vc,jobname,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,"
+    "duration,queue\n"
+)
 SWF = "; UnixStartTime: 1000\n;Computer: any\n"
 
 
@@ -48,8 +52,7 @@ def test_chronus(tmp_path: Path):
 def test_helios_jobs(tmp_path: Path):
     history = read(
         tmp_path,
-        "job_id,user,vc,jobname,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,"
-        "duration,queue\n"
+        f"{HELIOS}"
         "1,u1,vcA,j,16,64,2,COMPLETED,1970-01-01 00:00:10,1970-01-01 00:00:30,1970-01-01 00:01:30,"
         "60,20\n"
         "2,u2,vcB,j,0,4,1,CANCELLED,1970-01-01 00:00:20,None,1970-01-01 00:01:00,0,40\n"
@@ -60,6 +63,15 @@ def test_helios_jobs(tmp_path: Path):
     assert (first.submit_s, first.started_s, first.run_s) == (10, 30, 60)
     assert (second.gpus, second.is_cancelled_waiting, second.run_s) == ({}, True, 40)
     assert history.first_unread.endswith("line 4: no time of submission")
+    assert history.assumed == ("Times without a UTC offset are taken for UTC.",)
+
+
+def test_a_helios_job_that_ends_before_it_came_is_left_out(tmp_path: Path):
+    line = "2,u2,vcB,j,0,4,1,CANCELLED,2020-04-01 01:00:00,None,2020-04-01 00:30:00,0,40\n"
+    other = "3,u2,vcB,j,0,4,1,CANCELLED,2020-04-01 01:00:00+02:00,None,2020-04-01 00:30:00Z,0,9\n"
+    history = read(tmp_path, HELIOS + line + other)
+    assert [(job.job_id, job.run_s) for job in history.jobs] == [(3, 5400)]
+    assert history.left_out == {"by their times they end before they start": 1}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +118,47 @@ def test_swf(tmp_path: Path):
     assert (first.cpus, first.memory_mib, first.account, first.partition) == (4, 4, "3", "2")
     assert (second.is_cancelled_waiting, second.run_s, second.partition) == (True, 30, "4")
     assert (second.cpus, second.memory_mib, second.account) == (8, 16, "")
-    assert history.unread == 2
+    assert (history.unread, history.assumed) == (2, ())
+    assert first.nodes == second.nodes == 0  # No comment says how many nodes the machine had.
+
+
+def test_swf_of_a_machine_of_which_nodes_and_processors_are_said(tmp_path: Path):
+    head = f"{SWF}; MaxNodes: 64 (8 of them large)\n; MaxProcs: 4096\n"
+    jobs = read(
+        tmp_path,
+        head + "".join(f"{n} {n} 0 60 {cpus} -1 -1 -1 60 -1 1 7 3 -1 2 -1 -1 -1\n" for n, cpus in
+        enumerate((1, 64, 65, 512, 509), 1)),
+    ).jobs  # fmt: skip
+    assert [job.nodes for job in jobs] == [1, 1, 2, 8, 8]
+
+
+def test_swf_s_parts_of_jobs_are_summed_up_in_a_line_of_their_own(tmp_path: Path):
+    """Status 2, 3 and 4; their submit time is -1, or that of the job."""
+    part = "7 {} 5 50 4 -1 -1 4 60 -1 {} 1 1 -1 1 -1 -1 -1\n"
+    text = part.format(3, 1).replace(" 50 ", " 150 ", 1)
+    text += part.format(3, 2) + part.format(-1, 2) + part.format(-1, 3)
+    history = read(tmp_path, SWF + text + part.format(3, 4).replace("7", "8", 1))
+    assert [(job.job_id, job.run_s) for job in history.jobs] == [(7, 150)]
+    assert (history.unread, sorted(history.left_out.values())) == (0, [1, 3])
+
+
+def test_swf_that_does_not_say_what_a_job_had(tmp_path: Path):
+    history = read(tmp_path, "1 5 20 60 -1 -1 -1 -1 3600 -1 1 7 3 -1 2 -1 -1 -1\n")
+    assert [one.split(":")[0] for one in history.assumed] == [
+        "No comment says when time 0 was",
+        "Of 1 jobs no number of processors is said",
+    ]
+
+
+@pytest.mark.parametrize("form", ["swf", "helios"])
+def test_jobs_that_are_in_a_file_twice_are_one(tmp_path: Path, form: str):
+    text = {
+        "swf": SWF + 2 * "1 5 20 60 4 -1 -1 -1 3600 -1 1 7 3 -1 2 -1 -1 -1\n",
+        "helios": HELIOS + 2 * "1,u1,vcA,j,8,64,1,COMPLETED,2020-04-01 00:00:10,"
+        "2020-04-01 00:00:30,2020-04-01 00:01:30,60,20\n",
+    }[form]
+    history = read(tmp_path, text)
+    assert (len(history.jobs), list(history.left_out.values())) == (1, [1])
 
 
 def test_swf_without_comments(tmp_path: Path):
@@ -114,7 +166,26 @@ def test_swf_without_comments(tmp_path: Path):
     assert job.submit_s == 5
 
 
-@pytest.mark.parametrize(("name", "pack"), [("a.swf.gz", gzip.compress), ("a.xz", lzma.compress)])
+@pytest.mark.parametrize("text", ["\ufeff{}", "{}", "{}\r"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_csv_of_spreadsheets(tmp_path: Path, text: str, separator: str):
+    head = "timestamp,duration,num_gpus,gpu_time,cluster".replace(",", separator)
+    row = separator.join(("1970-01-02T00:00:01+0100", '"66.0"', "16", "1056.0", "11cb48"))
+    (job,) = read(tmp_path, f"{text.format(head)}\n{row}\n").jobs
+    assert (job.submit_s, job.run_s, job.account) == (82_801, 66, "11cb48")
+
+
+def test_text_of_16_bits_says_so(tmp_path: Path):
+    path = tmp_path / "jobs.csv"
+    path.write_bytes("timestamp,duration,num_gpus,gpu_time,cluster\n".encode("utf-16"))
+    with pytest.raises(InvalidInputError, match="UTF-16 text; write it as UTF-8"):
+        read_history(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("a.swf.gz", gzip.compress), ("a.xz", lzma.compress), ("jobs.txt", gzip.compress)],
+)
 def test_files_may_be_compressed(tmp_path: Path, name: str, pack):
     path = tmp_path / name
     path.write_bytes(pack((SWF + "1 5 20 60 4 -1 -1 -1 3600 -1 1 7 3 -1 2 -1 -1 -1\n").encode()))
@@ -129,7 +200,12 @@ def test_files_may_be_compressed(tmp_path: Path, name: str, pack):
     [
         ("", "the file is empty"),
         ("hello\n", "no format of job histories"),
-        ("{}\n", "no format of job histories"),
+        ('{"meta": {\n', "line 1: it is JSON: write a history by sacct -P"),
+        (
+            "       JobID    JobName  Partition\n",
+            "columns of fixed width: write the file by sacct -P",
+        ),
+        ("BZh91AY", "packed by bzip2; gzip and xz can be read"),
         ("\x7fELF\r\x02,\r1\n", "no format of job histories"),
         (
             "timestamp,duration,num_gpus,gpu_time,cluster\n1970-01-02,\r1,1,1,a\n",

@@ -43,6 +43,49 @@ def test_mooncake(tmp_path: Path):
     ]
     assert trace.unread == 3
     assert "line 3: no number of tokens" in trace.first_unread
+    assert (trace.block_tokens, trace.assumed) == (512, ())
+
+
+BAILIAN = (
+    '{{"chat_id": {0}, "parent_chat_id": -1, "timestamp": {1}, "input_length": 5, "output_length":'
+    ' 1, "type": "text", "turn": 1, "hash_ids": [{0}]}}\n'
+)
+
+
+def test_bailian_has_seconds_and_blocks_of_16(tmp_path: Path):
+    trace = read(tmp_path, "".join(BAILIAN.format(n, 30.1 * n) for n in range(3)))
+    assert [round(one.at_s, 3) for one in trace.requests] == [0, 30.1, 60.2]
+    assert (trace.block_tokens, trace.assumed, trace.unread) == (16, (), 0)
+
+
+def test_a_line_of_another_form_is_not_read(tmp_path: Path):
+    """Its times have another unit."""
+    mooncake = '{"timestamp": 3000, "input_length": 7, "output_length": 5, "hash_ids": [0]}\n'
+    trace = read(tmp_path, BAILIAN.format(0, 1.5) + mooncake)
+    assert (len(trace.requests), trace.unread) == (1, 1)
+    assert "line 2: a form other than" in trace.first_unread
+
+
+def test_json_of_a_form_that_nobody_knows_is_refused(tmp_path: Path):
+    line = '{"timestamp": 3, "input_length": 7, "output_length": 5, "arrival_rate": 2}\n'
+    with pytest.raises(InvalidInputError, match="no form of traces has a key arrival_rate"):
+        read(tmp_path, line)
+    with pytest.raises(InvalidInputError, match="not one object in each line"):
+        read(tmp_path, f"[{line}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"timestamp": 3000, "input_length": 7, "output_length": 5}\n', "taken for milliseconds"),
+        ("timestamp,input_length,output_length\n30,7,5\n", "taken for seconds"),
+        ("5\n7\n", "taken for seconds"),
+        ("arrival_s,service_s\n30,7\n", ""),
+    ],
+)
+def test_a_unit_that_no_name_says_is_assumed_and_said(tmp_path: Path, text: str, said: str):
+    assert said in " ".join(read(tmp_path, text).assumed)
+    assert bool(said) == bool(read(tmp_path, text).assumed)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +119,7 @@ def test_times_alone(tmp_path: Path):
         ("{}\n", "^[^,]*, line 1: no column 'input_length'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2.5,3\n", "^[^,]*, line 2: no count: 2.5"),
         ("1," * 40_000, "longer than"),
+        ("0.0,1.2,0.9,Gamma\n", "line 1: 4 numbers in a line, and no names of columns"),
         ("timestamp,service_s\n1715472000000,3\n", "no number of seconds: 1715472000000"),
     ],
 )

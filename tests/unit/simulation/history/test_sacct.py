@@ -95,7 +95,7 @@ def test_a_job_without_an_eligible_time_came_when_it_was_submitted_if_it_ran():
     history = read(
         row(Eligible="Unknown", Start="Unknown", State="CANCELLED by 1000", AllocTRES="")
     )
-    assert (history.jobs, history.without_run_s) == ((), 1)
+    assert (history.jobs, history.left_out) == ((), {"they were never eligible to run": 1})
 
 
 def test_seconds_of_suspension_are_not_run():
@@ -156,7 +156,8 @@ def test_jobs_that_still_run_or_wait_are_counted():
         (7, pytest.approx(250, abs=PART_S)),
         (8, 600),
     ]
-    assert (history.open_ended, history.without_run_s) == (2, 1)
+    assert history.open_ended == 2
+    assert history.left_out == {"how long they would have run is not known": 1}
     assert not any(job.is_cancelled_waiting for job in history.jobs)
 
 
@@ -224,6 +225,7 @@ def test_an_array_of_impossible_size_is_refused():
 def test_steps_are_no_jobs():
     history = read(row(), row(JobIDRaw="7.batch"), row(JobIDRaw="7.0"))
     assert (len(history.jobs), history.unread) == (1, 0)
+    assert history.left_out == {"they are steps of jobs, such as 814.batch": 2}
 
 
 def test_times_may_be_in_utc():
@@ -241,7 +243,7 @@ def test_without_a_header_the_number_of_columns_shows_which_they_are(fields: tup
 def test_a_missing_column_is_named():
     with pytest.raises(InvalidInputError, match="line 1: no column Submit, ReqTRES"):
         read(header="JobID|Start|End|State")
-    with pytest.raises(InvalidInputError, match="as many as are known"):
+    with pytest.raises(InvalidInputError, match=r"its 3 columns have no names .* add a first line"):
         read(header="1|2|3")
 
 
@@ -303,3 +305,281 @@ def test_runs_do_not_all_take_whole_seconds():
     assert all(abs(part_s) <= PART_S for part_s in parts_s)
     assert sum(parts_s) / len(parts_s) == pytest.approx(0.0, abs=0.01)
     assert len({round(part_s, 2) for part_s in parts_s}) > 50
+
+
+PLAIN = "JobID|User|Account|Partition|Submit|Start|End|State|Timelimit|Elapsed|ReqTRES|AllocTRES"
+
+
+def plain(**changed: str) -> str:
+    """A row of the columns that people export."""
+    said = {
+        "JobID": "7",
+        "User": "alice",
+        "Account": "vision",
+        "Partition": "gpu",
+        "Submit": "2025-10-01T00:00:00",
+        "Start": "2025-10-01T00:00:10",
+        "End": "2025-10-01T01:00:10",
+        "State": "COMPLETED",
+        "Timelimit": "02:00:00",
+        "Elapsed": "01:00:00",
+        "ReqTRES": TRES,
+        "AllocTRES": TRES,
+        **changed,
+    }
+    return "|".join(said[field] for field in PLAIN.split("|"))
+
+
+MIDNIGHT_S = 1_759_276_800  # 2025-10-01 in UTC.
+
+
+@pytest.mark.parametrize(
+    ("text", "limit_s"),
+    [
+        ("1-12:00:30", 129_630),
+        ("48:00:00", 172_800),
+        ("30:00", 1800),
+        ("00:30.500", 30),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        ("", None),
+    ],
+)
+def test_time_limits_as_people_export_them(text: str, limit_s: int | None):
+    (job,) = read(plain(Timelimit=text), header=PLAIN).jobs
+    assert job.time_limit_s == limit_s
+
+
+def test_a_time_without_a_unit_is_not_guessed():
+    """TimelimitRaw has minutes, ElapsedRaw seconds."""
+    for bad in ({"Timelimit": "120"}, {"Elapsed": "3600"}):
+        history = read(plain(**bad), header=PLAIN)
+        assert (history.jobs, history.unread) == ((), 1)
+        assert "time without a unit" in history.first_unread
+
+
+def test_an_invalid_time_limit_is_said():
+    history = read(plain(Timelimit="INVALID", Elapsed="INVALID"), header=PLAIN)
+    assert history.jobs[0].run_s == pytest.approx(3600, abs=PART_S)
+    assert "A time limit that sacct shows as INVALID is taken for none." in history.assumed
+
+
+def test_what_still_runs_or_waits_says_how_long_in_plain_columns_too():
+    waiting = {"Start": "Unknown", "End": "Unknown", "State": "PENDING", "AllocTRES": ""}
+    history = read(
+        plain(End="Unknown", State="RUNNING", Elapsed="03:00:00"),
+        plain(JobID="8", **waiting, Timelimit="12:00:00", Elapsed="00:00:00"),
+        header=PLAIN,
+    )
+    assert [round(job.run_s) for job in history.jobs] == [10_800, 43_200]
+    assert (history.open_ended, dict(history.left_out)) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("submit", "unix_s", "is_said"),
+    [
+        ("2025-10-01T02:00:00+0200", MIDNIGHT_S, False),
+        ("2025-10-01T02:00:00+02:00", MIDNIGHT_S, False),
+        ("2025-10-01T02:00:00+02", MIDNIGHT_S, False),
+        ("2025-10-01T00:00:00Z", MIDNIGHT_S, False),
+        ("2025-09-30 17:00:00-0700", MIDNIGHT_S, False),
+        (str(MIDNIGHT_S), MIDNIGHT_S, False),
+        ("2025-10-01T00:00:00", MIDNIGHT_S, True),
+        ("2025-10-01 00:00", MIDNIGHT_S, True),
+    ],
+)
+def test_offsets_of_times_count_and_their_lack_is_said(submit: str, unix_s: int, is_said: bool):
+    times = {"Submit": submit, "Start": str(MIDNIGHT_S + 10), "End": str(MIDNIGHT_S + 3610)}
+    history = read(plain(**times), header=PLAIN)
+    assert history.jobs[0].submit_s == unix_s
+    assert ("Times without a UTC offset are taken for UTC." in history.assumed) == is_said
+
+
+@pytest.mark.parametrize(
+    "time", ["2025-10-01", "01/10/2025 00:00:00", "Wed 01 Oct 2025", "00:00:00", "1759276800000"]
+)
+def test_times_that_can_not_be_read_for_sure_are_not_read(time: str):
+    history = read(plain(Submit=time), header=PLAIN)
+    assert (history.jobs, history.unread) == ((), 1)
+
+
+def test_a_job_over_the_end_of_summer_time_runs_as_long_as_it_ran():
+    times = {
+        "Submit": "2025-10-26T02:30:00+0200",
+        "Start": "2025-10-26T02:30:10+0200",
+        "End": "2025-10-26T02:10:10+0100",
+    }
+    for elapsed in ("00:40:00", ""):
+        history = read(plain(**times, Elapsed=elapsed), header=PLAIN)
+        (job,) = history.jobs
+        assert (job.submit_s, job.started_s) == (1_761_438_600, 1_761_438_610)
+        assert job.run_s == pytest.approx(2400, abs=PART_S)
+
+
+def test_a_job_that_ends_before_it_starts_runs_as_long_as_elapsed_says_or_is_left_out():
+    times = {"Start": "2025-10-26T02:30:10", "End": "2025-10-26T02:10:10"}
+    history = read(
+        plain(**times, Elapsed="00:40:00"),
+        plain(JobID="8", **times, Elapsed=""),
+        plain(JobID="9", Start="None", End="2025-09-30T23:00:00", State="CANCELLED by 7"),
+        header=PLAIN,
+    )
+    assert [job.run_s for job in history.jobs] == [pytest.approx(2400, abs=PART_S)]
+    assert history.left_out == {"by their times they end before they start": 2}
+    assert any("ran as long as Elapsed says" in one for one in history.assumed)
+
+
+def test_columns_that_are_missing_are_said():
+    header = "JobID|Submit|Start|End|State|ReqTRES"
+    history = read(f"7|1000|1100|1400|COMPLETED|{TRES}", header=header)
+    (job,) = history.jobs
+    assert (job.submit_s, job.time_limit_s) == (1000, None)
+    assert [one.split(":")[0] for one in history.assumed] == [
+        "No column TimelimitRaw or Timelimit",
+        "No column ElapsedRaw or Elapsed",
+        "No column Eligible",
+        "No column Account",
+        "No column User",
+        "No column Partition",
+    ]
+
+
+XDMOD = {
+    "JobID": "301",
+    "JobIDRaw": "301",
+    "Cluster": "alpha",
+    "Partition": "gpu",
+    "QOS": "long",
+    "Account": "phys",
+    "Submit": "2025-10-01T00:00:00",
+    "Eligible": "2025-10-01T00:00:00",
+    "Start": "2025-10-01T00:00:10",
+    "End": "2025-10-01T01:00:10",
+    "Elapsed": "01:00:00",
+    "State": "COMPLETED",
+    "NNodes": "1",
+    "ReqGRES": "PER_NODE:gres/gpu:1",
+    "ReqTRES": "billing=4,cpu=4,gres/gpu=1,mem=8G,node=1",
+    "AllocTRES": "billing=4,cpu=4,gres/gpu=1,mem=8G,node=1",
+    "Timelimit": "02:00:00",
+    "JobName": "a|b",
+}
+XDMOD_COLUMNS = (
+    "JobID,JobIDRaw,Cluster,Partition,Account,Group,GID,User,UID,Submit,Eligible,Start,End,Elapsed,"
+    "ExitCode,State,NNodes,NCPUS,ReqCPUS,ReqMem,ReqGRES,ReqTRES,AllocTRES,Timelimit,NodeList,JobName"
+)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        XDMOD_COLUMNS,
+        XDMOD_COLUMNS.replace("Partition,", "Partition,QOS,").replace("ReqGRES,", ""),
+        XDMOD_COLUMNS.replace("ReqGRES,", ""),
+        XDMOD_COLUMNS.replace("AllocTRES,", ""),
+    ],
+)
+@pytest.mark.parametrize("end", ["", "|"])
+def test_the_files_of_xdmod_have_no_names_of_columns(columns: str, end: str):
+    """Its versions have 25 or 26, of which some stand elsewhere. A job's name may be anything."""
+    text = "|".join(XDMOD.get(name, "") for name in columns.split(","))
+    assert text.count("|") in {25, 26}
+    history = read_sacct(text_lines(f"{text}{end}\n"), UnreadLines("jobs.txt"))
+    (job,) = history.jobs
+    assert (job.account, job.time_limit_s, job.gpus, job.cpus) == ("phys", 7200, {"": 1}, 4)
+    assert job.run_s == pytest.approx(3600, abs=PART_S)
+    assert job.qos == ("long" if "QOS" in columns else "")
+    assert history.assumed[0].endswith("are taken for those of Open XDMoD.")
+
+
+def test_gres_stand_in_where_accounting_counts_no_gpus():
+    bare = {
+        "ReqTRES": "cpu=4,mem=8G,node=2",
+        "AllocTRES": "",
+        "ReqGRES": "PER_NODE:gres/gpu:a100:2",
+    }
+    text = "|".join(
+        (XDMOD | bare | {"NNodes": "2"}).get(one, "") for one in XDMOD_COLUMNS.split(",")
+    )
+    (job,) = read_sacct(text_lines(text), UnreadLines("jobs.txt")).jobs
+    assert (job.gpus, job.nodes) == ({"a100": 4}, 2)
+
+
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_other_separators_quotes_and_spellings(separator: str):
+    header = separator.join(f'"{name}"' for name in PLAIN.lower().split("|"))
+    cells = separator.join(f'"{cell}"' for cell in plain().split("|"))
+    (job,) = read(cells, header=header).jobs
+    assert (job.job_id, job.gpus, job.time_limit_s) == (7, {"1g.10gb": 2}, 7200)
+
+
+def test_files_that_follow_each_other_have_their_own_columns():
+    turned = "|".join(reversed(PLAIN.split("|")))
+    other = "|".join(reversed(plain(JobID="8").split("|")))
+    history = read(plain(), turned, other, PLAIN, plain(JobID="9"), header=PLAIN)
+    assert [(job.job_id, job.user) for job in history.jobs] == [
+        (7, "alice"),
+        (8, "alice"),
+        (9, "alice"),
+    ]
+    assert (history.unread, dict(history.left_out)) == (0, {})
+
+
+def clustered(cluster: str, text: str) -> str:
+    return f"{cluster}|{text}"
+
+
+def test_the_same_number_on_two_clusters_is_two_jobs_and_that_is_said():
+    rows = [clustered("alpha", plain()), clustered("be\x1bta", plain())]
+    history = read(*rows, rows[0], header=clustered("Cluster", PLAIN))
+    assert len(history.jobs) == 2
+    assert history.left_out == {"they are in the file once more": 1}
+    (said,) = [one for one in history.assumed if "clusters" in one]
+    assert said.startswith("Jobs of 2 clusters (alpha, be")
+    assert said.isprintable()
+
+
+WAITS = {"Start": "Unknown", "End": "Unknown", "State": "PENDING", "AllocTRES": ""}
+RUNS = {"End": "Unknown", "State": "RUNNING", "Elapsed": "00:10:00"}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (plain(), plain()),
+        (plain(**WAITS), plain()),
+        (plain(**RUNS), plain()),
+        (plain(**WAITS), plain(**RUNS), plain()),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_job_in_two_files_that_overlap_is_one(rows: tuple[str, ...], turned: bool):
+    history = read(*(reversed(rows) if turned else rows), header=PLAIN)
+    (job,) = history.jobs
+    assert job.run_s == pytest.approx(3600, abs=PART_S)
+    assert history.open_ended == 0
+    assert history.left_out == {"they are in the file once more": len(rows) - 1}
+
+
+def test_a_job_that_came_back_and_waits_is_no_copy():
+    again = {**WAITS, "Submit": "2025-10-01T01:00:10"}
+    for waits in (WAITS, again):
+        history = read(plain(State="REQUEUED"), plain(**waits), header=PLAIN)
+        assert (len(history.jobs), history.open_ended, history.left_out) == (1, 1, {})
+
+
+def test_tasks_that_waited_in_one_file_and_ran_in_the_next_are_one_each():
+    history = read(
+        plain(JobID="814_[4-9%2]", **WAITS),
+        *(plain(JobID=f"814_{index}") for index in (4, 5)),
+        plain(JobID="814_[6-9%2]", **WAITS),
+        header=PLAIN,
+    )
+    assert (len(history.jobs), history.open_ended) == (6, 4)
+
+
+def test_a_job_may_be_named_like_a_row_of_names():
+    """Who names his job so must not turn the columns of all that follows."""
+    header = f"{PLAIN}|JobName"
+    history = read(f"{plain()}|{PLAIN}", f"{plain(JobID='8')}|x", header=header)
+    assert [job.job_id for job in history.jobs] == [7, 8]

@@ -165,13 +165,6 @@ def test_without_a_job_to_compare_it_is_said_why() -> None:
     assert (checked.self_check is None, checked.unchecked) == (False, "")
 
 
-def test_jobs_without_gpus_are_told() -> None:
-    found = simulate(experiment(replace(past("a", 1, 0), gpus={})), processes=1)
-    assert any(note.startswith("No job asked for GPUs") for note in found.notes)
-    found = simulate(experiment(replace(past("a", 1, 0), gpus={}), past("a", 1, 0)), processes=1)
-    assert not any(note.startswith("No job asked for GPUs") for note in found.notes)
-
-
 def test_jobs_of_which_none_can_be_replayed_are_an_error() -> None:
     with pytest.raises(InvalidInputError, match="1 job was left out: no nodes") as error:
         simulate(experiment(past("a", 999, 0)), processes=1)
