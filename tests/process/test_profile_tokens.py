@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from measuring_job import FIRST_PID, Killed, points, run_client
+from waiting import PATIENCE_S
 
 from launcher.profiling.figures import Begun, Message, messages
 from launcher.profiling.job_main import main
@@ -90,13 +91,21 @@ Measure = Callable[..., tuple[Server, list[Message]]]
 
 
 @pytest.fixture
-def measure(killed: Killed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Measure:
+def measure(
+    killed: Killed,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Measure:
+    """Windows are as short as they may be; a machine that stalls makes none too late."""
+    monkeypatch.setattr(TokenTask, "window_s", 0.03)
+
     def run(says: Says = good, engine: str = "vllm", **work: Any) -> tuple[Server, list[Message]]:
         slots = tmp_path / "slots"
         server = Server(says, slots)
         asked = TokenTask.model_validate(
             {"model": "m", "concurrencies": (1, 3), "prompt_tokens": 60, "output_tokens": 4}
-            | {"seconds": 0.2}
+            | {"seconds": PATIENCE_S}
             | work
         )
 
