@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from builders.service_scripts import GATEWAY, VALUES, script
 from waiting import PATIENCE_S
 
 from cluster.language.service import service_spec
@@ -14,23 +15,6 @@ from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import start_settings
 from launcher.gateway.haproxy import prepare
 from launcher.scripts.render import gateway_files, service_script
-
-TRITON = start_settings(
-    "triton", {"triton": EngineSettings(command=Path("/opt/triton server/bin/it's"))}
-)
-GATEWAY = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-VALUES: dict[str, object] = {
-    "name": "chat",
-    "tenant": "vision",
-    "model_repository": "/models/%@chat",
-    "model": "m",
-    "profile": "1g.10gb",
-    "max_replicas": 4,
-}
-
-
-def script(**change: object) -> str:
-    return service_script(service_spec(VALUES | change), TRITON, GATEWAY)
 
 
 def test_bash_accepts_it():
@@ -159,6 +143,60 @@ def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path
     text = service_script(service_spec(VALUES | told), settings, GATEWAY)
     compile(text[text.index("<<'LOOPBACK'\n") + 12 : text.index("\nLOOPBACK\n")], "x", "exec")
     assert "LOOPBACK" not in script()
+
+
+# Signals by the second at which they come, seconds until Triton is told, until it is killed.
+ENDINGS: list[tuple[list[tuple[int, str]], list[str]]] = [
+    ([(0, "TERM")], ["1", "2"]),
+    ([(0, "USR1")], ["0", "5"]),
+    ([(0, "USR1"), (0, "TERM")], ["1", "2"]),
+    ([(0, "USR1"), (1, "USR1")], ["0", "5"]),
+    ([(0, "TERM"), (0, "USR1")], ["1", "2"]),
+]
+
+
+@pytest.mark.parametrize(("signals", "waits"), ENDINGS)
+def test_a_replica_that_must_end_is_told_and_then_killed(
+    signals: list[tuple[int, str]], waits: list[str], tmp_path: Path
+):
+    """Told at once when its lease ends, and after a notice where Slurm ends it.
+
+    Slurm would kill 5 s after its TERM, or 10 s after the end of the lease was noticed. The script
+    waits in a time of the test's, and no wait ends before all signals have come.
+    """
+    text = script()
+    handlers = text[text.index("ends_at=") : text.index("# Runs inside the step")]
+    end = text[text.index("end() {") : text.index('say "starting on')]
+    send = "; ".join(f"SECONDS={at_s}; builtin kill -{name} $$" for at_s, name in signals)
+    program = f"""
+        cd {tmp_path}
+        say() {{ :; }}
+        close_door() {{ :; }}
+        clear_temporary() {{ :; }}
+        sleep() {{ until [ -e all ]; do command sleep 0.02; done; echo "waits $1" >>log; }}
+        kill() {{ echo "kill $*" >>log; builtin kill "$@"; }}
+        GIVES_BACK_S=10 NOTICE_S=3 pid_file=$PWD/pid private=$PWD/private shm=
+        {handlers}
+        kill_wait_s=5
+        set -m; (trap "" INT; exec sleep 600) & server=$!
+        set +m
+        echo "$server" >"$pid_file"
+        {end}
+        {send}
+        touch all
+        while wait "$server"; code=$?; builtin kill -0 "$server" 2>/dev/null; do :; done
+        echo "$server $code"
+    """
+    ran = subprocess.run(
+        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=PATIENCE_S
+    )
+    server, code = ran.stdout.split()
+    log = (tmp_path / "log").read_text().splitlines()
+    begin = log.index(f"waits {waits[0]}")
+    told, killed = f"kill -INT {server}", f"kill -KILL -- -{server}"
+    assert log[begin : begin + 4] == [f"waits {waits[0]}", told, f"waits {waits[1]}", killed]
+    assert log.count(told) == 1
+    assert code == "137"
 
 
 def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_left(tmp_path: Path):

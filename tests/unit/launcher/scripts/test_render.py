@@ -2,12 +2,10 @@
 
 import re
 import shlex
-import subprocess
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from builders.service_scripts import GATEWAY, TRITON, VALUES, script
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import directives_of_script, service_spec
@@ -18,23 +16,6 @@ from launcher.engines.registry import ENGINES, start_settings
 from launcher.engines.triton import Triton
 from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
-
-TRITON = start_settings(
-    "triton", {"triton": EngineSettings(command=Path("/opt/triton server/bin/it's"))}
-)
-GATEWAY = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
-VALUES: dict[str, object] = {
-    "name": "chat",
-    "tenant": "vision",
-    "model_repository": "/models/%@chat",
-    "model": "m",
-    "profile": "1g.10gb",
-    "max_replicas": 4,
-}
-
-
-def script(**change: object) -> str:
-    return service_script(service_spec(VALUES | change), TRITON, GATEWAY)
 
 
 def options(text: str) -> set[str]:
@@ -92,76 +73,6 @@ def test_every_option_stands_before_the_first_command():
 def test_values_reach_bash_as_they_are():
     line = next(x for x in script().splitlines() if x.startswith("models="))
     assert shlex.split(line) == ["models=/models/%@chat"]
-
-
-def told_to_end(pid_file: Path, *signals: tuple[float, str]) -> str:
-    """What the script's handlers do to a Triton that ignores them; signals as (after s, name).
-
-    Slurm would kill 5 s after its TERM, or 10 s after the end of the lease was noticed.
-    """
-    text = script()
-    handlers = text[text.index("ends_at=") : text.index("# Runs inside the step")]
-    end = text[text.index("end() {") : text.index('say "starting on')]
-    send = "; ".join(f"sleep {after_s}; kill -{name} $$" for after_s, name in signals)
-    program = f"""
-        say() {{ :; }}
-        await() {{ while wait "$1"; code=$?; kill -0 "$1" 2>/dev/null; do :; done; }}
-        GIVES_BACK_S=10 NOTICE_S=3 pid_file={pid_file} private={pid_file}.private shm=
-        close_door() {{ :; }}
-        {handlers}
-        kill_wait_s=5
-        set -m; (trap 'echo $SECONDS' INT; for i in $(seq 300); do sleep 0.1; done) & server=$!
-        set +m
-        echo "$server" >"$pid_file"
-        {end}
-        ({send}) &
-        await "$server"
-        echo "$code $SECONDS"
-    """
-    ran = subprocess.run(
-        ("bash", "-uc", program), text=True, capture_output=True, check=True, timeout=20
-    )
-    return ran.stdout.strip()
-
-
-# Signals, when Triton is told, when it is killed.
-ENDINGS: list[tuple[list[tuple[float, str]], int, int]] = [
-    ([(0, "TERM")], 1, 3),
-    ([(0, "USR1")], 0, 5),
-    ([(0, "USR1"), (0.5, "TERM")], 0, 3),
-    ([(0, "USR1"), (1, "USR1")], 0, 5),
-    ([(0, "TERM"), (0.5, "USR1")], 1, 3),
-]
-
-
-@pytest.fixture(scope="module")
-def endings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[str]]]:
-    """All at the same time: each waits for seconds."""
-    place = tmp_path_factory.mktemp("endings")
-    with ThreadPoolExecutor(len(ENDINGS)) as pool:
-        yield [
-            pool.submit(told_to_end, place / str(number), *signals)
-            for number, (signals, _, _) in enumerate(ENDINGS)
-        ]
-
-
-@pytest.mark.parametrize("number", range(len(ENDINGS)))
-def test_a_replica_that_must_end_is_told_and_then_killed(
-    endings: list[Future[str]], number: int, tmp_path: Path
-):
-    """Told at once when its lease ends, and after a notice where Slurm ends it."""
-    signals, told_s, killed_s = ENDINGS[number]
-
-    def is_in_time(said: str) -> bool:
-        if len(words := said.split()) < 3:
-            return False  # it ended before it was told
-        told, *_, code, seconds = words
-        assert code == "137"
-        return told_s <= int(told) <= told_s + 2 and killed_s <= int(seconds) <= killed_s + 2
-
-    # On a busy machine five at a time may all be late: alone it is not.
-    said = endings[number].result()
-    assert is_in_time(said) or is_in_time(told_to_end(tmp_path / "alone", *signals)), said
 
 
 def test_the_gateway_has_its_pool():
