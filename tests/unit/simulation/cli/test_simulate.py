@@ -2,17 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from builders.small_site import JOBS, START_S, site
 from builders.tenants import tenant
-from typer.testing import CliRunner
+from stand_ins.small_site_command import Said, lending_without_limit, simulating
 
 from cluster.language.errors import SlicewiseError
-from launcher.main import app
 from simulation.cli import inputs, simulate
 from simulation.history.jobs import JobHistory
 from simulation.runs import simulate as runs
@@ -21,32 +19,15 @@ from slurm_plugin.quota.calendar_times import moment
 
 pytestmark = pytest.mark.usefixtures("clock")
 
-Said = Callable[..., str]
-
 
 @pytest.fixture
 def change(tmp_path: Path) -> Path:
-    """Vision gets what nlp leaves idle."""
-    file = tmp_path / "quotas.toml"
-    file.write_text(
-        '[tenants.vision]\nborrowing_limit = "unlimited"\n'
-        '[tenants.nlp]\nlending_limit = "unlimited"\n'
-    )
-    return file
+    return lending_without_limit(tmp_path)
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    """Runs the command; returns what it wrote on stdout, or on stderr."""
-    monkeypatch.setattr(inputs, "read_site", lambda _: site())
-
-    def run(*words: object, code: int = 0, on: str = "stdout") -> str:
-        line = ["simulate", "site.zip", "--processes", "1", *map(str, words)]
-        found = CliRunner().invoke(app, line, catch_exceptions=False)
-        assert found.exit_code == code, found.output
-        return str(getattr(found, on))
-
-    return run
+    return simulating(monkeypatch)
 
 
 def refused(said: Said, *words: object) -> str:
