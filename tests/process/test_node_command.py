@@ -183,7 +183,7 @@ async def test_a_job_that_ends_without_a_word_is_told(slurm: Path) -> None:
 
 async def test_a_command_without_an_end_is_cancelled(slurm: Path) -> None:
     with pytest.raises(UnreachableError, match=r"no answer within 1 s.*SW-SLURM-DOWN"):
-        await run_on("gpu01", "", ("sleep", "5"), 1)
+        await run_on("gpu01", "", ("sleep", "60"), 1)
     assert given(slurm)[-1] == "scancel --quiet 7"
 
 
