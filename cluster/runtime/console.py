@@ -162,12 +162,24 @@ def fitted(columns: Sequence[Column], width: int) -> tuple[Column, ...]:
 
 @dataclass(frozen=True)
 class FittingTable:
-    """A table that shows what the terminal has room for; no cell is ever cut off."""
+    """A table that shows what the terminal has room for; no cell is ever cut off.
+
+    Attributes:
+        empty: what is shown in its place if it has no rows: headings alone say nothing.
+    """
 
     columns: tuple[Column, ...]
+    empty: str = "None."
+
+    def or_say(self, empty: str) -> "FittingTable":
+        """Return the table with a text of its own for the case that it has no rows."""
+        return replace(self, empty=empty)
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Render the table for the width that rich gives."""
+        if not any(one.cells for one in self.columns):
+            yield Text(self.empty)
+            return
         if isinstance(out, PipeConsole):
             yield from _lines(
                 _padded((Text(one.heading), *one.cells), right=one.right) for one in self.columns

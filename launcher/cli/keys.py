@@ -198,10 +198,12 @@ def list_keys(
     keys = [one for one in answer.keys if all_keys or one.is_valid(now_s)]
     if as_json:
         print_json([one.model_dump() for one in keys])
-    elif keys:
-        console().print(FittingTable(_columns(keys) if all_keys else _columns(keys)[:-1]))
     else:
-        console().print(Text("No keys. Make one: slicewise key create TENANT --name NAME"))
+        console().print(
+            FittingTable(_columns(keys) if all_keys else _columns(keys)[:-1]).or_say(
+                "No keys. Make one: slicewise key create TENANT --name NAME"
+            )
+        )
 
 
 @key_app.command(

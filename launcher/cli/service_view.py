@@ -49,10 +49,8 @@ def list_services(as_json: Json = False) -> None:
     services = asyncio.run(observe(load_settings()))
     if as_json:
         print_json([show_services.as_json(service) for service in services])
-    elif services:
-        console().print(show_services.services_overview(services))
     else:
-        console().print("No services. Start one: slicewise service apply FILE.toml")
+        console().print(show_services.services_overview(services))
 
 
 @view_app.command(

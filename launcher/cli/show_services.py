@@ -141,7 +141,7 @@ class _ServicesTable:
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
         """Render the table for the width that rich gives."""
         columns = _columns(self.services)
-        yield FittingTable(columns)
+        yield FittingTable(columns, "No services. Start one: slicewise service apply FILE.toml")
         if not isinstance(out, PipeConsole) and columns[-1] not in fitted(
             columns, options.max_width
         ):

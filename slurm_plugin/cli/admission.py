@@ -145,7 +145,7 @@ def off_file() -> Path:
 def status(as_json: Json = False) -> None:
     """Show which slicewise.lua slurmctld runs, in which mode, and the daemon's state.
 
-    Exits 1 if the daemon does not answer.
+    Exits 6 if the daemon does not answer.
     """
     settings = load_settings()
     answer = _status(settings)

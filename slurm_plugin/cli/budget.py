@@ -210,11 +210,12 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
         raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:
         print_json([present.budget_json(one) for one in found])
-    elif found:
-        console().print(present.budgets_table(found, int(time.time())))
     else:
         console().print(
-            "No budgets. Operators set them: slicewise budget set NAME --period month --amount H"
+            present.budgets_table(found, int(time.time())).or_say(
+                "No budgets. Operators set them:"
+                " slicewise budget set NAME --period month --amount H"
+            )
         )
 
 
@@ -354,4 +355,4 @@ def budget_history(tenant: TenantName, as_json: Json = False) -> None:
     if as_json:
         print_json([asdict(event) for event in found])
     else:
-        console().print(present.events_table(found))
+        console().print(present.events_table(found).or_say("Nothing has changed it yet."))

@@ -267,14 +267,13 @@ def list_windows(
     if as_json:
         print_json([present.shown_json(one) for one in shown])
         return
-    if not shown:
-        _say(
+    console().print(
+        present.windows_table(shown, zone).or_say(
             "No windows. Set one: slicewise tenant-quota calendar set NAME --nominal N"
             " --days sat,sun"
         )
-        return
-    console().print(present.windows_table(shown, zone))
-    if weeks := _weeks(policy, windows, tenant, now_s, zone):
+    )
+    if shown and (weeks := _weeks(policy, windows, tenant, now_s, zone)):
         console().print(present.weeks_table(weeks))
         _say("Each mark is three hours of the tenant's nominal; the highest is its most.")
 
@@ -326,10 +325,9 @@ def _print_history(
     records = tuple(one for one in records if tenant is None or one.window.tenant == tenant)
     if as_json:
         print_json([present.record_json(one) for one in records])
-    elif records:
-        console().print(present.history_table(records, settings.ledger.time_zone))
     else:
-        _say("There were never any windows.")
+        table = present.history_table(records, settings.ledger.time_zone)
+        console().print(table.or_say("There were never any windows."))
 
 
 @calendar_app.command(

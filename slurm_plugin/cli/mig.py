@@ -92,7 +92,7 @@ def layouts(
     if as_json:
         print_json([[asdict(each) for each in sorted(one, key=_start)] for one in shown])
         return
-    console().print(layouts_table(on, shown))
+    console().print(layouts_table(on, shown).or_say("No layout has these profiles."))
     console().print(Text(f"{len(shown)} layouts"))
 
 

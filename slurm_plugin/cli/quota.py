@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.units import millislices_from_text
@@ -164,10 +163,8 @@ def show_loans(
     shown = [line for line in lines if tenant in {None, line.lender, line.borrower}]
     if as_json:
         print_json([present.loan_json(line) for line in shown])
-    elif shown:
-        console().print(present.loans_table(shown))
     else:
-        console().print("Nothing is lent.")
+        console().print(present.loans_table(shown).or_say("Nothing is lent."))
 
 
 def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
@@ -176,7 +173,9 @@ def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> No
     changes = ledger.loans.history(tenant)
     if as_json:
         print_json([present.loan_change_json(one) for one in changes])
-    elif changes:
-        console().print(present.loan_history_table(changes))
     else:
-        console().print(Text(f"{tenant} has never lent or borrowed anything."))
+        console().print(
+            present.loan_history_table(changes).or_say(
+                f"{tenant} has never lent or borrowed anything."
+            )
+        )

@@ -77,10 +77,8 @@ def history(
         found = ledger.rebalances.history(limit)
     if as_json:
         print_json([present.run_json(one) for one in found])
-    elif found:
-        console().print(present.history_table(found))
     else:
-        console().print("There were no runs yet.")
+        console().print(present.history_table(found).or_say("There were no runs yet."))
 
 
 @rebalance_app.command(

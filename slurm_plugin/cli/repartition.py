@@ -112,10 +112,8 @@ def history(
         found = ledger.repartitions.history(limit)
     if as_json:
         print_json([present.repartition_json(one) for one in found])
-    elif found:
-        console().print(present.history_table(found))
     else:
-        console().print("No GPU was repartitioned yet.")
+        console().print(present.history_table(found).or_say("No GPU was repartitioned yet."))
 
 
 @repartition_app.command(

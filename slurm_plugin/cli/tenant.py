@@ -125,10 +125,12 @@ def list_tenants(as_json: Json = False) -> None:
     found = tenant_statuses(gathered(ledger_view, ledger_view.policy, look))
     if as_json:
         print_json([present.status_json(one) for one in found])
-    elif found:
-        console().print(present.tree_table(found))
     else:
-        console().print("No tenants. Take Slurm's accounts over: slicewise tenant import")
+        console().print(
+            present.tree_table(found).or_say(
+                "No tenants. Take Slurm's accounts over: slicewise tenant import"
+            )
+        )
 
 
 @tenant_app.command(
@@ -205,7 +207,7 @@ def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json =
     """Take over Slurm's account tree: add every account, move tenants that are elsewhere.
 
     It removes no tenant: those whose account is gone are only shown. New tenants may hold nothing
-    until they get a quota. It can be repeated at any time. Exits 1 if an account can't be taken
+    until they get a quota. It can be repeated at any time. Exits 8 if an account can't be taken
     over; the others are.
     """
     settings = load_settings()
@@ -230,10 +232,12 @@ def _take_over(ledger: "Ledger", found: Sequence[TakeOver], reason: str) -> None
 def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in rows])
-    elif rows:
-        console().print(present.differences_table(rows, "would be" if dry_run else "is"))
     else:
-        console().print("Every account is a tenant, each below its parent.")
+        console().print(
+            present.differences_table(rows, "would be" if dry_run else "is").or_say(
+                "Every account is a tenant, each below its parent."
+            )
+        )
     if refused := [row for row in rows if row.refusal is not None]:
         raise InvalidInputError(
             Code.TENANT_IMPORT,

@@ -287,11 +287,13 @@ def list_quotas(as_json: Json = False) -> None:
     found = tenant_statuses(gathered(ledger_view, ledger_view.tenants, None))
     if as_json:
         print_json([present.status_json(one) for one in found])
-    elif found:
-        console().print(present.quotas_table(found))
-        _print_calendar(ledger_view.tenants, ledger_view.policy)
-    else:
-        console().print("No quotas. Set one: slicewise tenant-quota set NAME --nominal N")
+        return
+    console().print(
+        present.quotas_table(found).or_say(
+            "No quotas. Set one: slicewise tenant-quota set NAME --nominal N"
+        )
+    )
+    _print_calendar(ledger_view.tenants, ledger_view.policy)
 
 
 def _print_calendar(policy: Policy, now: Policy) -> None:

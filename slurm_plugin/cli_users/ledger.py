@@ -164,13 +164,13 @@ def statement(
     elif as_csv:
         text = runs_csv(found.rows, now_s) if journal else present.invoice_csv(lines, by)
         sys.stdout.write(text)
-    elif not found.rows:
-        console().print("No runs.")
     else:
         runs_table = present.runs_table(found.rows, now_s)
         console().print(Text(present.period_text(begin, end, since)))
-        console().print(runs_table if journal else present.invoice_table(lines, by))
-        console().print(present.totals_table(found.totals))
+        table = runs_table if journal else present.invoice_table(lines, by)
+        console().print(table.or_say("No runs."))
+        if found.rows:
+            console().print(present.totals_table(found.totals))
     if below:
         console().print(Text(present.below_text(below)))
 
@@ -227,10 +227,8 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
         print_json([present.balance_json(line) for line in found])
     elif as_csv:
         sys.stdout.write(present.balances_csv(found))
-    elif found:
-        console().print(present.balances_table(found))
     else:
-        console().print("Nothing was booked yet.")
+        console().print(present.balances_table(found).or_say("Nothing was booked yet."))
 
 
 @ledger_app.command(

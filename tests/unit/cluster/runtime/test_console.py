@@ -41,6 +41,14 @@ def marks(text: str) -> list[str]:
     return sorted(text.replace("─", "").replace(" ", "").replace("\n", ""))
 
 
+def test_a_table_without_rows_says_so_instead_of_headings_alone():
+    empty = FittingTable((column("tenant", ()), column("slices", (), right=True)))
+    for width in (20, 200):
+        assert printed_text(empty, width).strip() == "None."
+        assert printed_text(empty.or_say("No tenants."), width).strip() == "No tenants."
+    assert "None." not in printed_text(FittingTable((column("tenant", ["vision"]),)), 200)
+
+
 @pytest.mark.parametrize("width", [*range(12, 130), 1000])
 def test_every_line_fits_and_nothing_is_cut_off(width: int):
     text = printed(width)

@@ -439,15 +439,24 @@ def test_a_script_learns_that_a_change_is_not_in_force_in_time(
     assert len(ledger.changes) == before + 1
 
 
-def test_without_tenants_lists_say_what_to_do(ledger: FakeLedger):
-    assert "slicewise tenant import" in said("tenant", "list")
-    assert read("tenant", "list") == []
-    assert said("tenant-quota", "list") == (
-        "No quotas. Set one: slicewise tenant-quota set NAME --nominal N\n"
-    )
-    assert "slicewise budget set" in said("budget", "show")
-    assert said("ledger", "statement") == "No runs.\n"
-    assert said("ledger", "balance") == "Nothing was booked yet.\n"
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tenant list", "No tenants. Take Slurm's accounts over: slicewise tenant import"),
+        ("tenant-quota list", "No quotas. Set one: slicewise tenant-quota set NAME --nominal N"),
+        ("budget show", "No budgets. Operators set them: slicewise budget set NAME --period month"),
+        ("ledger balance", "Nothing was booked yet."),
+        ("ledger statement", "Use until now.\nNo runs."),
+        ("ledger statement --journal", "Use until now.\nNo runs."),
+    ],
+)
+def test_an_empty_list_says_that_it_is_empty(ledger: FakeLedger, words: str, expected: str):
+    """And what to do about it; JSON has the empty list. Both end as a list with rows does."""
+    shown = said(*words.split())
+    assert shown.startswith(expected)
+    assert len(shown.splitlines()) == len(expected.splitlines())
+    found = read(*words.split())
+    assert (found if isinstance(found, list) else found["lines"]) == []
 
 
 def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
@@ -701,7 +710,7 @@ def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
     assert day["used_millislice_s"] == 60_000
     assert "other jobs" in said("ledger", "statement")
     assert "alice" in said("ledger", "statement", "--by", "user")
-    assert said("ledger", "statement", "--from", "1h") == "No runs.\n"
+    assert said("ledger", "statement", "--from", "1h").endswith("now.\nNo runs.\n")
     month = said("ledger", "statement", "--from", "1970-01", "--until", "1970-02").splitlines()[0]
     assert re.fullmatch(r"Use from 1970-01-01 00:00 \S+ until 1970-02-01 00:00 \S+\.", month)
     assert said("ledger", "statement").startswith("Use until now.\n")
@@ -838,10 +847,11 @@ def test_the_statement_of_a_parent_names_the_tenants_below_that_have_runs(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
     said("tenant", "import")
-    assert said("ledger", "statement", "physics") == "No runs.\n"
+    assert said("ledger", "statement", "physics") == "Use until now.\nNo runs.\n"
     monkeypatch.setattr(FakeLedger, "charged_tenants", lambda _: frozenset({"bio", "optics"}))
     assert said("ledger", "statement", "physics") == (
-        "No runs.\nTenants below it have runs, all of which their own statements show: optics."
+        "Use until now.\nNo runs.\n"
+        "Tenants below it have runs, all of which their own statements show: optics."
         " For example: slicewise ledger statement optics\n"
     )
     assert "below" not in said("ledger", "statement", "bio")
