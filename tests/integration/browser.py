@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from axe_playwright_python.async_playwright import Axe
 from playwright import async_api as playwright
+from waiting import PATIENCE_S
 
 Scheme = Literal["light", "dark"]
 
@@ -25,7 +26,7 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDE, NARROW = 1280, 390
 """Widths of a window in CSS pixels: a laptop's, a telephone's."""
 _HEIGHT, _TALLEST = 800, 6000
-_PATIENCE_MS = 60_000
+_PATIENCE_MS = 1000 * PATIENCE_S
 _ONLY_THIS_MACHINE = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE localhost , EXCLUDE 127.*"
 """Also for addresses without a name, for redirects, and for what a page only prepares to ask."""
 _SEVERE = ("serious", "critical")

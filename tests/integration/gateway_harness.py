@@ -25,6 +25,7 @@ from builders.replica_keys import gateway_directory, replica_context, replica_ke
 from free_ports import free_port
 from multidict import CIMultiDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from waiting import PATIENCE_S
 
 from cluster.language.errors import UnreachableError
 from cluster.settings.gateway import GatewaySettings
@@ -331,7 +332,7 @@ class Harness:
         return (now.in_flight, now.queued, now.held) == (load.in_flight, load.queued, load.held)
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S) -> None:
     """Until it is true; HAProxy that does not answer in time is asked again."""
     deadline_s = time.monotonic() + timeout_s
     while not await _is_true(holds):
@@ -361,7 +362,7 @@ async def gateway_up(
         # Both may be one tenant's.
         "services_per_tenant": 2,
         "servers": 4,
-        "hold_s": 30,
+        "hold_s": int(PATIENCE_S),
         # Keys are what some tests are about; without them tenants are open.
         "require_keys": False,
     }

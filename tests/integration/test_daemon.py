@@ -46,7 +46,7 @@ import http.client, socket, sys
 place, method, target, body = sys.argv[1:]
 connection = http.client.HTTPConnection("localhost")
 connection.sock = socket.socket(socket.AF_UNIX)
-connection.sock.settimeout(20)
+connection.sock.settimeout(120)
 connection.sock.connect(place)
 connection.request(method, target, body or None)
 print(connection.getresponse().read().decode())

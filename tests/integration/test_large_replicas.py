@@ -20,7 +20,7 @@ import toy_server
 from quotas import until_in_force
 from second_witness import accounted_runs
 from service_status import services, status, until_routed
-from waiting import until, until_is
+from waiting import PATIENCE_S, until, until_is
 
 from sandbox.cluster import Sandbox
 
@@ -81,7 +81,7 @@ class Toys:
         url = f"{self.sandbox.layout.gateway_url}/nlp/{name}/v1/completions"
         body = json.dumps({"prompt": "1"}).encode()
         request = Request(url, body, {"Content-Type": "application/json"})  # noqa: S310 -- http
-        with urlopen(request, timeout=120) as answer:  # noqa: S310
+        with urlopen(request, timeout=2 * PATIENCE_S) as answer:  # noqa: S310
             return json.load(answer)
 
     def ranks(self, name: str) -> dict[str, dict[str, Any]]:

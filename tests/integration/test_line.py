@@ -136,7 +136,7 @@ def test_no_request_is_lost_from_zero_to_the_quota_and_back(line: Line) -> None:
 @pytest.mark.promise("Slurm enforces the quotas also while every process of Slicewise is dead.")
 @pytest.mark.usefixtures("address_404")
 def test_daemon_and_launcher_killed_under_load_the_limits_hold(line: Line) -> None:
-    """Issue: with both killed, a tenant still can't run more than its quota; then all goes on."""
+    """With both killed a tenant still can't run more than its quota; then all goes on."""
     line.slicewise("alice", "service", "apply", str(line.file))
 
     async def killed_while_it_serves() -> list[RequestRecord]:

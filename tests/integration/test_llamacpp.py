@@ -15,7 +15,7 @@ import openai_clients
 import pytest
 from quotas import until_in_force
 from service_status import services, status, until_routed
-from waiting import until, until_done
+from waiting import PATIENCE_S, until, until_done
 
 from sandbox.cluster import Sandbox
 from sandbox.servers.tiny_gguf import write_tiny_model
@@ -161,7 +161,7 @@ def chat(sandbox: Sandbox) -> Iterator[Chat]:
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=120)
+    timeout = aiohttp.ClientTimeout(total=2 * PATIENCE_S)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as opened:
         yield opened
 

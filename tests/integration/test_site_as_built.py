@@ -320,7 +320,8 @@ def test_nothing_that_is_not_slicewises_changes_from_observe_to_uninstall(guest:
 
     guest.enforce()
     guest.load()
-    until(lambda: {"slicewise_nlp_borrowed", "slicewise_guest"} <= guest.running_in().keys())
+    until(lambda: guest.running_in()["slicewise_nlp_borrowed"])
+    until_is(lambda: guest.running_in()["slicewise_guest"], 2)
     until(lambda: {"QOSGrpBilling", "QOSGrpBillingRunMinutes"} <= guest.reasons())
     guest.assert_same(before)
 

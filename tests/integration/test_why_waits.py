@@ -27,8 +27,8 @@ _KILL_S = 120
 """Slurm looks at time limits every 30 s, and gives jobs KillWait to end; then it starts others."""
 _WIDTH = 40
 """Characters of a column of squeue."""
-_SHORT_MINUTES, _SHORTEST_MINUTES = 4, 1
-"""The other jobs are submitted, seen and explained within the first. Then the second does."""
+_SHORT_MINUTES = 15
+"""The other jobs are submitted, seen and explained within it. Then it is made shorter."""
 
 
 class Tenant:
@@ -110,13 +110,13 @@ class Wait:
     ends_s: dict[str, int]
 
     def shorten(self) -> None:
-        """Give the short job the shortest time limit, unless it is past that.
+        """Give the short job the shortest time limit that is not over yet.
 
         Its end would else be in the past, and the job that waits would seem to start too late.
         """
-        if time.time() >= second(self.lab.job(self.short)["starttime"]) + 60 * _SHORTEST_MINUTES:
-            return
-        limit = (f"JobId={self.short}", f"TimeLimit={_SHORTEST_MINUTES}")
+        ran_s = time.time() - second(self.lab.job(self.short)["starttime"])
+        minutes = min(int(ran_s // 60) + 1, _SHORT_MINUTES)
+        limit = (f"JobId={self.short}", f"TimeLimit={minutes}")
         self.lab.sandbox.run("alice", ("scontrol", "update", *limit))
         self.ends_s[self.short] = second(self.lab.job(self.short)["endtime"])
 
