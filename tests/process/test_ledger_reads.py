@@ -2,23 +2,13 @@
 
 import json
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders.ended_runs import ended
-from builders.tenants import policy_of, tenant
 from pydantic import BaseModel
-from stand_ins.scripted import (
-    ScriptedLedger,
-    ScriptedSlurm,
-    job,
-    settings,
-    sync_of,
-)
+from stand_ins.ledger_reads import seen_reads
 
 from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.language.jobs import JobState, NodeView
 from cluster.rpc.message import Request
 from cluster.rpc.read_messages import (
     StatementRequest,
@@ -29,26 +19,11 @@ from slurm_plugin.api.reads import Reads
 
 ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
 ROOT = Principal(0, "root", None)
-POLICY = policy_of(
-    tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("nlp", 3000, "lab"), tenant("bio", 7)
-)
 
 
 @pytest.fixture
 async def reads() -> Reads:
-    ledger = ScriptedLedger(shown=POLICY)
-    ledger.charges.post([ended("vision", 1, 10), ended("nlp", 2, 777), ended("vision", 3, 30)])
-    running = job(0, JobState.RUNNING, nodes=("n1",))
-    slurm = ScriptedSlurm(
-        running, replace(running, job_id=7, account="nlp", user="bob", qos="slicewise_nlp")
-    )
-    gpus = {"1g.10gb": 14}
-    slurm.known_nodes = (
-        NodeView("n1", "n1", frozenset({"MIXED"}), gpus, {"1g.10gb": 2}, frozenset({"gpu"})),
-    )
-    cluster_state = sync_of(slurm)
-    await cluster_state.turn()
-    return Reads(settings(), slurm, ledger, cluster_state)
+    return await seen_reads()
 
 
 async def ask(reads: Reads, request: Request, principal: Principal = ALICE) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from builders.service_views import a_tenant_view
 from stand_ins.daemon_answers import answer_in_its_place
+from stand_ins.own_settings import small_cluster_settings
 
 from cluster.language.errors import InvalidInputError
 from cluster.rpc.messages import ViewAnswer, ViewRequest
@@ -15,11 +16,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 @pytest.fixture(autouse=True)
 def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "slicewise.toml").write_text(
-        f'[cluster]\nname = "c"\npartitions = ["gpu"]\n[daemon]\nrun_dir = "{tmp_path}"\n'
-        '[gpus."A100-80GB"]\ntypes = ["1g.10gb"]\n'
-    )
-    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "slicewise.toml"))
+    small_cluster_settings(tmp_path, monkeypatch)
 
 
 def sees(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders.ended_runs import ended
-from builders.nodes import a_node
 from builders.tenants import policy_of, tenant
 from pydantic import BaseModel
-from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
+from stand_ins.ledger_reads import POLICY, seen_reads
+from stand_ins.scripted import ScriptedLedger
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.language.jobs import JobState
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.history_messages import HistoryRequest
@@ -38,24 +36,11 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
 ROOT = Principal(0, "root", None)
-POLICY = policy_of(
-    tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("nlp", 3000, "lab"), tenant("bio", 7)
-)
 
 
 @pytest.fixture
 async def reads() -> Reads:
-    ledger = ScriptedLedger(shown=POLICY)
-    ledger.charges.post([ended("vision", 1, 10), ended("nlp", 2, 777), ended("vision", 3, 30)])
-    running = job(0, JobState.RUNNING, nodes=("n1",))
-    slurm = ScriptedSlurm(
-        running, replace(running, job_id=7, account="nlp", user="bob", qos="slicewise_nlp")
-    )
-    gpus = {"1g.10gb": 14}
-    slurm.known_nodes = (a_node("n1", "MIXED", gpus=gpus, gpus_allotted={"1g.10gb": 2}),)
-    cluster_state = sync_of(slurm)
-    await cluster_state.turn()
-    return Reads(settings(), slurm, ledger, cluster_state)
+    return await seen_reads()
 
 
 async def ask(reads: Reads, request: Request, principal: Principal = ALICE) -> dict[str, Any]:
