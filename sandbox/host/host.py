@@ -252,7 +252,7 @@ class Host:
         state.save(self.state)
 
     async def ready(
-        self, name: str, condition: Callable[[], bool], *, timeout_s: float = 60
+        self, name: str, condition: Callable[[], bool], *, timeout_s: float = 180
     ) -> None:
         """Wait for a program; SlicewiseError (SW-SANDBOX-FAILED) with its log if that fails."""
         program = self.state.processes[name]
