@@ -5,8 +5,9 @@ The table is ``mig_profiles.json`` beside this module; each row names its source
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from fractions import Fraction
 from functools import cache
 from importlib import resources
@@ -14,7 +15,18 @@ from typing import Any
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.language.mig_names import (
+    NAMES_RULE,
+    MigName,
+    has_mig_size,
+    has_word,
+    memory_words,
+    mig_name,
+)
 from cluster.language.units import GPU_MILLISLICES, Millislices
+
+_BOARD_NAME = re.compile(r"(.+?)-[0-9]+GB")
+_BOARD_MEMORY = re.compile(r"([0-9]+)GB")
 
 
 @dataclass(frozen=True)
@@ -153,22 +165,119 @@ def model_of(pci_device_id: int) -> str | None:
     return next(found, None)
 
 
-def profile_of(on: Board, gres_type: str) -> MigProfile:
-    """The profile of a GRES type: ``1g.10gb``, or with the GPU's name as ``nvidia_a100_1g.10gb``.
+class Fit(IntEnum):
+    """How well a type's name fits a profile; the lower the better."""
 
-    Names that other drivers have for the profile are accepted. Raises InvalidInputError
-    (SW-VALUE) if the board has no such profile.
+    NAME = 0
+    """It has the profile's name, or that of another driver."""
+    ROUNDED = 1
+    """It has the memory that a process sees, in GiB, as Slurm writes it into names."""
+    NEAR = 2
+    """It has about that memory: drivers differ in what they keep for themselves."""
+
+
+_LEAST_NEAR = 0.85
+"""What is about a profile's memory, in parts of what its name says; it is never more."""
+_MIB = 1024
+
+
+def fitting_profile(on: Board, gres_type: str) -> tuple[MigProfile, Fit] | None:
+    """The board's profile that a type's name fits best; None if it has none.
+
+    A board has no two profiles of as many compute slices with nearly as much memory, so that the
+    memory need not be exact.
     """
-    name = gres_type.rpartition("_")[2]
-    aliased = (one for one in on.profiles.values() if name in one.aliases)
-    profile = on.profiles.get(name) or next(aliased, None)
-    if profile is None:
+    said = mig_name(gres_type)
+    if said is None and has_mig_size(gres_type):
+        return None
+    for spelled in (gres_type, gres_type.rpartition("_")[2]):
+        aliased = (one for one in on.profiles.values() if spelled in one.aliases)
+        if profile := on.profiles.get(spelled) or next(aliased, None):
+            return profile, Fit.NAME
+    if said is None:
+        return None
+    fits = [
+        (fit, abs(memory - said.memory_gb), profile)
+        for profile in on.profiles.values()
+        for memory, fit in _fits(profile, said, on)
+    ]
+    if not fits:
+        return None
+    best = min(fits, key=lambda one: one[:2])
+    return best[2], best[0]
+
+
+def _fits(profile: MigProfile, said: MigName, on: Board) -> Iterator[tuple[float, Fit]]:
+    """The memory in GB by which the profile fits, and how well."""
+    extension = said.extension
+    if extension == "-me" and not any(one.extension == "-me" for one in on.profiles.values()):
+        # Of a site that writes its separators so.
+        extension = "+me"
+    named = [one for text in (profile.name, *profile.aliases) if (one := mig_name(text))]
+    if profile.extension != extension or not named:
+        return
+    if named[0].compute_slices != said.compute_slices:
+        return
+    sizes = [one.memory_gb for one in named]
+    if said.memory_gb in sizes:
+        yield said.memory_gb, Fit.NAME
+    if profile.memory_mib is not None:
+        seen_gib = profile.memory_mib / _MIB
+        if abs(said.memory_gb - seen_gib) < 1:
+            yield seen_gib, Fit.ROUNDED
+    if any(_LEAST_NEAR * size <= said.memory_gb < size for size in sizes):
+        yield sizes[0], Fit.NEAR
+
+
+def profile_of(on: Board, gres_type: str) -> MigProfile:
+    """The profile of a GRES type: ``1g.10gb``, or in a longer name as ``nvidia_a100_1g.10gb``.
+
+    Names that other drivers have for the profile are accepted, and those with rounded memory.
+    Raises InvalidInputError (SW-VALUE) if the board has no such profile.
+    """
+    found = fitting_profile(on, gres_type)
+    if found is None:
         raise InvalidInputError(
             Code.VALUE,
             f"{on.model} has no MIG profile {gres_type!r}.",
-            f"It has: {', '.join(sorted(on.profiles))}.",
+            f"It has: {', '.join(sorted(on.profiles))}. {NAMES_RULE}",
         )
-    return profile
+    return found[0]
+
+
+_OTHER_NAMES = {"A100": ("A800",), "H100": ("H800",), "GH200-96GB": ("H20",)}
+"""Boards that are cut as others are, by a model of the table."""
+
+
+def boards_named(text: str) -> tuple[Board, ...]:
+    """The boards whose names stand in a text such as ``nvidia_a100_80gb_pcie``; () without one.
+
+    Memory in the text counts where one of them has as much: what is called GH200 480GB has that for
+    its CPU.
+    """
+    found = tuple(on for on in boards().values() if any(has_word(text, w) for w in _names(on)))
+    sized = tuple(on for on in found if memory_words(text) & _memories_gb(on))
+    kept = sized or found
+    variants = tuple(on for on in kept if any(has_word(text, w) for w in _variants(on)))
+    return variants or kept
+
+
+def _names(on: Board) -> Iterator[str]:
+    for part in on.model.split("/"):
+        name = _BOARD_NAME.match(part)
+        family = name[1] if name else part
+        yield family
+        yield from _OTHER_NAMES.get(family, ())
+        yield from _OTHER_NAMES.get(part, ())
+
+
+def _memories_gb(on: Board) -> frozenset[int]:
+    return frozenset(int(gb) for gb in _BOARD_MEMORY.findall(on.model))
+
+
+def _variants(on: Board) -> tuple[str, ...]:
+    """What a model's name has behind its memory: ``NVL``."""
+    return tuple(part.rpartition("GB-")[2] for part in on.model.split("/") if "GB-" in part)
 
 
 def cost_millislices(on: Board, gres_type: str, weight: Fraction) -> Millislices:

@@ -30,6 +30,7 @@ from cluster.language.engine_names import EngineName
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED
 from cluster.language.job_class import JobClass
+from cluster.language.mig_names import has_mig_size
 from cluster.language.mig_profiles import (
     Board,
     WholeBoard,
@@ -143,6 +144,11 @@ class GpuSettings(_Section):
     def _some_type(self) -> Self:
         if not self.types and not self.whole:
             raise ValueError("types: name at least one GRES type, or one of whole GPUs")
+        if cut := [kind for kind in self.whole if has_mig_size(kind)]:
+            raise ValueError(
+                f"whole: {', '.join(cut)} is no whole GPU, as the size of a MIG instance in its"
+                " name says; name it in types of its model"
+            )
         return self
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,8 @@ from slurm_plugin.cli.admission import proposed_script
 from slurm_plugin.doctor.conf_checks import conf_checks, fitting_priority_max
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.doctor.partition_checks import partition_checks
-from slurm_plugin.setup.answers import Answers, guessed
+from slurm_plugin.setup.answers import Answers, guessed, unknown_types
+from slurm_plugin.setup.gpu_types import UnknownTypes
 from slurm_plugin.setup.proposals import (
     SlurmsOwn,
     answers_text,
@@ -31,6 +32,7 @@ from slurm_plugin.setup.proposals import (
     environment_text,
     gateway_text,
     gres_text,
+    left_out_text,
     settings_text,
     steps_text,
 )
@@ -60,9 +62,14 @@ def setup_command(
             raise _not_written(f"{output}: it exists")
     facts = _slurm_facts()
     known = guessed(facts.config, facts.partitions, facts.nodes)
-    given = _answered(known, _read(answers)) if answers is not None else _asked(known)
-    files = _files(given, facts)
+    unknown = unknown_types(facts.nodes)
+    given = _answered(known, _read(answers)) if answers is not None else _asked(known, unknown)
+    priced = {kind for kinds in given.gpus.values() for kind in kinds}
+    unknown = tuple(one for one in unknown if not priced.issuperset(one.types))
+    files = _files(given, facts, unknown)
     _write(output, files)
+    for one in unknown:
+        console().print(left_out_text(one), markup=False, style="yellow")
     for name in files:
         console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
     console().print(f"Nothing else was changed. Go on with {output / 'STEPS.md'}", markup=False)
@@ -100,20 +107,26 @@ def _refused(why: str) -> InvalidInputError:
     )
 
 
-def _asked(known: Mapping[str, object]) -> Answers:
+def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answers:
     """Ask for each answer at the terminal, with what is known as its default."""
     if not is_at_a_terminal():
         raise _refused("there is no terminal to ask at; give a file with --answers")
-    if "gpus" not in known:
+    if "gpus" not in known and not unknown:
         raise _refused("Slurm has no typed GPUs yet; give a file that has [gpus], with --answers")
-    given: dict[str, object] = {"gpus": known["gpus"]}
-    models = ", ".join(cast("Mapping[str, object]", known["gpus"]))
+    gpus = dict(cast("Mapping[str, tuple[str, ...]]", known.get("gpus", {})))
+    given: dict[str, object] = {"gpus": gpus}
+    models = ", ".join(gpus) or "none that can be told"
     console().print(
         "Enter takes what stands in brackets. Nothing is changed, and Ctrl-C writes nothing.\n"
         f"GPUs, by the names of their types in Slurm: {models}. Correct them in slicewise.toml.\n",
         markup=False,
         highlight=False,
     )
+    for one in unknown:
+        names = ", ".join(one.types)
+        question = f"GPU model of {names} ({one.why}; Enter leaves them out)"
+        if model := typer.prompt(question, default="", show_default=False).strip():
+            gpus[model] = (*gpus.get(model, ()), *one.types)
     for key, field in Answers.model_fields.items():
         if key == "gpus":
             continue
@@ -150,7 +163,9 @@ def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
         raise _refused(error.refusal.message.removesuffix(".")) from None
 
 
-def _files(answers: Answers, facts: SlurmFacts) -> Mapping[str, str]:
+def _files(
+    answers: Answers, facts: SlurmFacts, unknown: Sequence[UnknownTypes]
+) -> Mapping[str, str]:
     slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
     settings = _settings(answers, slurms)
     wanted = Wanted(
@@ -168,7 +183,7 @@ def _files(answers: Answers, facts: SlurmFacts) -> Mapping[str, str]:
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
     nodes = [one.name for one in facts.nodes if one.is_in(frozenset(answers.partitions))]
     found = {
-        "slicewise.toml": settings_text(answers, slurms),
+        "slicewise.toml": settings_text(answers, slurms, unknown),
         _SECRET: f"{answers.database_url}\n",
         "slurm.conf.lines": conf_text(lacks, Place.SLURM_CONF),
         "cgroup.conf.lines": conf_text(lacks, Place.CGROUP_CONF),

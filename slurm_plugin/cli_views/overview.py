@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from cluster.language.findings import Severity
+from cluster.language.mig_names import short_name
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.overview_messages import (
     AttentionItem,
@@ -403,7 +404,7 @@ def _uncut(slices: int, slice_width: int) -> str:
 def _block(one: InstanceNow, width: int, *, is_up: bool) -> Text:
     room = width - 2
     if not one.is_held:
-        label, (left, right) = one.gres_type.rpartition("_")[2], "()"
+        label, (left, right) = short_name(one.gres_type), "()"
         style = _FREE if is_up else "dim"
         label = label if len(label) <= room else label.partition(".")[0]
     else:

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import NodeView, PartitionView
-from cluster.language.mig_profiles import boards, profile_of
-from slurm_plugin.slurm_config.pads import is_pad
+from cluster.language.mig_names import NAMES_RULE, has_mig_size
+from cluster.language.mig_profiles import boards
+from slurm_plugin.setup.gpu_types import UnknownTypes, gpu_types, is_profile
 
 _HOST = re.compile(r"\[\d+\]$")
 
@@ -38,6 +38,21 @@ class Answers(BaseModel):
         Path("/srv/models"), description="Directory of models, the same on nodes and login hosts"
     )
 
+    @field_validator("gpus")
+    @classmethod
+    def _instances_are_no_whole_gpus(
+        cls, gpus: Mapping[str, tuple[str, ...]]
+    ) -> Mapping[str, tuple[str, ...]]:
+        for model, kinds in gpus.items():
+            if odd := [one for one in kinds if has_mig_size(one) and not is_profile(model, one)]:
+                known = boards()[model].profiles if model in boards() else boards()
+                what = "profiles that it has" if model in boards() else "models that can be cut"
+                raise ValueError(
+                    f"{model} has no MIG profile {', '.join(odd)}; {what}: {', '.join(known)}."
+                    f" {NAMES_RULE.removesuffix('.')}"
+                )
+        return gpus
+
     @property
     def is_spread(self) -> bool:
         """Whether commands or the launcher run on other hosts than the daemon."""
@@ -48,20 +63,29 @@ def guessed(
     config: Mapping[str, str], partitions: Iterable[PartitionView], nodes: Iterable[NodeView]
 ) -> dict[str, object]:
     """Return the answers that Slurm knows, as ``Answers`` takes them; others are left out."""
-    gpu_nodes = [node for node in nodes if node.gpus and not node.is_shapes]
+    gpu_nodes = [node for node in nodes if _has_types(node)]
     with_gpus = {name for node in gpu_nodes for name in node.partitions}
     of_gpus = [view for view in partitions if view.name in with_gpus]
     hosts = [text for key, text in sorted(config.items()) if _is_controller(key)]
     found: dict[str, object] = {
         "cluster": config.get("ClusterName", ""),
         "partitions": tuple(view.name for view in _billing_gpus(of_gpus) or of_gpus),
-        "gpus": _models(gpu_nodes),
+        "gpus": gpu_types(gpu_nodes).models,
         "slurm_user": config.get("SlurmUser", "").partition("(")[0],
     }
     if hosts:
         host = hosts[0].partition("(")[0]
         found |= {"controller": host, "gateway": host}
     return {key: value for key, value in found.items() if value}
+
+
+def unknown_types(nodes: Iterable[NodeView]) -> tuple[UnknownTypes, ...]:
+    """Return the types of which Slurm does not let one guess the model, nor so the price."""
+    return gpu_types(node for node in nodes if _has_types(node)).unknown
+
+
+def _has_types(node: NodeView) -> bool:
+    return bool(node.gpus) and not node.is_shapes
 
 
 def _billing_gpus(partitions: Iterable[PartitionView]) -> list[PartitionView]:
@@ -75,45 +99,3 @@ def _billing_gpus(partitions: Iterable[PartitionView]) -> list[PartitionView]:
 
 def _is_controller(key: str) -> bool:
     return key.startswith("SlurmctldHost") and _HOST.search(key) is not None
-
-
-def _models(nodes: Iterable[NodeView]) -> Mapping[str, tuple[str, ...]]:
-    """Return the GRES types of each GPU model, as far as names tell.
-
-    Types that stand beside each other on some node belong to one model: the first that can be cut
-    into all of them. A type that is no MIG profile stands for whole GPUs of a model of its own.
-    """
-    groups: list[frozenset[str]] = []
-    models: dict[str, tuple[str, ...]] = {}
-    for node in nodes:
-        kinds = frozenset(kind for kind in node.gpus if not is_pad(kind))
-        models |= {kind.upper(): (kind,) for kind in sorted(kinds) if not _fits(kind)}
-        cut = frozenset(kind for kind in kinds if _fits(kind))
-        joined = [group for group in groups if group & cut]
-        groups = [group for group in groups if not group & cut]
-        groups += [cut.union(*joined)] if cut else []
-    for group in groups:
-        name = next(iter(fitting_models(group)), "")
-        models[name] = (*models.get(name, ()), *sorted(group))
-    return {name: models[name] for name in sorted(models) if name}
-
-
-def fitting_models(kinds: Iterable[str]) -> tuple[str, ...]:
-    """Return the models that can be cut into all of these."""
-    wanted = tuple(kinds)
-    return tuple(name for name in boards() if all(is_profile(name, kind) for kind in wanted))
-
-
-def _fits(kind: str) -> bool:
-    return bool(fitting_models((kind,)))
-
-
-def is_profile(model: str, kind: str) -> bool:
-    """Whether the GRES type is a MIG profile of that model."""
-    if model not in boards():
-        return False
-    try:
-        profile_of(boards()[model], kind)
-    except InvalidInputError:
-        return False
-    return True

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from cluster.language.findings import Finding, Place, Severity
-from slurm_plugin.setup.answers import Answers, fitting_models, is_profile
+from slurm_plugin.setup.answers import Answers
+from slurm_plugin.setup.gpu_types import UnknownTypes, fitting_boards, is_profile
 
 _PORT = 6830
 _PARTITION = "PartitionName="
@@ -33,8 +34,8 @@ class SlurmsOwn:
         return self.slurm_conf != _USUAL_SLURM_CONF
 
 
-def settings_text(answers: Answers, slurms: SlurmsOwn) -> str:
-    """Return a slicewise.toml, in mode observe."""
+def settings_text(answers: Answers, slurms: SlurmsOwn, unknown: Iterable[UnknownTypes] = ()) -> str:
+    """Return a slicewise.toml, in mode observe; ``unknown`` types have no model in it."""
     lines = [
         "# Proposed by slicewise setup; /usr/share/slicewise/slicewise.toml explains every key.",
         "[cluster]",
@@ -47,6 +48,7 @@ def settings_text(answers: Answers, slurms: SlurmsOwn) -> str:
         lines += ["", *_guess(model, cut), f"[gpus.{_toml(model)}]", 'weight = "1"']
         lines += [f"types = {_toml(cut)}"] if cut else []
         lines += [f"whole = {_toml(whole)}"] if whole else []
+    lines += [line for one in unknown for line in ("", f"# {left_out_text(one)}")]
     lines += ["", "[daemon]", 'mode = "observe"', f"slurm_user = {_toml(answers.slurm_user)}"]
     if answers.is_spread:
         address = _toml(f"{answers.controller}:{_PORT}")
@@ -64,9 +66,15 @@ def settings_text(answers: Answers, slurms: SlurmsOwn) -> str:
     return "\n".join((*lines, ""))
 
 
+def left_out_text(types: UnknownTypes) -> str:
+    """Say which types have no price yet, and why."""
+    names = ", ".join(types.types)
+    return f"Left out, and without a price until [gpus] names its model: {names} ({types.why})."
+
+
 def _guess(model: str, cut: Iterable[str]) -> list[str]:
     """Return a comment that names the other models whose profiles have the same names."""
-    others = [name for name in fitting_models(cut) if name != model] if cut else []
+    others = [one.model for one in fitting_boards(cut) if one.model != model]
     return [f"# The types fit these models, too: {', '.join(others)}."] if others else []
 
 
@@ -86,8 +94,7 @@ def _toml(value: object) -> str:
 def conf_text(findings: Iterable[Finding], place: Place) -> str:
     """Return the lines that one of Slurm's files lacks, each below why; "" if it lacks none.
 
-    What is the site's choice is a comment, and so are words for a partition: its line is there
-    already, and newer slurmctld end where a partition has two.
+    What is the site's choice is a comment.
     """
     lines: dict[str, None] = {}
     for one in findings:
@@ -194,8 +201,9 @@ def steps_text(answers: Answers, slurms: SlurmsOwn, written: Mapping[str, str]) 
     hosts = dict.fromkeys((answers.controller, answers.gateway, *answers.login_hosts))
     conf = [name for name in ("slurm.conf.lines", "cgroup.conf.lines") if name in written]
     added = (
-        f"Read `{'` and `'.join(conf)}`:\n   a line takes the place of one with"
-        " its key, a comment says what else to do.\n   Then restart slurmctld and slurmd."
+        f"Read `{'` and `'.join(conf)}`:\n   a line takes the place of each one"
+        " with its key, in files\n   that slurm.conf includes, too; a comment says what else to do."
+        "\n   Then restart slurmctld and slurmd."
     )
     prepared = {
         "environment": "put `environment` into /etc/slicewise,\n   ",

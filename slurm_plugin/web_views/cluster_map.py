@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from cluster.language.mig_names import short_name
 from cluster.language.units import slices_text
 from cluster.rpc.journal_messages import PlacedInstance
 from cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState
@@ -193,7 +194,7 @@ def _line(row: int, length: int, placed: _Placed) -> Iterator[Markup]:
 def _label(one: InstanceNow) -> str:
     if one.is_held:
         return one.service.partition("/")[2] or one.job or "held"
-    return one.gres_type.rpartition("_")[2]
+    return short_name(one.gres_type)
 
 
 def _words(one: InstanceNow) -> str:

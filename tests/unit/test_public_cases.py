@@ -5,19 +5,25 @@ here, as small as shows the fault.
 """
 
 import json
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
+from builders.nodes import a_node
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.jobs import PartitionView
 from cluster.language.service import service_spec
+from cluster.settings.file import Settings
 from launcher.services.model_repository import require_runnable
 from simulation.cli.inputs import demand, read_site
 from simulation.history.formats import read_history
 from simulation.history.jobs import HistoryJob
 from simulation.history.requests import read_requests
 from simulation.site.requests import Replayable
+from slurm_plugin.setup.answers import Answers, guessed, unknown_types
+from slurm_plugin.setup.proposals import SlurmsOwn, settings_text
 
 Case = Callable[[Path], str]
 """Makes its files in a directory, and returns what was said: "" if all is well."""
@@ -69,6 +75,29 @@ def jobs(*lines: str) -> Case:
     return said
 
 
+def gpu_prices(*nodes: Mapping[str, int]) -> Case:
+    """What setup proposes for such nodes: models, slices of each type, what it leaves out."""
+
+    def said(_: Path) -> str:
+        seen = [a_node(f"n{number}", gpus=gpus) for number, gpus in enumerate(nodes)]
+        config = {"ClusterName": "c", "SlurmctldHost[0]": "head"}
+        known = guessed(config, [PartitionView("gpu", {}, "")], seen)
+        unknown = unknown_types(seen)
+        left_out = [f"left out: {kind}" for one in unknown for kind in one.types]
+        if "gpus" not in known:
+            return "; ".join(left_out)
+        text = settings_text(Answers.model_validate(known), SlurmsOwn(), unknown)
+        settings = Settings.model_validate(tomllib.loads(text))
+        assert all(one in text for kinds in unknown for one in kinds.types)
+        prices = [
+            f"{settings.models[kind]} {kind} {cost / 1000:g}"
+            for kind, cost in settings.costs.items()
+        ]
+        return "; ".join((*prices, *left_out))
+
+    return said
+
+
 def simulated(nodes: int, cpus: int, *lines: str) -> Case:
     """A history on a cluster of so many nodes: over how many nodes each of its jobs is spread."""
 
@@ -108,6 +137,58 @@ GPU = "cpu=4,gres/gpu=1,mem=8G,node=1"
 DAY = "2025-10-01T00:00"
 
 CASES: dict[str, tuple[Case, str]] = {
+    "an H200's 1g.18gb, of which a process sees 16 GiB": (
+        gpu_prices({"nvidia_h200_1g.16gb": 7}),
+        "H200-141GB nvidia_h200_1g.16gb 1",
+    ),
+    "an A100's 3g.40gb, of which a process sees 39 GiB": (
+        gpu_prices({"nvidia_a100_1g.10gb": 3, "nvidia_a100_3g.39gb": 1}),
+        "A100-80GB nvidia_a100_1g.10gb 1; A100-80GB nvidia_a100_3g.39gb 3.5",
+    ),
+    "the memory stands in the GPU's name": (
+        gpu_prices({"nvidia_a100_80gb_pcie_1g.10gb": 2}),
+        "A100-80GB nvidia_a100_80gb_pcie_1g.10gb 1",
+    ),
+    "seven on a node, of which an A100 of 40 GB has four": (
+        gpu_prices({"nvidia_a100_1g.10gb": 7}),
+        "A100-80GB nvidia_a100_1g.10gb 1",
+    ),
+    "28 on a node, which would fill seven boards of 40 GB": (
+        gpu_prices({"a100_1g.10gb": 28}),
+        "A100-80GB a100_1g.10gb 1",
+    ),
+    "four that fill a board of 40 GB, or are on one of 80 GB": (
+        gpu_prices({"a100_1g.10gb": 4}),
+        "left out: a100_1g.10gb",
+    ),
+    "a site's prefix with a dot, and whole GPUs elsewhere": (
+        gpu_prices({"a100l": 4}, {"a100l.1g.10gb": 3, "a100l.3g.40gb": 1}),
+        "A100-80GB a100l.1g.10gb 1; A100-80GB a100l.3g.40gb 3.5; A100-80GB a100l 7",
+    ),
+    "an H100 of 80 GB, whole and cut": (
+        gpu_prices({"nvidia_h100_80gb_hbm3": 2, "nvidia_h100_80gb_hbm3_4g.40gb": 1}),
+        "H100-80GB nvidia_h100_80gb_hbm3_4g.40gb 4; H100-80GB nvidia_h100_80gb_hbm3 7",
+    ),
+    "engines behind the size": (
+        gpu_prices({"mig-1g.10gb.me": 1, "mig-3g.40gb": 1}),
+        "A100-80GB mig-1g.10gb.me 1; A100-80GB mig-3g.40gb 3.5",
+    ),
+    "graphics behind the size": (
+        gpu_prices({"rtx_pro_6000-1g.24gb.gfx": 4}),
+        "RTX-PRO-6000-Blackwell-96GB rtx_pro_6000-1g.24gb.gfx 1.75",
+    ),
+    "capital letters and a site's suffix": (
+        gpu_prices({"NVIDIA_A100_1G.5GB": 7}, {"H100_94_3G.47GB_debug": 2}),
+        "A100-40GB NVIDIA_A100_1G.5GB 1; H100-94GB-NVL H100_94_3G.47GB_debug 3.5",
+    ),
+    "memory as a driver of another month rounds it": (
+        gpu_prices({"nvidia_b200_1g.20gb": 7}, {"nvidia_gh200_480gb_1g.11gb": 7}),
+        "B200-180GB nvidia_b200_1g.20gb 1; H100-96GB/GH200-96GB nvidia_gh200_480gb_1g.11gb 1",
+    ),
+    "no board has such a profile": (
+        gpu_prices({"l40s": 2, "new_1g.99gb": 7, "1c.3g.40gb": 1, "a1001g.10gb": 1}),
+        "L40S l40s 7; left out: new_1g.99gb; left out: 1c.3g.40gb; left out: a1001g.10gb",
+    ),
     "shards 0 to 124 of 130, all that there are": (
         weights(f"model-{number:05d}-of-00130" for number in range(125)),
         "",

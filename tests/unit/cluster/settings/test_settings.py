@@ -72,7 +72,7 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        (MINIMAL + "whole = ['1g.10gb']\n", "1g.10gb is listed for two models"),
+        (MINIMAL + "whole = ['1g.10gb']\n", "1g.10gb is no whole GPU"),
         (MINIMAL + "[gpus.'L40S']\n", "name at least one GRES type"),
         (MINIMAL + "[qos]\nslicewise_nlp = 'high'\n", "the name of a QOS of the site"),
         (MINIMAL + "[qos]\n'a b' = 'high'\n", "the name of a QOS of the site"),

@@ -166,6 +166,8 @@ def test_the_script_is_there_before_slurmctld_starts_with_it(tmp_path: Path) -> 
         ("partitions = []\n", "partitions"),
         ("[gpus]\nX = ['1g.10gb', '1g.10gb']\nY = ['1g.10gb']\n", "1g.10gb"),
         ("= nonsense", "answers.toml"),
+        ("[gpus]\n'A100-80GB' = ['a100_1g.99gb']\n", "1g.18gb, nvidia_h200_1g.18gb"),
+        ("[gpus]\n'OTHER' = ['other_1g.10gb']\n", "models that can be cut: A30-24GB"),
     ],
 )
 def test_answers_that_can_not_be_taken_are_refused(tmp_path: Path, answers: str, says: str) -> None:
@@ -224,3 +226,25 @@ def test_it_asks_nothing_where_slurm_has_no_gpus(
 def test_without_a_terminal_it_wants_a_file(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["--output", str(tmp_path / "out")])
     assert "--answers" in str(result.exception)
+
+
+def test_types_whose_model_can_not_be_told_are_asked_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never priced as whole GPUs, nor as those of the first model of a table."""
+    odd = replace(NODES[0], name="a3", gpus={"a100_1g.10gb": 3})
+    monkeypatch.setitem(globals(), "NODES", (*NODES, odd))
+    result = run(tmp_path)
+    said = "a100_1g.10gb (the GPU is A100-40GB or A100-80GB, which differ in price)"
+    assert said in " ".join(result.output.split())
+    text = (tmp_path / "out" / "slicewise.toml").read_text()
+    assert f"# Left out, and without a price until [gpus] names its model: {said}." in text
+    assert "a100_1g.10gb=" not in (tmp_path / "out" / "slurm.conf.lines").read_text()
+
+    monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
+    answers = "A100-40GB" + "\n" * 12
+    asked = CliRunner().invoke(app, ["--output", str(tmp_path / "asked")], input=answers)
+    assert asked.exit_code == 0, asked.output
+    settings = tomllib.loads((tmp_path / "asked" / "slicewise.toml").read_text())
+    assert settings["gpus"]["A100-40GB"]["types"] == ["a100_1g.10gb"]
+    assert "Left out" not in asked.output

@@ -1,0 +1,205 @@
+"""Tells GPU models by the names and numbers of the GRES types that nodes have.
+
+What names and numbers leave open is named, and never guessed where models differ in price.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from cluster.language.jobs import NodeView
+from cluster.language.mig_names import has_mig_size, mig_name
+from cluster.language.mig_profiles import (
+    Board,
+    Fit,
+    boards,
+    boards_named,
+    cost_millislices,
+    fitting_profile,
+    profile_of,
+)
+from slurm_plugin.slurm_config.pads import is_pad
+
+_WEIGHT = Fraction(1)
+_Counts = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class UnknownTypes:
+    """Types of MIG instances whose model can't be told, and why."""
+
+    types: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class GpuTypes:
+    """The GRES types of each GPU model, and those whose model must be asked."""
+
+    models: Mapping[str, tuple[str, ...]]
+    unknown: tuple[UnknownTypes, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Types of one kind of board, and how many of them each node has."""
+
+    stem: str
+    types: frozenset[str]
+    nodes: tuple[_Counts, ...]
+
+
+def gpu_types(nodes: Iterable[NodeView]) -> GpuTypes:
+    """Return what the types of these nodes tell of their GPUs.
+
+    Types that stand beside each other on some node, with the same name before their sizes, belong
+    to one model. A type without the size of a MIG instance stands for whole GPUs: of the model that
+    its name says, else of one of its own.
+    """
+    found = [
+        {kind: count for kind, count in node.gpus.items() if count and not is_pad(kind)}
+        for node in nodes
+    ]
+    models: dict[str, tuple[str, ...]] = {}
+    unknown: list[UnknownTypes] = []
+    by_stem: dict[str, str] = {}
+    for group in _groups(found):
+        told = _model_of(group)
+        if isinstance(told, UnknownTypes):
+            unknown.append(told)
+            continue
+        models[told.model] = (*models.get(told.model, ()), *sorted(group.types))
+        by_stem[group.stem] = told.model
+    for kind in sorted({kind for counts in found for kind in counts if not _is_cut(kind)}):
+        named = boards_named(kind)
+        own = named[0].model if len(named) == 1 else kind.upper()
+        model = by_stem.get(kind.lower(), own)
+        models[model] = (*models.get(model, ()), kind)
+    return GpuTypes({name: models[name] for name in sorted(models)}, tuple(unknown))
+
+
+def fitting_boards(kinds: Iterable[str]) -> tuple[Board, ...]:
+    """Return the boards that can be cut into all of these types, those that fit best alone.
+
+    Where the types' names say which GPU it is, only such boards; elsewhere the memory in the names
+    must be that of the boards' profiles, or as drivers show it.
+    """
+    wanted = tuple(kinds)
+    named = [on for kind in wanted for on in boards_named(_stem(kind))]
+    fits: dict[str, Fit] = {}
+    for on in named or boards().values():
+        found = [_fit(on, kind) for kind in wanted]
+        known = [fit for fit in found if fit is not None]
+        if known and len(known) == len(found):
+            fits[on.model] = max(known)
+    best = min(fits.values(), default=Fit.NEAR)
+    if best is Fit.NEAR and not named:
+        return ()
+    return tuple(boards()[name] for name, fit in fits.items() if fit is best)
+
+
+def is_profile(model: str, kind: str) -> bool:
+    """Whether the GRES type is a MIG profile of that model."""
+    return model in boards() and _fit(boards()[model], kind) is not None
+
+
+def _fit(on: Board, kind: str) -> Fit | None:
+    found = fitting_profile(on, kind)
+    return None if found is None else found[1]
+
+
+def _is_cut(kind: str) -> bool:
+    return has_mig_size(kind) or any(_fit(on, kind) is not None for on in boards().values())
+
+
+def _is_doubtful(kind: str) -> bool:
+    return has_mig_size(kind) and mig_name(kind) is None
+
+
+def _stem(kind: str) -> str:
+    """What a type's name says before its size; AMD's profiles stand behind a "_"."""
+    said = mig_name(kind)
+    return said.stem if said is not None else kind.rpartition("_")[0].lower()
+
+
+def _groups(nodes: Iterable[_Counts]) -> Sequence[_Group]:
+    groups: list[_Group] = []
+    for counts in nodes:
+        by_stem: dict[str, dict[str, int]] = {}
+        for kind, count in counts.items():
+            if _is_cut(kind):
+                by_stem.setdefault(_stem(kind), {})[kind] = count
+        for stem, own in by_stem.items():
+            beside = [one for one in groups if one.types & own.keys()]
+            groups = [one for one in groups if not one.types & own.keys()]
+            types = frozenset(own).union(*(one.types for one in beside))
+            seen = tuple(node for one in beside for node in one.nodes)
+            groups.append(_Group(stem, types, (*seen, own)))
+    return groups
+
+
+def _model_of(group: _Group) -> Board | UnknownTypes:
+    fitting = fitting_boards(group.types)
+    if not fitting:
+        return UnknownTypes(tuple(sorted(group.types)), _why_none(group))
+    if len(_prices(fitting, group)) > 1:
+        fitting = _filled(fitting, group) or fitting
+    if len(_prices(fitting, group)) > 1:
+        names = " or ".join(one.model for one in fitting)
+        why = f"the GPU is {names}, which differ in price"
+        return UnknownTypes(tuple(sorted(group.types)), why)
+    return fitting[0]
+
+
+def _why_none(group: _Group) -> str:
+    if doubtful := [kind for kind in sorted(group.types) if _is_doubtful(kind)]:
+        return f"{', '.join(doubtful)} has no one MIG profile in its name"
+    odd = [kind for kind in sorted(group.types) if not fitting_boards((kind,))]
+    if not odd:
+        return "no GPU of the MIG table can be cut into all of them"
+    if named := boards_named(group.stem):
+        return f"{named[0].model} has no MIG profile of such a name"
+    return "no GPU of the MIG table has a profile of such a name"
+
+
+def _prices(fitting: Iterable[Board], group: _Group) -> frozenset[tuple[int, ...]]:
+    kinds = sorted(group.types)
+    return frozenset(tuple(cost_millislices(on, kind, _WEIGHT) for kind in kinds) for on in fitting)
+
+
+def _filled(fitting: Iterable[Board], group: _Group) -> tuple[Board, ...]:
+    """Return the boards of which each node has a whole number, cut to the full: the fewest.
+
+    An A100 of 40 GB has four 1g.10gb at most, one of 80 GB seven: seven on a node fill one of
+    these, and are too many for one of those. () if no such number excludes the other boards.
+    """
+    numbers = {on.model: [_number(on, counts) for counts in group.nodes] for on in fitting}
+    sums = {model: sum(found) for model, found in numbers.items() if all(found)}
+    least = min(sums.values(), default=0)
+    filled = [boards()[model] for model, number in sums.items() if number == least]
+    others = [boards()[model] for model in numbers.keys() - sums.keys()]
+    return tuple(filled) if all(_has_too_few(on, group) for on in others) else ()
+
+
+def _has_too_few(on: Board, group: _Group) -> bool:
+    """Whether a node has more of a type than one such board could."""
+    return any(
+        count > profile_of(on, kind).max_instances
+        for counts in group.nodes
+        for kind, count in counts.items()
+    )
+
+
+def _number(on: Board, counts: _Counts) -> int:
+    """How many boards these instances fill; 0 if they fill no whole number."""
+    found = [(profile_of(on, kind), count) for kind, count in counts.items()]
+    compute = sum(profile.compute_slices * count for profile, count in found)
+    memory = sum(profile.memory_slices * count for profile, count in found)
+    number = max(
+        ceil(Fraction(compute, on.compute_slices)),
+        ceil(Fraction(memory, on.memory_slices)),
+        *(ceil(Fraction(count, profile.max_instances)) for profile, count in found),
+    )
+    is_full = number * on.compute_slices == compute or number * on.memory_slices == memory
+    return number if is_full else 0
