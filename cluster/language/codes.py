@@ -864,10 +864,10 @@ class Code(StrEnum):
         before its line (`slicewise admission install`): slurmctld does not start without it.
         """)
     CONF_PREEMPT = ("SW-CONF-PREEMPT", Area.SITE, ExitCode.FAILED, """
-        Lent GPUs can't be called back: nothing is preempted, or preempted jobs are suspended or
-        cancelled.
+        Lent GPUs can't be called back: nothing is preempted by QOS.
 
-        `PreemptType=preempt/qos`, `PreemptMode=REQUEUE`, the latter on a partition's line, too.
+        `PreemptType=preempt/qos`. PreemptMode may stay as it is, but for OFF ([what changes for the
+        site's own jobs](../how-to/install.md#3-slurm)).
         """)
     CONF_REQUEUE = ("SW-CONF-REQUEUE", Area.SITE, ExitCode.FAILED, """
         `JobRequeue=0`: borrowed jobs without `--requeue` end for good when lenders need their
@@ -957,7 +957,8 @@ class Code(StrEnum):
     GPU_PRICE = ("SW-GPU-PRICE", Area.SITE, ExitCode.FAILED, """
         GPUs of a managed partition have no type or no price, or jobs share them: nobody is charged.
 
-        Name the type in `[gpus]` of slicewise.toml; a price of shared GPUs in `[shared]`.
+        Name the type in `[gpus]` of slicewise.toml ([which names are
+        read](../reference/mig.md#slurms-side)); a price of shared GPUs in `[shared]`.
         """)
     DEVICES_OPEN = ("SW-DEVICES-OPEN", Area.SITE, ExitCode.FAILED, """
         Slurm does not keep jobs off devices that they were not given: tenants on one node can use

@@ -45,7 +45,7 @@ TITLES: Mapping[Place, str] = {
     Place.DATABASE: "the ledger's database",
     Place.SETTINGS: "slicewise.toml",
     Place.SCRIPT: "job_submit.lua, on slurmctld's host",
-    Place.SLURM_CONF: "slurm.conf; words for a partition go to the line that it has",
+    Place.SLURM_CONF: "slurm.conf, with all that it includes: in place of each line of that key",
     Place.CGROUP_CONF: "cgroup.conf, the same on all nodes",
     Place.RESTART: "make Slurm read them",
     Place.ACCOUNTS: "accounts, QOS and limits",
@@ -63,6 +63,19 @@ class Mend:
 
     place: Place
     line: str
+
+
+_DELETION = "# delete each line of "
+
+
+def deletion(place: Place, key: str) -> Mend:
+    """Return what to do with a setting that is to have no value: a key without one is no line."""
+    return Mend(place, f"{_DELETION}{key}")
+
+
+def key_of(line: str) -> str:
+    """Return the line from its key on, also of one that is to go."""
+    return line.removeprefix(_DELETION)
 
 
 def setting(section: str, line: str) -> Mend:

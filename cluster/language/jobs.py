@@ -171,7 +171,6 @@ class PartitionView:
             all of a node's.
         allow_qos: QOS that the partition admits; None is all.
         deny_qos: QOS that the partition refuses.
-        preempt_mode: the partition's own PreemptMode, in capitals; "" where Slurm shows none.
         is_up: whether jobs may be submitted to it and start in it.
         max_time_s: longest time limit of its jobs in seconds; None if it has none.
         default_time_s: time limit in seconds of jobs that ask for none; None if MaxTime is.
@@ -183,7 +182,6 @@ class PartitionView:
     has_default_memory: bool = True
     allow_qos: frozenset[str] | None = None
     deny_qos: frozenset[str] = frozenset()
-    preempt_mode: str = ""
     is_up: bool = True
     max_time_s: int | None = None
     default_time_s: int | None = None

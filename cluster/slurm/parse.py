@@ -158,7 +158,6 @@ def _partition(block: Mapping[str, str], told: ReportsUnread) -> PartitionView:
         has_default_memory=has_default_memory(block),
         allow_qos=None if allowed in {"ALL", "N/A"} else names(allowed),
         deny_qos=names(denied),
-        preempt_mode=named(block.get("PreemptMode", "")).upper(),
         is_up=block.get("State", "UP") == "UP",
         max_time_s=fields.read("max_time_s", "MaxTime", duration_s, None),
         default_time_s=fields.read("default_time_s", "DefaultTime", _default_time_s, None),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.padding import Padding
 from rich.text import Text
 
-from cluster.language.findings import TITLES, Finding, Place, SectionReport, Severity
+from cluster.language.findings import TITLES, Finding, Place, SectionReport, Severity, key_of
 from cluster.runtime.console import console, printable
 
 _STYLES: Mapping[Severity, str] = {
@@ -103,7 +103,7 @@ def fix_text(findings: Sequence[Finding]) -> str:
 
 def _restarts(conf: Iterable[str], *, has_cgroup: bool) -> tuple[str, ...]:
     """Return what makes Slurm read the lines: some are read at a start only."""
-    keys = [line.removeprefix("#") for line in conf]
+    keys = [key_of(line) for line in conf]
     if has_cgroup or any(key.startswith(_RESTARTS) or _RESTARTING_WORD in key for key in keys):
         jobs = (
             "jobs: see above"

@@ -8,6 +8,7 @@ from cluster.language.errors import SlicewiseError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.slurm.fields import numbers
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
+from slurm_plugin.slurm_config.conf_words import conf_line, conf_words
 from slurm_plugin.slurm_config.isolation import isolation_findings
 from slurm_plugin.slurm_config.slurm_conf import (
     config_findings,
@@ -21,6 +22,8 @@ _OLDEST = (22, 5)
 _HELD_AGAIN = 187
 """How the script of a service ends, so that Slurm holds its slot again."""
 _FEW_PORTS = 100
+_OF_PORTS = re.compile(r"ports=|[0-9]")
+"""A word of MpiParams that is of the ports; a list of them has commas, too."""
 _SHORT_KILL_WAIT_S, _LONG_KILL_WAIT_S = 5, 120
 _SHORT_JOB_AGE_S = 60
 _FEW_JOBS = 2000
@@ -29,13 +32,16 @@ _LOSES_JOBS = (
     " waiting (except between cons_res and cons_tres)."
 )
 _CORE_WORDS = ("CR_CORE", "CR_CPU", "CR_SOCKET")
+_RESOURCE_WORDS = (*_CORE_WORDS, "CR_BOARD", "CR_MEMORY")
+_NO_RESOURCE_WORDS = frozenset({"CR_CORE_DEFAULT_DIST_BLOCK"})
+"""Words that begin as those of resources do, and stand beside them."""
 
 
 def conf_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     """Return everything that slurm.conf lacks, or has otherwise than Slicewise needs it."""
     window_min = wanted_window_min(facts.config, facts.partitions, wanted.partitions)
     return (
-        *config_findings(facts.config, wanted.costs),
+        *config_findings(facts.config, wanted.costs, facts.partitions, wanted.partitions),
         *isolation_findings(facts.config),
         *slow_starts(facts.config, window_min),
         *longest_lose(facts.config, window_min),
@@ -104,53 +110,38 @@ def _storage(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         )
 
 
-def _preempt_mode(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
-    words = _said(facts, "PreemptMode").upper().split(",")
-    if "SUSPEND" in words:
-        yield error(
-            Code.CONF_PREEMPT,
-            "PreemptMode has SUSPEND",
-            "a suspended job keeps its GPUs, so the lender gets none of them",
-            _line("PreemptMode=REQUEUE"),
-        )
-    if "CANCEL" in words:
-        yield warning(
-            Code.CONF_PREEMPT,
-            "PreemptMode is CANCEL",
-            "what runs on borrowed quota is ended for good when the lender needs it, instead of"
-            " being requeued; a service then loses the slot",
-            _line("PreemptMode=REQUEUE"),
-        )
-
-
 def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     kind = _said(facts, "SelectType")
+    words = conf_words(facts.config, "SelectTypeParameters")
+    kept = [word for word in words if not word.upper().startswith(_RESOURCE_WORDS)]
+    kept += [word for word in words if word.upper() in _NO_RESOURCE_WORDS]
+    parameters = conf_line("SelectTypeParameters", ("CR_Core_Memory", *kept))
     if kind != "select/cons_tres":
         yield error(
             Code.CONF_LIMITS,
             f"SelectType is {kind or 'not set'}",
             "Slurm gives a job whole nodes, or can't count GPUs by their type",
             _line("SelectType=select/cons_tres"),
-            _line("SelectTypeParameters=CR_Core_Memory"),
+            parameters,
             advice="" if kind == "select/cons_res" else _LOSES_JOBS,
         )
-    elif not _said(facts, "SelectTypeParameters").upper().startswith(_CORE_WORDS):
+    elif not any(word.upper().startswith(_CORE_WORDS) for word in words if word not in kept):
         yield error(
             Code.CONF_LIMITS,
             f"SelectTypeParameters is {_said(facts, 'SelectTypeParameters') or 'not set'}",
             "Slurm does not allot cores, so one job may take all of a node's",
-            _line("SelectTypeParameters=CR_Core_Memory"),
+            parameters,
         )
 
 
 def _gres_types(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
-    kinds = [kind for kind in _said(facts, "GresTypes").split(",") if kind]
+    kinds = conf_words(facts.config, "GresTypes")
     if "gpu" not in kinds:
         yield error(
             Code.CONF_LIMITS,
             "GresTypes has no gpu",
             "slurmctld ignores the Gres of all nodes: no job gets a GPU",
-            _line(f"GresTypes={','.join((*kinds, 'gpu'))}"),
+            conf_line("GresTypes", (*kinds, "gpu")),
         )
 
 
@@ -168,12 +159,14 @@ def reserved_ports(facts: SlurmFacts) -> frozenset[int]:
 
 def _ports(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     ports = reserved_ports(facts)
+    beside = [w for w in conf_words(facts.config, "MpiParams") if not _OF_PORTS.match(w)]
+    mend = conf_line("MpiParams", ("ports=21000-21999", *beside))
     if not ports:
         yield error(
             Code.CONF_SERVICES,
             "MpiParams has no ports=",
             'srun --resv-ports fails, and every replica "ended with 1"',
-            _line("MpiParams=ports=21000-21999"),
+            mend,
             advice="Choose a range that nothing else on the nodes uses.",
         )
     elif len(ports) < _FEW_PORTS:
@@ -182,7 +175,7 @@ def _ports(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
             f"MpiParams has {len(ports)} ports",
             "a replica takes up to three of them on all of its nodes, and fails to start where none"
             " is left",
-            _line("MpiParams=ports=21000-21999"),
+            mend,
         )
 
 
@@ -197,7 +190,10 @@ def _held_again(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
             Code.CONF_SERVICES,
             f"RequeueExitHold lacks {_HELD_AGAIN}",
             "a replica that ends takes its slot with it: a service runs out of slots",
-            _line(f"RequeueExitHold={','.join(filter(None, (text, str(_HELD_AGAIN))))}"),
+            conf_line(
+                "RequeueExitHold",
+                (*conf_words(facts.config, "RequeueExitHold"), str(_HELD_AGAIN)),
+            ),
         )
 
 
@@ -213,14 +209,14 @@ def _requeue(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 
 
 def _submit_plugin(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
-    plugins = [name for name in _said(facts, "JobSubmitPlugins").split(",") if name]
-    if "lua" not in plugins:
+    plugins = conf_words(facts.config, "JobSubmitPlugins")
+    if "lua" not in {name.removeprefix("job_submit/") for name in plugins}:
         yield error(
             Code.CONF_LIMITS,
             "JobSubmitPlugins has no lua",
             "slurmctld runs no job_submit.lua: no job is admitted, and untyped GPUs pass all"
             f" quotas (mode {wanted.mode})",
-            _line(f"JobSubmitPlugins={','.join((*plugins, 'lua'))}"),
+            conf_line("JobSubmitPlugins", (*plugins, "lua")),
             advice="Write job_submit.lua first (slicewise admission install): slurmctld does not"
             " start without it.",
         )
@@ -239,7 +235,7 @@ def _priority_type(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
             Code.CONF_PRIORITY,
             f"PrioritySiteFactorPlugin is {plugin}",
             "it overwrites the site_factor that Slicewise sets",
-            _line("#PrioritySiteFactorPlugin="),
+            conf_line("PrioritySiteFactorPlugin", ()),
         )
 
 
@@ -385,7 +381,7 @@ def _spec_cores(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 
 
 _CHECKS = (
-    *(_versions, _cluster, _slurm_user, _storage, _preempt_mode, _select, _gres_types, _ports),
+    *(_versions, _cluster, _slurm_user, _storage, _select, _gres_types, _ports),
     *(_held_again, _requeue, _submit_plugin, _priority_type, _priority_weights, _kill_wait),
     *(_job_age, _job_counts, _private, _auth, _spec_cores),
 )

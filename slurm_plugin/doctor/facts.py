@@ -163,6 +163,7 @@ class WebFacts:
         tokens_by: the key file by which the daemon knows Slurm's tokens; "" if it knows none, or
             if slurmctld does not answer.
         slurms_tokens_by: that of slurm.conf; "" if Slurm makes no tokens.
+        auth_alt: AuthAltTypes and AuthAltParameters of slurm.conf.
     """
 
     listen: str
@@ -173,3 +174,4 @@ class WebFacts:
     is_plain: bool = False
     tokens_by: str = ""
     slurms_tokens_by: str = ""
+    auth_alt: Mapping[str, str] = field(default_factory=dict, hash=False)

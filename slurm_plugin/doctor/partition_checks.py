@@ -1,6 +1,6 @@
 """Checks the managed partitions, and whether the GPUs of their nodes have prices."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from cluster.language.codes import Code
@@ -17,7 +17,7 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     return (
         *(by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
         *price_findings(facts.nodes, managed, wanted.costs),
-        *(found for view in own for found in (*_preemption(view, facts.config), *_state(view))),
+        *(found for view in own for found in _state(view)),
         *_without_nodes(facts, own),
     )
 
@@ -38,18 +38,6 @@ def by_mode(found: Finding, mode: str) -> Finding:
         why = f"{found.why}, once mode is enforce"
         return replace(found, severity=Severity.HINT, why=why, mends=())
     return found
-
-
-def _preemption(view: PartitionView, config: Mapping[str, str]) -> Iterator[Finding]:
-    # SW-CONF-PREEMPT asks for slurm.conf's own mode, which the partition then has, too.
-    follows = view.preempt_mode == "OFF" and config.get("PreemptMode", "OFF").upper() == "OFF"
-    if view.preempt_mode in {"OFF", "SUSPEND", "GANG,SUSPEND"} and not follows:
-        yield error(
-            Code.CONF_PREEMPT,
-            f"Partition {view.name} has PreemptMode={view.preempt_mode}",
-            "lenders wait for borrowed jobs there to end",
-            Mend(Place.SLURM_CONF, f"PartitionName={view.name} PreemptMode=REQUEUE"),
-        )
 
 
 def _state(view: PartitionView) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ def page_facts(web: WebSettings, config: Mapping[str, str], server: str) -> WebF
         is_plain=_is_plain(web),
         tokens_by=str(web.slurm_jwt_key.resolve()) if web.slurm_jwt_key and config else "",
         slurms_tokens_by=_slurms_key(config),
+        auth_alt={key: text for key, text in config.items() if key.startswith("AuthAlt")},
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, setting, warning
 from slurm_plugin.doctor.facts import WebFacts
+from slurm_plugin.slurm_config.conf_words import conf_line, conf_words
 
 
 def web_checks(facts: WebFacts) -> tuple[Finding, ...]:
@@ -76,11 +77,13 @@ def _tokens(facts: WebFacts) -> Iterator[Finding]:
             Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
         )
     else:
+        known = conf_words(facts.auth_alt, "AuthAltParameters")
+        beside = [word for word in known if not word.startswith("jwt_key=")]
         yield warning(
             Code.WEB_TOKEN_KEY,
             "Slurm makes no tokens (AuthAltTypes has no auth/jwt), and [web] slurm_jwt_key is set",
             "whoever can read that key can make tokens for the page, and nobody else",
-            Mend(Place.SLURM_CONF, "AuthAltTypes=auth/jwt"),
-            Mend(Place.SLURM_CONF, f"AuthAltParameters=jwt_key={facts.tokens_by}"),
+            conf_line("AuthAltTypes", (*conf_words(facts.auth_alt, "AuthAltTypes"), "auth/jwt")),
+            conf_line("AuthAltParameters", (*beside, f"jwt_key={facts.tokens_by}")),
             advice="Or without Slurm's tokens: no slurm_jwt_key in [web].",
         )

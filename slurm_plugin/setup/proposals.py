@@ -10,7 +10,6 @@ from slurm_plugin.setup.answers import Answers
 from slurm_plugin.setup.gpu_types import UnknownTypes, fitting_boards, is_profile
 
 _PORT = 6830
-_PARTITION = "PartitionName="
 _USUAL_SLURM_CONF = "/etc/slurm/slurm.conf"
 GUIDE = "/usr/share/doc/slicewise/how-to/install.md"
 """Where the packages put the guide."""
@@ -106,10 +105,8 @@ def conf_text(findings: Iterable[Finding], place: Place) -> str:
 
 
 def _written(line: str, finding: Finding) -> str:
-    if line.startswith(_PARTITION):
-        name, _, words = line.removeprefix(_PARTITION).partition(" ")
-        return f"# add to the line of partition {name}: {words}"
-    return f"# if you choose so: {line}" if finding.severity is Severity.HINT else line
+    is_choice = finding.severity is Severity.HINT and not line.startswith("#")
+    return f"# if you choose so: {line}" if is_choice else line
 
 
 def daemon_text(answers: Answers) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, warning
+from slurm_plugin.slurm_config.conf_words import conf_line, conf_words
 
-_TASKS = Mend(Place.SLURM_CONF, "TaskPlugin=task/cgroup,task/affinity")
+_TASKS = ("task/cgroup", "task/affinity")
 _DEVICES = Mend(Place.CGROUP_CONF, "ConstrainDevices=yes")
 _OPEN = "each job can open all GPUs and MIG instances of its node, those of other tenants too"
 
@@ -19,13 +20,14 @@ def isolation_findings(config: Mapping[str, str]) -> tuple[Finding, ...]:
 
 
 def _findings(config: Mapping[str, str]) -> Iterator[Finding]:
-    plugins = config.get("TaskPlugin", "").lower().split(",")
+    words = (word.removeprefix("task/") for word in conf_words(config, "TaskPlugin"))
+    plugins = [f"task/{word.lower()}" for word in words if word.lower() != "none"]
     if "task/cgroup" not in plugins:
         yield error(
             Code.DEVICES_OPEN,
             "TaskPlugin has no task/cgroup",
             _OPEN,
-            _TASKS,
+            conf_line("TaskPlugin", dict.fromkeys((*_TASKS, *plugins))),
             _DEVICES,
             advice="Set TaskPlugin=task/cgroup,task/affinity, and ConstrainDevices=yes in"
             " cgroup.conf.",

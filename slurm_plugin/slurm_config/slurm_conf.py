@@ -10,8 +10,15 @@ from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.language.gres import SHARED, tres_name
 from cluster.language.jobs import NodeView, PartitionView
+from cluster.language.mig_names import has_mig_size
 from cluster.slurm.fields import has_default_memory
 from slurm_plugin.common.qos_names import GATE_QOS
+from slurm_plugin.slurm_config.conf_words import (
+    conf_line,
+    conf_words,
+    not_of_partition,
+    partition_words,
+)
 from slurm_plugin.slurm_config.pads import is_pad
 
 _ENFORCED = ("associations", "limits", "qos")
@@ -21,8 +28,11 @@ _BATCH_SCHED_DELAY = "3"
 _BF_WINDOW_MIN, _MOST_BF_WINDOW_MIN = 1440, 43_200
 """Slurm's default of bf_window and the most that it takes, in minutes."""
 _NO_PREEMPTION = "lenders wait for borrowed jobs to end"
+_PREEMPT_QOS, _MAX_TRES = "preempt/qos", "MAX_TRES"
+_PREEMPT_MODES = frozenset({"REQUEUE", "CANCEL", "SUSPEND"})
+_SHOWN_WEIGHTS = 3
 _BACKFILL, _MINUTE_S = "sched/backfill", 60
-_YOUNGEST = "preempt_youngest_first"
+_YOUNGEST, _SCHEDULER = "preempt_youngest_first", "SchedulerParameters"
 
 
 def conf_lines(
@@ -30,17 +40,17 @@ def conf_lines(
 ) -> tuple[str, ...]:
     """Lines for slurm.conf. ``costs`` are millislices by GRES type.
 
-    A partition's line has only its weights and the gate: a site adds these to the line that it has.
-    slurmctld ends if a partition names a QOS that does not exist.
+    Words for a partition are comments: a site adds them to the line that it has. slurmctld ends if
+    a partition names a QOS that does not exist.
     """
     weights = billing_weights(costs, billing)
     return (
         f"AccountingStorageEnforce={','.join(_ENFORCED)}",
         f"AccountingStorageTRES={accounting_tres(costs)}",
         "PreemptType=preempt/qos",
-        "PreemptMode=REQUEUE",
+        "# where PreemptMode is OFF: PreemptMode=REQUEUE",
         *(
-            f'PartitionName={name} QOS={GATE_QOS} TRESBillingWeights="{weights}"'
+            partition_words(name, f'QOS={GATE_QOS} TRESBillingWeights="{weights}"').line
             for name in partitions
         ),
     )
@@ -69,7 +79,7 @@ def conf_findings(
 ) -> tuple[Finding, ...]:
     """What the running slurmctld lacks of these settings."""
     return (
-        *config_findings(config, costs),
+        *config_findings(config, costs, partitions, managed),
         *partition_findings(config, partitions, managed, costs, billing),
     )
 
@@ -91,8 +101,7 @@ def partition_findings(
                 advice="Name the partitions of your GPUs in [cluster] partitions.",
             )
     own = [views[name] for name in managed if name in views]
-    for view in own:
-        yield from _weight_findings(view, costs, billing)
+    yield from _weight_findings(own, costs, billing)
     if _counts_memory(config):
         yield from map(_memory_finding, (view for view in own if not view.has_default_memory))
     for view in own:
@@ -104,7 +113,7 @@ def _memory_finding(partition: PartitionView) -> Finding:
         Code.PARTITION_MEMORY,
         f"Partition {partition.name} gives a job that asks for no memory all that its node has",
         "the node's other GPUs lie idle",
-        Mend(Place.SLURM_CONF, f"PartitionName={partition.name} DefMemPerGPU=16000"),
+        partition_words(partition.name, "DefMemPerGPU=16000"),
         advice="Set DefMemPerGPU or DefMemPerCPU on it, to what your nodes have for each.",
     )
 
@@ -192,22 +201,17 @@ def short_window(config: Mapping[str, str], window_min: int | None) -> Iterator[
 
 
 def _scheduler_values(config: Mapping[str, str]) -> Mapping[str, str]:
-    return dict(word.split("=", 1) for word in _scheduler_words(config) if "=" in word)
-
-
-def _scheduler_words(config: Mapping[str, str]) -> list[str]:
-    said = config.get("SchedulerParameters", "")
-    return [word for word in said.split(",") if word and word != "(null)"]
+    words = conf_words(config, _SCHEDULER)
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def _scheduler_line(config: Mapping[str, str], window_min: int | None) -> Mend:
     """What a site has beside all that is advised: Slurm takes one such line only."""
     window = () if window_min is None else (f"bf_window={window_min}",)
     changed = ("batch_sched_delay=", *(("bf_window=",) if window else ()))
-    kept = [word for word in _scheduler_words(config) if not word.startswith(changed)]
+    kept = [word for word in conf_words(config, _SCHEDULER) if not word.startswith(changed)]
     youngest = () if preempts_youngest_first(config) else (_YOUNGEST,)
-    line = ",".join((*kept, "batch_sched_delay=0", *window, *youngest))
-    return Mend(Place.SLURM_CONF, f"SchedulerParameters={line}")
+    return conf_line(_SCHEDULER, (*kept, "batch_sched_delay=0", *window, *youngest))
 
 
 def closed_to_qos(
@@ -218,25 +222,29 @@ def closed_to_qos(
     for view in partitions:
         if view.name not in managed:
             continue
-        line = f"PartitionName={view.name}"
         if view.allow_qos is not None and (lacking := sorted(set(ours) - view.allow_qos)):
             found.append(
                 error(
                     Code.PARTITION_GATE,
                     f"Partition {view.name} has AllowQos without {', '.join(lacking)}",
                     "their jobs do not start there",
-                    Mend(Place.SLURM_CONF, f"{line} AllowQos=ALL"),
+                    not_of_partition(view.name, "AllowQos"),
                     advice="Add them, or take AllowQos away: the gate keeps all other QOS out.",
                 )
             )
         if denied := sorted(view.deny_qos & set(ours)):
             kept = ",".join(sorted(view.deny_qos - set(ours)))
+            mend = (
+                partition_words(view.name, f"DenyQos={kept}, in place of its own")
+                if kept
+                else not_of_partition(view.name, "DenyQos")
+            )
             found.append(
                 error(
                     Code.PARTITION_GATE,
                     f"Partition {view.name} has DenyQos with {', '.join(denied)}",
                     "their jobs do not start there",
-                    Mend(Place.SLURM_CONF, f"{line} DenyQos={kept}".removesuffix(" DenyQos=")),
+                    mend,
                     advice="Take them out of it.",
                 )
             )
@@ -288,7 +296,8 @@ def _unpriced(kind: str, nodes: Sequence[str]) -> Finding:
         f"{has} {kind}, which has no price",
         "it is not charged and no quota counts it",
         setting('gpus."MODEL"', f'types = ["{name}"]'),
-        advice="Name it in [gpus] of slicewise.toml: types, or whole for GPUs that are not cut.",
+        advice="Name it in [gpus] of slicewise.toml: types"
+        + ("." if has_mig_size(name) else ", or whole for GPUs that are not cut."),
     )
 
 
@@ -298,61 +307,106 @@ def _counts_memory(config: Mapping[str, str]) -> bool:
     return is_allotted and not has_default_memory(config)
 
 
-def config_findings(config: Mapping[str, str], costs: Mapping[str, int]) -> Iterator[Finding]:
-    """What slurm.conf lacks for limits to hold, apart from its partitions."""
-    enforced = _lacking(_ENFORCED, config.get("AccountingStorageEnforce", ""))
+def config_findings(
+    config: Mapping[str, str],
+    costs: Mapping[str, int],
+    partitions: Iterable[PartitionView] = (),
+    managed: Collection[str] = (),
+) -> Iterator[Finding]:
+    """What slurm.conf lacks for limits to hold, apart from its managed partitions."""
+    enforced = _lacking(_ENFORCED, config, "AccountingStorageEnforce")
     if enforced:
         yield error(
             Code.CONF_LIMITS,
             f"AccountingStorageEnforce lacks {', '.join(enforced)}",
             "no limit is enforced",
-            Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageEnforce", enforced)),
+            _longer(config, "AccountingStorageEnforce", enforced),
         )
-    counted = _lacking(_counted(costs), config.get("AccountingStorageTRES", ""))
+    counted = _lacking(_counted(costs), config, "AccountingStorageTRES")
     if counted:
         yield error(
             Code.CONF_LIMITS,
             f"AccountingStorageTRES lacks {', '.join(counted)}",
             "such GPUs are not charged",
-            Mend(Place.SLURM_CONF, _longer(config, "AccountingStorageTRES", counted)),
+            _longer(config, "AccountingStorageTRES", counted),
         )
-    if config.get("PreemptType") != "preempt/qos":
-        yield error(
-            Code.CONF_PREEMPT,
-            "PreemptType is not preempt/qos",
-            _NO_PREEMPTION,
-            Mend(Place.SLURM_CONF, "PreemptType=preempt/qos"),
-            Mend(Place.SLURM_CONF, "PreemptMode=REQUEUE"),
-        )
-    elif config.get("PreemptMode", "OFF").upper() == "OFF":
-        yield error(
-            Code.CONF_PREEMPT,
-            "PreemptMode is OFF",
-            _NO_PREEMPTION,
-            Mend(Place.SLURM_CONF, "PreemptMode=REQUEUE"),
-        )
-    if "MAX_TRES" in (flags := config.get("PriorityFlags", "")):
-        kept = ",".join(flag for flag in flags.split(",") if flag != "MAX_TRES")
-        yield error(
-            Code.CONF_LIMITS,
-            "PriorityFlags has MAX_TRES",
-            "a job is billed for one of its GPU types only",
-            Mend(Place.SLURM_CONF, f"PriorityFlags={kept}"),
-        )
+    yield from _preemption(config)
+    yield from _max_tres(config, [view for view in partitions if view.name not in managed])
 
 
-def _longer(config: Mapping[str, str], key: str, lacking: Sequence[str]) -> str:
+def _preemption(config: Mapping[str, str]) -> Iterator[Finding]:
+    """Say if nothing is preempted by QOS.
+
+    What happens to preempted jobs is a matter of their QOS, and those of borrowed quota say it: so
+    slurm.conf's mode stays as it is, but for OFF, with which Slurm takes no PreemptType.
+    """
+    kind, mode = config.get("PreemptType", ""), conf_words(config, "PreemptMode")
+    kept = [word for word in mode if word.upper() != "OFF"]
+    is_off = not {word.upper() for word in kept} & _PREEMPT_MODES
+    modes = [conf_line("PreemptMode", (*kept, "REQUEUE"))] if is_off else []
+    if kind != _PREEMPT_QOS:
+        ends = (
+            " Partitions of a higher PriorityTier then preempt nobody any more."
+            if kind == "preempt/partition_prio"
+            else ""
+        )
+        yield error(
+            Code.CONF_PREEMPT,
+            f"PreemptType is not {_PREEMPT_QOS}",
+            _NO_PREEMPTION,
+            Mend(Place.SLURM_CONF, f"PreemptType={_PREEMPT_QOS}"),
+            *modes,
+            advice="QOS of the site that have a Preempt list preempt from then on; what becomes of"
+            f" the jobs that they end is PreemptMode of these jobs' QOS, else slurm.conf's.{ends}",
+        )
+    elif is_off:
+        yield error(Code.CONF_PREEMPT, "PreemptMode is OFF", _NO_PREEMPTION, *modes)
+
+
+def _max_tres(config: Mapping[str, str], others: Sequence[PartitionView]) -> Iterator[Finding]:
+    """Say if a job is billed for one of its types only, and what it does elsewhere to mend that."""
+    flags = conf_words(config, "PriorityFlags")
+    kept = [flag for flag in flags if flag.upper() != _MAX_TRES]
+    if len(kept) == len(flags):
+        return
+    yield error(
+        Code.CONF_LIMITS,
+        "PriorityFlags has MAX_TRES",
+        "a job is billed for one of its GPU types only",
+        conf_line("PriorityFlags", kept),
+        advice=_without_max_tres(others),
+    )
+
+
+def _without_max_tres(others: Iterable[PartitionView]) -> str:
+    """What other partitions bill without MAX_TRES: the sum in place of the greatest part."""
+    summed = [
+        f"{view.name} ({', '.join(f'{tres}={weight:g}' for tres, weight in several)}; up to"
+        f" {len(several)} times as much)"
+        for view in others
+        if len(several := [(t, w) for t, w in view.billing_weights.items() if w]) > 1
+    ]
+    if not summed:
+        return "Other partitions bill as before: each has one weight at most."
+    return (
+        "Other partitions then bill the sum of their weights in place of the greatest:"
+        f" {', '.join(summed)}. Lower these weights, and raise what limits their billing, with it."
+        " Slurm 25.05 and newer have MAX_TRES_GRES, which may stand in its place: GPUs are added"
+        " to the greatest of CPUs and memory."
+    )
+
+
+def _longer(config: Mapping[str, str], key: str, lacking: Sequence[str]) -> Mend:
     """Return the setting's line with what it lacks behind what it has.
 
     What Slurm counts by itself is left out.
     """
-    has = [word for word in config.get(key, "").split(",") if word.strip()]
-    own = [word for word in has if word not in {"none", "(null)", *_COUNTED_ANYWAY}]
-    return f"{key}={','.join((*own, *lacking))}"
+    own = [word for word in conf_words(config, key) if word.lower() not in _COUNTED_ANYWAY]
+    return conf_line(key, (*own, *lacking))
 
 
-def _lacking(needed: Iterable[str], text: str) -> list[str]:
-    has = text.lower().split(",")
+def _lacking(needed: Iterable[str], config: Mapping[str, str], key: str) -> list[str]:
+    has = {word.lower() for word in conf_words(config, key)}
     return [word for word in needed if word.lower() not in has]
 
 
@@ -361,43 +415,63 @@ def _counted(costs: Iterable[str]) -> tuple[str, ...]:
 
 
 def _weight_findings(
-    partition: PartitionView, costs: Mapping[str, int], billing: BillingUnit
+    partitions: Iterable[PartitionView], costs: Mapping[str, int], billing: BillingUnit
 ) -> Iterator[Finding]:
-    """Billing counts slices only if each type weighs its cost and nothing else weighs."""
-    weights = partition.billing_weights
-    where = f"TRESBillingWeights of partition {partition.name}"
-    mend = Mend(
-        Place.SLURM_CONF,
-        f'PartitionName={partition.name} TRESBillingWeights="{billing_weights(costs, billing)}"',
-    )
+    """Billing counts slices only if each type weighs its cost and nothing else weighs.
+
+    One finding for all partitions that are wrong in the same way.
+    """
     expected = {tres_name(kind).lower(): billing.held(cost) for kind, cost in costs.items()}
-    scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
-    if len(scales) == 1 and (scale := scales.pop()) not in {0, 1}:
+    words = f'TRESBillingWeights="{billing_weights(costs, billing)}"'
+    by_scale = defaultdict[Fraction, list[str]](list)
+    wrong: list[str] = []
+    differences: dict[str, None] = {}
+    for view in partitions:
+        weights = view.billing_weights
+        scales = {Fraction(weights.get(tres, 0)) / due for tres, due in expected.items()}
+        scale = scales.pop() if len(scales) == 1 else Fraction(1)
+        found = _differences(weights, expected)
+        if scale not in {0, 1}:
+            by_scale[scale].append(view.name)
+            found = [text for text in found if text.endswith("not 0")]
+        if found:
+            wrong.append(view.name)
+            differences |= dict.fromkeys(found)
+    for scale, names in by_scale.items():
         yield error(
             Code.CONF_LIMITS,
-            f"{where} are those of billing_per_slice = {billing.per_slice * scale}, and [cluster] "
-            f"of slicewise.toml says {billing.per_slice}",
+            f"{_weights_of(names)} are those of billing_per_slice = {billing.per_slice * scale},"
+            f" and [cluster] of slicewise.toml says {billing.per_slice}",
             f"a job counts {scale} times what it should",
-            mend,
+            *(partition_words(name, words) for name in names),
             advice="Write the line of slicewise compile --slurm-conf into slurm.conf, or correct "
             "the setting.",
         )
-    else:
-        for tres, due in expected.items():
-            if weights.get(tres) != due:
-                yield error(
-                    Code.CONF_LIMITS,
-                    f"{where}: {tres} is {_number(weights.get(tres))}, not {due}",
-                    "",
-                    mend,
-                )
-    for tres, weight in _others(weights, expected):
+    if wrong:
+        shown = "; ".join([*differences][:_SHOWN_WEIGHTS])
+        more = len(differences) - _SHOWN_WEIGHTS
         yield error(
             Code.CONF_LIMITS,
-            f"{where}: {tres} is {_number(weight)}, not 0",
-            "billing counts more than GPUs",
-            mend,
+            f"{_weights_of(wrong)}: {shown}{f'; and {more} more' if more > 0 else ''}",
+            "billing does not count slices",
+            *(partition_words(name, words) for name in wrong),
         )
+
+
+def _weights_of(names: Sequence[str]) -> str:
+    return f"TRESBillingWeights of partition{'s' * (len(names) > 1)} {', '.join(names)}"
+
+
+def _differences(weights: Mapping[str, float], expected: Mapping[str, int]) -> list[str]:
+    """What weighs too little or too much, as text."""
+    return [
+        *(
+            f"{tres} is {_number(weights.get(tres))}, not {due}"
+            for tres, due in expected.items()
+            if weights.get(tres) != due
+        ),
+        *(f"{tres} is {_number(weight)}, not 0" for tres, weight in _others(weights, expected)),
+    ]
 
 
 def _gate_findings(partition: PartitionView) -> Iterator[Finding]:
@@ -406,7 +480,7 @@ def _gate_findings(partition: PartitionView) -> Iterator[Finding]:
             Code.PARTITION_GATE,
             f"Partition {partition.name} has no QOS={GATE_QOS} on its line",
             "no quota limits jobs there in QOS other than Slicewise's",
-            Mend(Place.SLURM_CONF, f"PartitionName={partition.name} QOS={GATE_QOS}"),
+            partition_words(partition.name, f"QOS={GATE_QOS}"),
             advice="Add it once sacctmgr shows that QOS: slurmctld exits if the QOS does not"
             " exist.",
         )
@@ -420,4 +494,4 @@ def _others(weights: Mapping[str, float], expected: Collection[str]) -> list[tup
 
 
 def _number(weight: float | None) -> str:
-    return "not set" if weight is None else f"{weight:g}"
+    return "not set" if weight is None else f"{float(weight):g}"

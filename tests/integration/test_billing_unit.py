@@ -44,7 +44,7 @@ class Site:
         (line,) = (
             line
             for line in self.users.slicewise("compile", "--slurm-conf").splitlines()
-            if line.startswith("PartitionName=gpu ")
+            if line.startswith("# add to the line of partition gpu: ")
         )
         weights = line.partition("TRESBillingWeights=")[2]
         first, _, rest = before.partition("TRESBillingWeights=")

@@ -212,7 +212,7 @@ def test_fix_writes_the_script_before_slurm_is_told_of_it() -> None:
     assert lines == [
         "# job_submit.lua, on slurmctld's host",
         "slicewise admission install",
-        "# slurm.conf; words for a partition go to the line that it has",
+        "# slurm.conf, with all that it includes: in place of each line of that key",
         "# Write it first.",
         "JobSubmitPlugins=lua",
         "# make Slurm read them",
@@ -226,7 +226,7 @@ def test_fix_writes_the_script_before_slurm_is_told_of_it() -> None:
     [
         ("AccountingStorageEnforce=associations,limits,qos", "running jobs go on"),
         ("AccountingStorageTRES=gres/gpu", "running jobs go on"),
-        ("#PrioritySiteFactorPlugin=", "running jobs go on"),
+        ("# delete each line of PrioritySiteFactorPlugin", "running jobs go on"),
         ("SelectType=select/cons_tres", "see above"),
         ("ProctrackType=proctrack/cgroup", "see above"),
         ("SchedulerParameters=defer,preempt_youngest_first", "running jobs go on"),

@@ -45,7 +45,8 @@ def test_the_lines_for_slurm_conf_need_no_server(capsys: pytest.CaptureFixture[s
     compile_command(slurm_conf=True)
     lines = capsys.readouterr().out.splitlines()
     weights = "CPU=0,Mem=0,GRES/gpu:1g.10gb=1000"
-    assert lines[-1] == f'PartitionName=gpu QOS=slicewise_gate TRESBillingWeights="{weights}"'
+    words = f'QOS=slicewise_gate TRESBillingWeights="{weights}"'
+    assert lines[-1] == f"# add to the line of partition gpu: {words}"
     compile_command(slurm_conf=True, as_json=True)
     assert json.loads(capsys.readouterr().out) == lines
 

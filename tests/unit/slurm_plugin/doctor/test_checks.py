@@ -82,7 +82,7 @@ CONFIG = {
 }
 WANTED = Wanted("hpc", ("gpu",), "enforce", "slurm", {"1g.10gb": 1000})
 WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0}
-GPU = PartitionView("gpu", WEIGHTS, "slicewise_gate", preempt_mode="REQUEUE")
+GPU = PartitionView("gpu", WEIGHTS, "slicewise_gate")
 NODE = a_node()
 FACTS = SlurmFacts(CONFIG, (GPU, PartitionView("cpu", {}, "")), (NODE,), 0.0)
 SCRIPT = ScriptFacts(
@@ -202,8 +202,6 @@ PLANTED = [
     ("SW-CONF-LIMITS", ERROR, conf(AccountingStorageTRES="cpu,gres/gpu")),
     ("SW-CONF-PREEMPT", ERROR, conf(PreemptType="preempt/none")),
     ("SW-CONF-PREEMPT", ERROR, conf(PreemptMode="OFF")),
-    ("SW-CONF-PREEMPT", ERROR, conf(PreemptMode="GANG,SUSPEND")),
-    ("SW-CONF-PREEMPT", WARNING, conf(PreemptMode="CANCEL")),
     ("SW-CONF-LIMITS", ERROR, conf(PriorityFlags="CALCULATE_RUNNING,MAX_TRES")),
     ("SW-DEVICES-OPEN", ERROR, conf(TaskPlugin="task/affinity")),
     ("SW-DEVICES-OPEN", ERROR, conf(ConstrainDevices="no")),
@@ -246,7 +244,6 @@ PLANTED = [
     ),
     ("SW-PARTITION-GATE", ERROR, partition(qos="")),
     ("SW-PARTITION-GATE", HINT, partition(IN_OBSERVE, qos="")),
-    ("SW-CONF-PREEMPT", ERROR, partition(preempt_mode="OFF")),
     ("SW-NODE-DOWN", WARNING, partition(is_up=False)),
     (
         "SW-PARTITION-MEMORY",
@@ -340,6 +337,9 @@ def test_the_lines_keep_what_the_site_has_beside() -> None:
         *conf(GresTypes="mps", RequeueExitHold="1,99"),
         *conf(SchedulerParameters="bf_continue,batch_sched_delay=3", JobSubmitPlugins="x"),
         *conf(PriorityFlags="MAX_TRES,FAIR_TREE"),
+        *conf(PreemptType="preempt/none", PreemptMode="GANG"),
+        *conf(MpiParams="disable_slurm_hydra_bootstrap", TaskPlugin="task/affinity,x"),
+        *conf(SelectTypeParameters="CR_MEMORY,CR_LLN", PrioritySiteFactorPlugin="site_factor/x"),
         *partition(deny_qos=frozenset({"long"})),
     )
     assert {mend.line for one in found for mend in one.mends} == {
@@ -348,7 +348,26 @@ def test_the_lines_keep_what_the_site_has_beside() -> None:
         "SchedulerParameters=bf_continue,batch_sched_delay=0,preempt_youngest_first",
         "JobSubmitPlugins=x,lua",
         "PriorityFlags=FAIR_TREE",
+        "PreemptType=preempt/qos",
+        "PreemptMode=GANG,REQUEUE",
+        "MpiParams=ports=21000-21999,disable_slurm_hydra_bootstrap",
+        "TaskPlugin=task/cgroup,task/affinity,task/x",
+        "ConstrainDevices=yes",
+        "SelectTypeParameters=CR_Core_Memory,CR_LLN",
+        "# delete each line of PrioritySiteFactorPlugin",
     }
+
+
+@pytest.mark.parametrize("mode", ["CANCEL", "GANG,SUSPEND", "GANG,CANCEL", "REQUEUE"])
+def test_what_becomes_of_the_sites_own_preempted_jobs_stays(mode: str) -> None:
+    """Borrowed QOS say REQUEUE themselves: with preempt/qos Slurm takes that before its own."""
+    assert conf(PreemptMode=mode) == ()
+    found = conf(PreemptMode=mode, PreemptType="preempt/partition_prio")
+    assert [mend.line for one in found for mend in one.mends] == ["PreemptType=preempt/qos"]
+
+
+def test_plugins_may_be_named_with_their_kind() -> None:
+    assert conf(JobSubmitPlugins="job_submit/throttle,job_submit/lua") == ()
 
 
 def test_lines_for_the_settings_are_toml_and_name_their_section() -> None:
@@ -374,20 +393,14 @@ def test_a_path_is_no_package() -> None:
     assert "[engines]" in found.advice
 
 
-def test_a_partition_that_follows_slurm_conf_wants_no_line_of_its_own() -> None:
-    """slurm.conf is to say PreemptMode=REQUEUE, which the partition then has, too."""
-    view = replace(GPU, preempt_mode="OFF")
-    site = replace(FACTS, config={**CONFIG, "PreemptMode": "OFF"}, partitions=(view,))
-    assert partition_checks(site, WANTED) == ()
-    assert {one.code for one in conf(PreemptMode="OFF")} == {"SW-CONF-PREEMPT"}
-
-
 def test_before_enforce_the_gate_is_no_line_to_add() -> None:
     (found,) = partition(IN_OBSERVE, qos="")
     assert found.mends == ()
     assert "slurmctld exits" in found.advice
     (found,) = partition(qos="")
-    assert [mend.line for mend in found.mends] == ["PartitionName=gpu QOS=slicewise_gate"]
+    assert [mend.line for mend in found.mends] == [
+        "# add to the line of partition gpu: QOS=slicewise_gate"
+    ]
     closed = replace(found, code="SW-PARTITION-GATE")
     assert by_mode(closed, "enforce") == closed
     assert by_mode(closed, "advise").severity is HINT

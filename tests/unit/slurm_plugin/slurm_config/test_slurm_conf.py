@@ -22,6 +22,7 @@ from slurm_plugin.slurm_config.slurm_conf import (
 GATE = "slicewise_gate"
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
 WEIGHTS = {"cpu": 0.0, "mem": 0.0, "gres/gpu:1g.10gb": 1000.0, "gres/gpu:3g.40gb": 3500.0}
+VIEWS = [PartitionView("gpu", WEIGHTS, GATE)]
 CONFIG = {
     "AccountingStorageEnforce": "associations,limits,qos,safe",
     "AccountingStorageTRES": "cpu,mem,billing,gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
@@ -52,9 +53,12 @@ def test_the_lines():
         "AccountingStorageEnforce=associations,limits,qos",
         "AccountingStorageTRES=gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
         "PreemptType=preempt/qos",
-        "PreemptMode=REQUEUE",
-        f"PartitionName=gpu QOS=slicewise_gate TRESBillingWeights={weights}",
-        f"PartitionName=long QOS=slicewise_gate TRESBillingWeights={weights}",
+        "# where PreemptMode is OFF: PreemptMode=REQUEUE",
+        *(
+            f"# add to the line of partition {name}: QOS=slicewise_gate"
+            f" TRESBillingWeights={weights}"
+            for name in ("gpu", "long")
+        ),
     )
 
 
@@ -100,7 +104,7 @@ def test_wrong_weights_are_said(weights: dict[str, float], says: str):
 )
 def test_the_lines_in_a_sites_own_unit(per_slice: str, weights: str):
     line = conf_lines(["gpu"], COSTS, BillingUnit(Fraction(per_slice)))[-1]
-    assert line.endswith(f' TRESBillingWeights="CPU=0,Mem=0,{weights}"')
+    assert line.endswith(f'TRESBillingWeights="CPU=0,Mem=0,{weights}"')
 
 
 def test_weights_in_another_unit_than_the_settings_are_said_once():
@@ -119,7 +123,51 @@ def test_weights_in_another_unit_than_the_settings_are_said_once():
 
 
 def test_without_weights_slurm_bills_processors():
-    assert len(faults(weights={})) == len(COSTS) + 1
+    (fault,) = faults(weights={})
+    assert "gres/gpu:3g.40gb is not set, not 3500; cpu is 1, not 0: billing does not" in fault
+
+
+def test_weights_are_one_finding_however_many_types_and_partitions():
+    costs = {f"{slices}g.{10 * slices}gb": 1000 * slices for slices in (1, 2, 3, 4, 7)}
+    views = [PartitionView(name, {"cpu": 1.0}, GATE) for name in ("a", "b", "c")]
+    config = {**CONFIG, "AccountingStorageTRES": ",".join(f"gres/gpu:{kind}" for kind in costs)}
+    config["AccountingStorageTRES"] += ",gres/gpu"
+    (found,) = conf_findings(config, views, ["a", "b", "c"], costs, MILLISLICES)
+    assert found.what.startswith("TRESBillingWeights of partitions a, b, c: gres/gpu:1g.10gb is")
+    assert found.what.endswith("; and 3 more")
+    assert len(found.mends) == len(views)
+
+
+@pytest.mark.parametrize(
+    ("flags", "mend"),
+    [
+        ("MAX_TRES", "# delete each line of PriorityFlags"),
+        ("max_tres", "# delete each line of PriorityFlags"),
+        (" MAX_TRES , FAIR_TREE", "PriorityFlags=FAIR_TREE"),
+        ("ACCRUE_ALWAYS,MAX_TRES,FAIR_TREE", "PriorityFlags=ACCRUE_ALWAYS,FAIR_TREE"),
+        ("MAX_TRES_GRES", None),
+        ("(null)", None),
+    ],
+)
+def test_a_setting_that_has_no_value_left_is_taken_out(flags: str, mend: str | None):
+    """A key without a value ends slurmctld, every slurmd and every command."""
+    found = conf_findings({**CONFIG, "PriorityFlags": flags}, VIEWS, ["gpu"], COSTS, MILLISLICES)
+    assert [one.line for finding in found for one in finding.mends] == ([mend] if mend else [])
+
+
+def test_what_other_partitions_bill_without_max_tres_is_said():
+    others = [
+        PartitionView("cpu", {"cpu": 1.0, "mem": 0.25, "gres/gpu": 0.0}, ""),
+        PartitionView("long", {"cpu": 2.0}, ""),
+    ]
+    config = {**CONFIG, "PriorityFlags": "MAX_TRES"}
+    (found,) = conf_findings(config, [*VIEWS, *others], ["gpu"], COSTS, MILLISLICES)
+    assert "the sum of their weights in place of the greatest: cpu (cpu=1, mem=0.25; up to 2" in (
+        found.advice
+    )
+    assert "long" not in found.advice
+    (found,) = conf_findings(config, [*VIEWS, others[1]], ["gpu"], COSTS, MILLISLICES)
+    assert found.advice.startswith("Other partitions bill as before")
 
 
 def test_another_partition_may_bill_what_it_likes():
