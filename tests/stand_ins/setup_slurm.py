@@ -42,7 +42,9 @@ PARTITIONS = (
 SCRIPT = "-- the site's own\nreturn slurm.SUCCESS\n"
 
 
-def slurm_of_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def slurm_of_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: tuple[NodeView, ...] = NODES
+) -> None:
     class Slurm:
         async def config(self) -> dict[str, str]:
             return CONFIG
@@ -51,7 +53,7 @@ def slurm_of_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return PARTITIONS
 
         async def nodes(self) -> tuple[NodeView, ...]:
-            return NODES
+            return nodes
 
     (tmp_path / "job_submit.lua").write_text(SCRIPT)
     (tmp_path / "slurm.conf").touch()

@@ -233,7 +233,7 @@ def test_types_whose_model_can_not_be_told_are_asked_or_left_out(
 ) -> None:
     """Never priced as whole GPUs, nor as those of the first model of a table."""
     odd = replace(NODES[0], name="a3", gpus={"a100_1g.10gb": 3})
-    monkeypatch.setitem(globals(), "NODES", (*NODES, odd))
+    slurm_of_a_site(tmp_path, monkeypatch, (*NODES, odd))
     result = run(tmp_path)
     said = "a100_1g.10gb (the GPU is A100-40GB or A100-80GB, which differ in price)"
     assert said in " ".join(result.output.split())
