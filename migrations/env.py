@@ -7,10 +7,6 @@ from sqlalchemy import Connection, text
 
 from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
 
-_LOCK = 5_171_717
-"""A number of no meaning, the same in every version: two upgrades at the same time run one after
-the other."""
-
 _LOCK_TIMEOUT = "2s"
 """A table lock that does not come in this time is given up: while it waits, the daemon's writes
 wait behind it."""
@@ -18,9 +14,7 @@ wait behind it."""
 
 def run(connection: Connection) -> None:
     with connection.begin():
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
-        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
         context.configure(
             connection=connection, target_metadata=metadata, version_table_schema=SCHEMA
         )

@@ -424,9 +424,15 @@ class Code(StrEnum):
         the server.
         """)
     DATABASE_BUSY = ("SW-DATABASE-BUSY", Area.LEDGER, ExitCode.BUSY, """
-        Others use the tables for too long. Nothing was changed.
+        Others use the tables for too long; the message names who has the strongest lock. Nothing
+        was changed.
 
-        Try again; `pg_stat_activity` shows who holds them.
+        Try again; end the session that hangs: `pg_stat_activity` has it.
+        """)
+    DATABASE_CONNECTIONS = ("SW-DATABASE-CONNECTIONS", Area.LEDGER, ExitCode.BUSY, """
+        PostgreSQL has few connections left, or the role has all that it may.
+
+        Give each role but the daemon's a `CONNECTION LIMIT`, or raise `max_connections`.
         """)
     DATABASE_ROLE = ("SW-DATABASE-ROLE", Area.LEDGER, ExitCode.NOT_FOUND, """
         PostgreSQL has no such role, or it is allowed everything anyway.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic_core import from_json
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -23,6 +23,28 @@ from cluster.language.errors import InvalidInputError, OutsideError, Unreachable
 CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slicewise"}
 """Arguments of every connection."""
 
+_LOCK_TIMEOUT = "10s"
+"""A row or table that another transaction has for longer is no turn of a writer's any more."""
+LOCKS_OF_OTHERS = """
+      FROM pg_locks AS held
+      JOIN pg_class AS object ON object.oid = held.relation AND object.relkind = 'r'
+      JOIN pg_stat_activity AS session ON session.pid = held.pid
+     WHERE held.granted AND held.pid <> pg_backend_pid()
+       AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND object.relnamespace::regnamespace::text !~ '^pg_'
+       AND NOT EXISTS (SELECT FROM pg_locks AS wish WHERE wish.pid = held.pid AND NOT wish.granted)
+"""
+"""SQL behind SELECT: locks on tables that others have who wait for none themselves."""
+_HOLDER = text(f"""
+    SELECT session.usename AS role, session.application_name AS application,
+           to_char(session.xact_start AT TIME ZONE 'UTC', 'HH24:MI:SS') AS since,
+           held.mode, object.relname AS object {LOCKS_OF_OTHERS}
+     ORDER BY array_position(ARRAY['AccessExclusiveLock', 'ExclusiveLock', 'ShareRowExclusiveLock',
+              'ShareLock', 'ShareUpdateExclusiveLock', 'RowExclusiveLock', 'RowShareLock'],
+              held.mode), session.xact_start
+     LIMIT 1
+""")
+"""Who has the strongest lock."""
 _LOCK_NOT_AVAILABLE = "55P03"
 _INSUFFICIENT_PRIVILEGE = "42501"
 _UNDEFINED_TABLE = "42P01"
@@ -31,6 +53,7 @@ _REFUSED = re.compile(
     r"|permission denied for database|no password supplied|rejects connection"
 )
 """What PostgreSQL says to a role that it does not let in; psycopg has no SQLSTATE of it."""
+_FULL = re.compile(r"too many clients|too many connections|remaining connection slots")
 
 
 def postgres_engine(url: str) -> Engine:
@@ -128,7 +151,10 @@ def writing(engine: Engine) -> Iterator[Connection]:
     itself forbids the change.
     """
     with translated(engine), engine.begin() as connection:
-        connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+        connection.exec_driver_sql(
+            "SELECT set_config('synchronous_commit', 'on', true),"
+            f" set_config('lock_timeout', '{_LOCK_TIMEOUT}', true)"
+        )
         yield connection
 
 
@@ -150,10 +176,17 @@ def translated(engine: Engine) -> Iterator[None]:
         if _state(error) == _LOCK_NOT_AVAILABLE:
             raise UnreachableError(
                 Code.DATABASE_BUSY,
-                f"A table of the database {_place(engine)} is in use for too long.",
+                f"A table of the database {_place(engine)} is in use for too long{_held(engine)}.",
                 "Nothing was changed. Try again; a long query or a dump may be running.",
             ) from None
-        if "FATAL" in (reason := _reason(engine, error)) and _REFUSED.search(reason):
+        reason = _reason(engine, error)
+        if _FULL.search(reason):
+            raise UnreachableError(
+                Code.DATABASE_CONNECTIONS,
+                f"PostgreSQL takes no more connections to {_place(engine)}: {reason}.",
+                "pg_stat_activity shows who has them: ALTER ROLE NAME CONNECTION LIMIT 20",
+            ) from None
+        if "FATAL" in reason and _REFUSED.search(reason):
             raise UnreachableError(
                 Code.DATABASE_DOWN,
                 f"PostgreSQL refuses the login to {_place(engine)}: {reason}.",
@@ -187,6 +220,22 @@ def translated(engine: Engine) -> Iterator[None]:
             Code.DATABASE_FAILED,
             f"The database {_place(engine)} failed: {_reason(engine, error)}.",
         ) from None
+
+
+def _held(engine: Engine) -> str:
+    """Who may be the one that is waited for, in words; "" if nobody is to be seen any more."""
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(_HOLDER).one_or_none()
+    except SQLAlchemyError:
+        return ""
+    if found is None:
+        return ""
+    since = f" since {found.since} UTC" if found.since else ""
+    return (
+        f": role {found.role} ({found.application or 'of no name'}) has {found.mode} on"
+        f" {found.object}{since}"
+    )
 
 
 def _state(error: SQLAlchemyError) -> str | None:

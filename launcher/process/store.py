@@ -10,10 +10,11 @@ from sqlalchemy import Column, DateTime, MetaData, Table, Text, delete, func, se
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from cluster.runtime.database import postgres_engine, reading, writing
-from cluster.runtime.leader_lock import LeaderLock
+from cluster.runtime.leader_lock import LeaderLock, lock_table
 
 metadata = MetaData(schema="launcher", naming_convention={"pk": "pk_%(table_name)s"})
 
+locks = lock_table(metadata)
 service_state = Table(
     "service_state",
     metadata,
@@ -56,7 +57,7 @@ class StateStore:
 
     def lock(self, host: str) -> LeaderLock:
         """Return the lock of the launcher that leads; ``host`` is the name that others see."""
-        return LeaderLock(self._engine, "slicewise launcher", self._cluster, host)
+        return LeaderLock(self._engine, locks, "slicewise launcher", self._cluster, host)
 
     def load(self) -> Saved:
         """Every state."""

@@ -112,7 +112,7 @@ CREATE FUNCTION slicewise.budget_entered() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(5171718);
+    LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
     PERFORM set_config('slicewise.booking', 'off', true);
     PERFORM slicewise.open_accounts(NEW.cluster, NEW.tenant);
     INSERT INTO slicewise.transfers
@@ -164,7 +164,7 @@ DECLARE
     credits bigint[] := '{}';
     leg record;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(5171718);
+    LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
     LOOP
         available := '{}'; reserved := '{}'; used := '{}'; waived := '{}'; operator := '{}';
         FOR position IN 0 .. last LOOP
@@ -334,8 +334,8 @@ AS $$
      WHERE t.id > behind AND t.id <= up_to;
 $$;
 
--- Seals what is not sealed yet, at most that many transfers; returns how many. Who books holds the
--- same lock, shared: a transfer that is not to be seen yet may have a smaller id.
+-- Seals what is not sealed yet, at most that many transfers; returns how many. Who books locks
+-- the table of seals, too, beside others who book: a transfer that is not to be seen yet may have a smaller id.
 CREATE FUNCTION slicewise.seal(most bigint) RETURNS bigint LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -344,7 +344,7 @@ DECLARE
     up_to bigint;
     found bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(5171718);
+    LOCK TABLE slicewise.seals IN SHARE ROW EXCLUSIVE MODE;
     SELECT * INTO before FROM slicewise.seals s ORDER BY s.id DESC LIMIT 1;
     SELECT max(t.id), count(*) INTO up_to, found
       FROM (SELECT i.id FROM slicewise.transfers i

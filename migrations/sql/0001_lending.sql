@@ -20,7 +20,9 @@ CREATE TRIGGER loan_changed AFTER INSERT ON slicewise.loan_changes
     FOR EACH ROW EXECUTE FUNCTION slicewise.loan_changed();
 
 CREATE FUNCTION slicewise.lock_policy(of_cluster text) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_advisory_xact_lock(hashtextextended('slicewise policy of ' || of_cluster, 0));
+    INSERT INTO slicewise.locks (cluster, name) VALUES (of_cluster, 'policy')
+        ON CONFLICT DO NOTHING;
+    SELECT FROM slicewise.locks WHERE cluster = of_cluster AND name = 'policy' FOR UPDATE;
 $$;
 
 -- The program checks limits that span subtrees; a tenant without others below it lends and borrows

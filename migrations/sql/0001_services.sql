@@ -101,6 +101,10 @@ COMMENT ON TABLE slicewise.api_key_uses
     IS 'When each key last let a request in, to within a minute or two. Overwritten.';
 
 CREATE SCHEMA launcher;
+CREATE TABLE launcher.locks (LIKE slicewise.locks);
+ALTER TABLE launcher.locks ADD CONSTRAINT pk_locks PRIMARY KEY (cluster, name);
+COMMENT ON TABLE launcher.locks
+    IS 'Which session has each lock, while that session lives. Overwritten.';
 CREATE TABLE launcher.service_state (
     cluster text,
     tenant text,

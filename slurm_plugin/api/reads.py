@@ -76,7 +76,7 @@ _PAGE_ROWS = 2000
 
 _TELL_PLACES = frozenset(
     {
-        *(Code.DATABASE_DOWN, Code.DATABASE_BUSY),
+        *(Code.DATABASE_DOWN, Code.DATABASE_BUSY, Code.DATABASE_CONNECTIONS),
         *(Code.DATABASE_RIGHTS, Code.DATABASE_FAILED),
     }
 )

@@ -5,6 +5,22 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class LockHolder:
+    """A session of PostgreSQL that others may wait for.
+
+    Attributes:
+        application: the name that it gave itself.
+        what: the lock that it has, in words.
+        age_s: seconds since then; None if the role that asks may not see that.
+    """
+
+    role: str
+    application: str
+    what: str
+    age_s: float | None
+
+
+@dataclass(frozen=True)
 class LedgerFacts:
     """The ledger's database and its server.
 
@@ -18,6 +34,9 @@ class LedgerFacts:
         settings: PostgreSQL's own settings, by name.
         standbys: servers that read its write-ahead log.
         unsealed_s: age of the oldest transfer that no seal covers; None if all are sealed.
+        holders: who has had a lock for long.
+        connections: that are open, of all databases; ``most_connections`` that may be.
+        most_connected: the role that has most of them, and how many.
         dead_rows, live_rows: of ``bloated``, the table with the most dead rows.
     """
 
@@ -34,3 +53,7 @@ class LedgerFacts:
     dead_rows: int = 0
     live_rows: int = 0
     bloated: str = ""
+    holders: tuple[LockHolder, ...] = ()
+    connections: int = 0
+    most_connections: int = 100
+    most_connected: tuple[str, int] = ("", 0)

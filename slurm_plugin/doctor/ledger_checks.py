@@ -1,5 +1,6 @@
 """Checks the ledger's database, its server, and what would be left without it."""
 
+import shlex
 from collections.abc import Iterator
 
 from cluster.language.codes import Code
@@ -10,6 +11,7 @@ from slurm_plugin.doctor.facts import WayBackFacts
 _OLDEST = 130000
 _UNSEALED_S = 3600
 _MANY_DEAD = 100_000
+_FULL = 0.8
 
 
 def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
@@ -21,6 +23,8 @@ def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
         *_copies(facts),
         *_seals(facts),
         *_bloat(facts),
+        *_holders(facts),
+        *_connections(facts),
     )
 
 
@@ -105,6 +109,35 @@ def _bloat(facts: LedgerFacts) -> Iterator[Finding]:
             "every look at it reads them, too",
             Mend(Place.DATABASE, f"psql -c 'VACUUM (ANALYZE) slicewise.{facts.bloated}'"),
             advice="A transaction that stays open, or autovacuum = off, keeps them.",
+        )
+
+
+def _holders(facts: LedgerFacts) -> Iterator[Finding]:
+    for one in facts.holders:
+        since = "" if one.age_s is None else f" for {one.age_s / 60:.0f} min"
+        yield warning(
+            Code.DATABASE_BUSY,
+            f"Role {one.role} ({one.application or 'a session of no name'}) has had a lock of the"
+            f" ledger{since}: {one.what}",
+            "commands and the daemon may wait for it, and fail",
+            advice="End what hangs there; pg_stat_activity has the session. A dump or an upgrade"
+            " that runs is all right.",
+        )
+
+
+def _connections(facts: LedgerFacts) -> Iterator[Finding]:
+    role, count = facts.most_connected
+    name = '"' + role.replace('"', '""') + '"'
+    if facts.connections > _FULL * facts.most_connections:
+        yield warning(
+            Code.DATABASE_CONNECTIONS,
+            f"PostgreSQL has {facts.connections} connections of {facts.most_connections};"
+            f" role {role} has {count} of them",
+            "once there are no more, the daemon can't reach the ledger",
+            Mend(
+                Place.DATABASE, f"psql -c {shlex.quote(f'ALTER ROLE {name} CONNECTION LIMIT 20')}"
+            ),
+            advice="Or raise max_connections.",
         )
 
 

@@ -5,7 +5,9 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-DEADLINE = text("SET LOCAL statement_timeout = '4s'")
+DEADLINE = text(
+    "SELECT set_config('statement_timeout', '4s', true), set_config('lock_timeout', '3s', true)"
+)
 """Deadline for statements on which a user waits: the statement is done, or never will be, before
 the user is told that it failed."""
 

@@ -73,7 +73,6 @@ class History(LedgerPart):
         """Write what was seen; of ten seconds that have rows nothing is changed."""
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
-            connection.execute(select(func.pg_advisory_xact_lock_shared(self._names_key())))
             for sample in samples:
                 self._name(connection, sample)
                 self._write(connection, history_cluster, sample.at_s, (sample.cluster,))
@@ -109,22 +108,18 @@ class History(LedgerPart):
     def forget_names(self) -> None:
         """Delete the names of what has no rows any more."""
         named = history_subjects.c
+        used = (
+            select(table.c.subject_id).where(table.c.subject_id == named.id) for table in HISTORY
+        )
+        unused = (~one.exists() for one in used)
         with writing(self._engine) as connection:
             connection.execute(DEADLINE)
-            used = (
-                select(table.c.subject_id).where(table.c.subject_id == named.id)
-                for table in HISTORY
+            # While another leader adds rows, their names seem unused. Who adds names has a lock on
+            # their table from then on, and this waits for its end.
+            connection.exec_driver_sql(f"LOCK TABLE {history_subjects} IN SHARE ROW EXCLUSIVE MODE")
+            connection.execute(
+                delete(history_subjects).where(named.cluster == self._cluster, *unused)
             )
-            # While another leader adds rows, their names seem unused: tomorrow, then.
-            if connection.scalar(select(func.pg_try_advisory_xact_lock(self._names_key()))):
-                unused = (~one.exists() for one in used)
-                connection.execute(
-                    delete(history_subjects).where(named.cluster == self._cluster, *unused)
-                )
-
-    def _names_key(self) -> ColumnElement[int]:
-        # A lock of rows would need the right to change them.
-        return func.hashtextextended(f"slicewise.history_names {self._cluster}", 0)
 
     def knows(self, tenant: str, service: str) -> bool:
         """Whether anything was written about the tenant, or the service."""

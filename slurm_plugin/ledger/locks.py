@@ -2,6 +2,7 @@
 
 from cluster.runtime.leader_lock import LeaderLock
 from slurm_plugin.ledger.base import LedgerPart
+from slurm_plugin.ledger_tables.tables import locks
 
 
 class Locks(LedgerPart):
@@ -9,16 +10,16 @@ class Locks(LedgerPart):
 
     def leader(self, host: str) -> LeaderLock:
         """The lock of the daemon that leads."""
-        return LeaderLock(self._engine, "slicewise leader", self._cluster, host)
+        return LeaderLock(self._engine, locks, "slicewise leader", self._cluster, host)
 
     def compiling(self) -> LeaderLock:
         """The lock of the process that changes Slurm's limits."""
-        return LeaderLock(self._engine, "slicewise compile", self._cluster, "")
+        return LeaderLock(self._engine, locks, "slicewise compile", self._cluster, "")
 
     def rebalancing(self, host: str) -> LeaderLock:
         """The lock of the run of ``slicewise rebalance``."""
-        return LeaderLock(self._engine, "slicewise rebalance", self._cluster, host)
+        return LeaderLock(self._engine, locks, "slicewise rebalance", self._cluster, host)
 
     def repartitioning(self, host: str) -> LeaderLock:
         """The lock of the process that repartitions GPUs."""
-        return LeaderLock(self._engine, "slicewise repartition", self._cluster, host)
+        return LeaderLock(self._engine, locks, "slicewise repartition", self._cluster, host)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.language.units import Millislices
@@ -20,9 +20,6 @@ from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.lending import called_back
 from slurm_plugin.quota.tenants import changed_together, check_words
 from slurm_plugin.quota.types import Budget, Policy, QuotaChange, TenantUpdate
-
-QUOTA_CHANNEL = "slicewise_quota"
-"""The channel on which NOTIFY carries the id of each quota change."""
 
 
 class Tenants(LedgerPart):
@@ -41,7 +38,7 @@ class Tenants(LedgerPart):
         return in_force(policy, calendar, moment(at_s, zone))
 
     def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
-        """Append a change, cut loans to what it leaves, notify listeners on ``slicewise_quota``.
+        """Append a change, and cut loans to what it leaves.
 
         What loans lose is recalled. Raises InvalidInputError: SW-VALUE and what ``tenants.changed``
         raises.
@@ -122,8 +119,6 @@ def _change(
     if lost := tuple(called_back(current, allowed, reads.now_s(connection))):
         called = (*reads.recalls(connection, cluster), *lost)
         loans.call_back(connection, cluster, after, called)
-    newest = str(changes[-1].change_id)
-    connection.execute(select(func.pg_notify(QUOTA_CHANNEL, newest)))
     return changes
 
 

@@ -10,6 +10,7 @@ from cluster.runtime.database import CONNECT, translated
 # Indexes only: a plan made while the tables were small outlives their growth.
 _SETTINGS = {
     "synchronous_commit": "on",
+    "lock_timeout": "3s",
     "default_transaction_isolation": r"read\ committed",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",

@@ -60,6 +60,9 @@ _JOURNALS = ("repartitions", "repartition_steps", "mig_nodes", "rebalance_runs",
 _FORGOTTEN = ("repartitions", "repartition_steps", "rebalance_runs", "rebalance_steps")
 """Journals from which old rows are deleted."""
 
+_TAKEN = ("locks",)
+"""Tables of which rows are locked, and name who has a lock."""
+
 _REPLACED = ("recalls",)
 """Tables that are replaced as a whole together with the loans. None of it is money."""
 
@@ -263,6 +266,7 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
     yield from _may(role, "INSERT, UPDATE", _JOURNALS)
     yield from _may(role, "DELETE", _FORGOTTEN)
     yield from _may(role, "INSERT, DELETE", _REPLACED)
+    yield from _may(role, "INSERT, UPDATE", _TAKEN)
     if duty == "operator":
         return
     yield from _may_append(role, _APPENDED_BY_DAEMON)

@@ -3,13 +3,17 @@
 import time
 from dataclasses import replace
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
-from cluster.runtime.database import database_place, postgres_engine, reading
-from slurm_plugin.common.ledger_facts import LedgerFacts
+from cluster.runtime.database import LOCKS_OF_OTHERS, database_place, postgres_engine, reading
+from cluster.runtime.leader_lock import LIVES
+from slurm_plugin.common.ledger_facts import LedgerFacts, LockHolder
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.schema_revisions import BASE
 
+READS_LONG_S, RUNS_LONG_S = 3600, 3600
+_LOOKS_AGAIN_S = 2.0
+"""How long a transaction must at least be open to be spoken of, where its begin is hidden."""
 _SETTINGS = ("fsync", "archive_mode")
 _SERVER = text(
     "SELECT current_setting('server_version_num')::int AS version,"
@@ -41,6 +45,31 @@ _DEAD = text("""
 SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
  WHERE schemaname = 'slicewise' ORDER BY n_dead_tup DESC LIMIT 1
 """)
+_CONNECTED = text("""
+SELECT usename AS role, count(*) AS open, sum(count(*)) OVER ()::int AS of_all,
+       current_setting('max_connections')::int
+       - current_setting('superuser_reserved_connections')::int AS most
+  FROM pg_stat_activity WHERE datid IS NOT NULL GROUP BY 1 ORDER BY 2 DESC LIMIT 1
+""")
+_OPEN = text(f"""
+SELECT held.virtualtransaction AS number, session.usename AS role,
+       session.application_name AS application,
+       min(held.mode || ' on ' || object.relname) AS what,
+       extract(epoch FROM statement_timestamp() - session.xact_start)::float8 AS age_s
+       {LOCKS_OF_OTHERS}
+   AND (held.mode <> 'AccessShareLock'
+        OR statement_timestamp() - session.xact_start > interval '{READS_LONG_S} s')
+ GROUP BY 1, 2, 3, 5
+""")  # noqa: S608
+"""Transactions that may keep others waiting; of those that only read, long ones."""
+_TAKEN = text(f"""
+SELECT held.role, held.application, held.name AS what,
+       extract(epoch FROM clock_timestamp() - held.taken_at)::float8 AS age_s
+  FROM slicewise.locks AS held JOIN pg_stat_activity AS session ON {LIVES}
+ WHERE held.name <> 'slicewise leader'
+   AND clock_timestamp() - held.taken_at > interval '{RUNS_LONG_S} s'
+""")  # noqa: S608
+"""Locks that a run has had for long. A leader's is meant to last."""
 
 
 def ledger_facts(url: str) -> LedgerFacts:
@@ -65,7 +94,32 @@ def ledger_facts(url: str) -> LedgerFacts:
             settings={name: _setting(connection, name) for name in _SETTINGS},
             standbys=server.standbys,
         )
-        return facts if revision == BASE else _with_tables(facts, connection)
+        if revision == BASE:
+            return facts
+        facts = _with_tables(facts, connection)
+    return facts if "to read it" in facts.lacks else _with_others(facts, engine)
+
+
+def _with_others(facts: LedgerFacts, engine: Engine) -> LedgerFacts:
+    """Add what other sessions do, each look in a transaction of its own."""
+    with reading(engine) as connection:
+        connected = connection.execute(_CONNECTED).one()
+        taken = connection.execute(_TAKEN).all()
+        open_first = {one.number for one in connection.execute(_OPEN)}
+    still = []
+    if open_first:
+        time.sleep(_LOOKS_AGAIN_S)
+        with reading(engine) as connection:
+            still = [one for one in connection.execute(_OPEN) if one.number in open_first]
+    return replace(
+        facts,
+        holders=tuple(
+            LockHolder(one.role, one.application, one.what, one.age_s) for one in (*taken, *still)
+        ),
+        connections=connected.of_all,
+        most_connections=connected.most,
+        most_connected=(connected.role, connected.open),
+    )
 
 
 def _setting(connection: Connection, name: str) -> str:

@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from cluster.language.periods import Period
+from cluster.runtime.leader_lock import lock_table
 from slurm_plugin.accounting.types import Account
 from slurm_plugin.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
@@ -168,6 +169,8 @@ known_limits = Table(
     CheckConstraint("entity IN ('account', 'qos')", name="entity_known"),
     comment="Slurm's limits before they were first touched, and as they were last set.",
 )
+
+locks = lock_table(metadata)
 
 served_revisions = Table(
     "served_revisions",

@@ -593,6 +593,7 @@ _STATUS = {
         (
             *(Code.BUSY, Code.DAEMON_STANDBY, Code.SLURM_DOWN),
             *(Code.DATABASE_DOWN, Code.DATABASE_BUSY, Code.DATABASE_RIGHTS, Code.DATABASE_FAILED),
+            Code.DATABASE_CONNECTIONS,
         ),
         HTTPStatus.SERVICE_UNAVAILABLE,
     ),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -27,11 +28,11 @@ time.sleep(600)
 
 
 @pytest.fixture
-def lock_of(database: str) -> Iterator[Callable[..., LeaderLock]]:
+def lock_of(ledger_database: str) -> Iterator[Callable[..., LeaderLock]]:
     made: list[LeaderLock] = []
 
     def make(host: str, cluster: str = "testing") -> LeaderLock:
-        with Ledger(database, cluster) as ledger:
+        with Ledger(ledger_database, cluster) as ledger:
             made.append(ledger.locks.leader(host))
         return made[-1]
 
@@ -69,6 +70,33 @@ def test_it_is_free_as_soon_as_its_daemon_is_killed(lock_of: LockOf, database: s
         assert not standby.hold()
         holder.kill()
         until(standby.hold, 30)
+
+
+def test_of_many_at_the_same_moment_one_has_it(lock_of: LockOf) -> None:
+    locks = [lock_of(f"ctl{number}") for number in range(12)]
+    with ThreadPoolExecutor(len(locks)) as pool:
+        for _ in range(5):
+            held = list(pool.map(LeaderLock.hold, locks))
+            assert held.count(True) == 1
+            locks[held.index(True)].give_up()
+            until(lambda: locks[0].holder() == "")
+
+
+def test_a_row_that_names_another_session_than_its_own_is_no_lock(
+    lock_of: LockOf, database: str
+) -> None:
+    """A number comes again: for a session of another role, of another program, or later."""
+    lock = lock_of("ctl1")
+    assert lock.hold()
+    other = lock_of("ctl2")
+    for forged in ("role = 'other'", "application = 'other'", "session_start = now()"):
+        assert not other.hold()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("UPDATE slicewise.locks SET " + forged)  # noqa: S608
+        assert other.hold()
+        # Who had it is told at its next look.
+        assert not lock.hold()
+        lock, other = other, lock
 
 
 def test_who_has_lost_its_session_is_told_and_takes_it_anew(lock_of: LockOf, database: str) -> None:

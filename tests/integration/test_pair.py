@@ -125,7 +125,8 @@ def test_postgresql_that_ends_the_session_gives_way(pair: tuple[Half, Half]) -> 
         takeover = Takeover(first.sandbox, first.name, second.name)
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+                "SELECT pg_terminate_backend(pid) FROM slicewise.locks"
+                " WHERE name = 'slicewise leader'"
             )
         until(lambda: seen.append(both_lead()) or takeover.is_over())
         return takeover.own_s

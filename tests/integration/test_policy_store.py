@@ -1,9 +1,11 @@
 """Policy on a real PostgreSQL: deltas, loans, what the database forbids, upgrades, roles."""
 
 import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from uuid import uuid4
 
@@ -17,17 +19,18 @@ from ledger_rows import rows_of_every_table
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
-from cluster.language.errors import InvalidInputError, OutsideError
+from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.runtime.database import postgres_engine
+from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
 from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.common.history import ClusterFigures, HistorySample
 from slurm_plugin.common.observations import Observations, QuotaUse
 from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slurm_plugin.ledger.keys import NewKey
 from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.tenants import QUOTA_CHANNEL
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.server_facts import ledger_facts
 from slurm_plugin.quota.calendar import Window, WindowKind
@@ -298,12 +301,9 @@ def test_a_name_that_is_no_text_is_refused_when_asked_for(ledger: Ledger):
         ledger.tenants.history("\udcff")
 
 
-def test_a_change_is_notified_and_its_compilation_known(ledger: Ledger, database: str):
-    with psycopg.connect(database, autocommit=True) as listener:
-        listener.execute(f"LISTEN {QUOTA_CHANNEL}")
-        change = ledger.tenants.change(nominal("vision", 6000), "root", "")
-        (notice,) = listener.notifies(timeout=60, stop_after=1)
-    assert (int(notice.payload), ledger.tenants.change_id()) == (change.change_id, change.change_id)
+def test_the_compilation_of_a_change_is_known(ledger: Ledger):
+    change = ledger.tenants.change(nominal("vision", 6000), "root", "")
+    assert ledger.tenants.change_id() == change.change_id
     assert not ledger.limits.compiled(change.change_id)
     ledger.limits.mark_compiled(change.change_id)
     ledger.limits.mark_compiled(change.change_id - 1)
@@ -587,6 +587,21 @@ def role(sandbox: Sandbox, database: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def reader(sandbox: Sandbox, ledger: Ledger, database: str) -> Iterator[str]:
+    """The URL of a role that only reads."""
+    name = f"reader{uuid4().hex}"
+    server = sandbox.layout.database_url(sandbox.state.users["slurm"].name)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN")
+    schema_revisions.grant(database, name, "reader")
+    url = postgres_engine(database).url.set(drivername="postgresql", username=name)
+    yield url.render_as_string(hide_password=False)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"DROP OWNED BY {name}")
+        connection.execute(f"DROP ROLE {name}")
+
+
+@pytest.fixture
 def own(ledger: Ledger, database: str, role: str) -> Iterator[Ledger]:
     """The ledger as that role sees it."""
     url = postgres_engine(database).url.set(drivername="postgresql", username=role)
@@ -633,6 +648,7 @@ JOURNALS = frozenset(
         "rebalance_runs",
         "rebalance_steps",
         "recalls",
+        "locks",
     }
 )
 
@@ -782,6 +798,95 @@ def test_a_readers_role_only_reads(database: str, role: str, own: Ledger):
     assert refused(lambda: own.charges.post([settled(1)[0]]))
     assert refused(lambda: own.budgets.enter(a_grant(), None))
     all_tables_refuse(database, role, kept=frozenset())
+
+
+ADVISORY = (
+    "SELECT pg_advisory_lock(key), pg_advisory_lock_shared(key) FROM unnest(ARRAY[5171717, 5171718,"
+    " 5171719, hashtextextended('slicewise policy of testing', 0),"
+    " hashtextextended('slicewise policy of keys of testing', 0),"
+    " hashtextextended('slicewise.history_names testing', 0),"
+    " hashtextextended('slicewise leader testing', 0),"
+    " hashtextextended('slicewise compile testing', 0),"
+    " hashtextextended('slicewise rebalance testing', 0),"
+    " hashtextextended('slicewise repartition testing', 0),"
+    " hashtextextended('slicewise launcher testing', 0)]) AS key"
+)
+LOCK_MODES = ("ACCESS SHARE", "ROW SHARE", "ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE", "SHARE")
+HARDER_MODES = ("SHARE ROW EXCLUSIVE", "EXCLUSIVE", "ACCESS EXCLUSIVE")
+
+
+def takes_what_it_can(session: psycopg.Connection, tables: Iterable[str]) -> int:
+    """Lock whatever the role may, and keep it; return how many tables that were."""
+    session.execute(ADVISORY)
+    taken = 0
+    for table in tables:
+        ways = [f"LOCK TABLE slicewise.{table} IN {one} MODE" for one in LOCK_MODES + HARDER_MODES]
+        for way in (*ways, f"SELECT FROM slicewise.{table} FOR KEY SHARE"):
+            with suppress(psycopg.errors.InsufficientPrivilege), session.transaction():
+                session.execute(way)
+                taken += 1
+    return taken
+
+
+@pytest.mark.parametrize("duty", ["reader", "launcher", None])
+def test_a_role_without_the_duty_stops_nobody_who_has_it(
+    ledger: Ledger, database: str, role: str, duty: schema_revisions.Duty | None
+):
+    """By advisory locks, which are open to every role, it stopped writers and the daemon."""
+    if duty:
+        schema_revisions.grant(database, role, duty)
+    tables = rows_of_every_table(database).keys() | {"alembic_version"}
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
+    with psycopg.connect(url.render_as_string()) as session:
+        # A reader may read, so it has the lock of who reads.
+        assert takes_what_it_can(session, tables) == (len(tables) if duty == "reader" else 0)
+        locks = ledger.locks
+        for lock in (locks.leader("a"), locks.compiling(), locks.rebalancing("a")):
+            assert lock.hold()
+            lock.give_up()
+        lock = StateStore(database, "testing").lock("a")
+        assert lock.hold()
+        lock.give_up()
+        ledger.tenants.change(nominal("vision", 6000), "olga", "")
+        ledger.keys.add(NewKey("0" * 12, "vision", "ci", "0" * 64, "alice"))
+        reserved, end = settled(1)
+        assert len(ledger.charges.post([reserved])) == len(ledger.charges.post([end])) == 1
+        assert ledger.charges.seal() == 3
+        keeps_history(ledger)
+        assert schema_revisions.upgrade(database) == (schema_revisions.head(),) * 2
+
+
+def test_who_is_waited_for_too_long_is_named(ledger: Ledger, database: str):
+    with psycopg.connect(database, application_name="a long psql") as other:
+        other.execute("SELECT slicewise.lock_policy('keys of testing')")
+        with pytest.raises(UnreachableError, match="SW-DATABASE-BUSY") as caught:
+            ledger.keys.add(NewKey("0" * 12, "vision", "ci", "0" * 64, "alice"))
+        role = other.info.user
+    said = caught.value.refusal.message
+    assert re.search(rf"role {role} \(a long psql\) has Row\w+ on locks since [\d:]+ UTC", said)
+
+
+def test_the_doctor_says_who_has_had_a_lock(ledger: Ledger, database: str, role: str, reader: str):
+    schema_revisions.grant(database, role, "operator")
+    url = postgres_engine(database).url.set(drivername="postgresql", username=role)
+    assert ledger_facts(database).holders == ()
+    with psycopg.connect(url.render_as_string(), application_name="psql") as session:
+        session.execute("SELECT slicewise.lock_policy('testing')")
+        # Also to a role that does not see when the other's transaction began.
+        for who in (database, reader):
+            (found,) = ledger_facts(who).holders
+            assert (found.role, found.application) == (role, "psql")
+            assert found.what == "RowExclusiveLock on locks"
+            assert (found.age_s is None) == (who != database)
+        assert ledger_facts(database).most_connected[1] > 0
+    lock = ledger.locks.rebalancing("ctl1")
+    assert lock.hold()
+    assert ledger_facts(database).holders == ()
+    execute(database, "UPDATE slicewise.locks SET taken_at = now() - interval '2 h'")
+    (found,) = ledger_facts(database).holders
+    assert (found.application, found.what) == ("slicewise rebalance ctl1", "slicewise rebalance")
+    assert found.age_s == pytest.approx(7200, abs=600)
+    lock.give_up()
 
 
 def test_a_role_that_was_granted_nothing_sees_nothing(own: Ledger):

@@ -12,7 +12,7 @@ from builders.nodes import a_node
 from cluster.language.findings import Finding, Place, Severity
 from cluster.language.jobs import PartitionView
 from cluster.slurm.interface import Association
-from slurm_plugin.common.ledger_facts import LedgerFacts
+from slurm_plugin.common.ledger_facts import LedgerFacts, LockHolder
 from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
 from slurm_plugin.doctor.facts import (
     DaemonFacts,
@@ -291,6 +291,8 @@ PLANTED = [
     ("SW-LEDGER-BACKUP", HINT, ledger(settings={"fsync": "on", "archive_mode": "off"})),
     ("SW-LEDGER-SEALS", WARNING, ledger(unsealed_s=90_000.0)),
     ("SW-LEDGER-BLOAT", HINT, ledger(dead_rows=200_000, live_rows=9, bloated="loans")),
+    ("SW-DATABASE-BUSY", WARNING, ledger(holders=(LockHolder("reader", "psql", "x", None),))),
+    ("SW-DATABASE-CONNECTIONS", WARNING, ledger(connections=81, most_connected=("reader", 70))),
     ("SW-SACCTMGR-DUMP", HINT, way_back_checks(WayBackFacts("/x.cfg", False, "hpc"), "advise")),
     # the page
     ("SW-USER", ERROR, web(has_user=False)),
