@@ -54,7 +54,7 @@ def parse(text: str) -> Configs:
 
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _invalid(f"it is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict) or document.get("version") != VERSION:
         raise _invalid(f"its version is not {VERSION}")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
@@ -42,6 +41,7 @@ from cluster.language.mig_profiles import (
     whole_memory_mib,
 )
 from cluster.language.periods import check_zone
+from cluster.language.toml_text import read_toml
 from cluster.language.units import Millislices, slices_words
 from cluster.language.vendors import accelerator
 from cluster.settings.engines import EngineSettings
@@ -53,7 +53,7 @@ from cluster.settings.repartition import RepartitionSettings
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
 DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
 LAUNCHER_DATABASE_VARIABLE = "SLICEWISE_LAUNCHER_DATABASE_URL"
-_PORTS = 65536
+_PORTS, _PORT = 65536, re.compile(r"[0-9]{1,5}")
 DEFAULT_CONFIG = Path("/etc/slicewise/slicewise.toml")
 
 
@@ -74,7 +74,7 @@ def _weight(value: object) -> Fraction:
 def host_and_port(address: str) -> tuple[str, int]:
     """Split ``head:6820`` or ``[::1]:6820`` into host and port; ValueError for anything else."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < _PORTS:
+    if not host or not _PORT.fullmatch(port) or not 0 < int(port) < _PORTS:
         raise ValueError('write "HOST:PORT"')
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -665,7 +665,7 @@ def load_settings(path: Path | None = None) -> Settings:
     """
     place = settings_file(path)
     try:
-        settings = Settings.model_validate(tomllib.loads(place.read_text(encoding="utf-8")))
+        settings = Settings.model_validate(read_toml(place.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise InvalidInputError(
             Code.SETTINGS,
@@ -674,8 +674,6 @@ def load_settings(path: Path | None = None) -> Settings:
         ) from None
     except OSError as error:
         raise InvalidInputError(Code.SETTINGS, f"{place}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(Code.SETTINGS, f"{place} is not TOML: {error}.") from None
     except InvalidInputError as error:
         refusal = error.refusal
         raise InvalidInputError(
@@ -684,6 +682,8 @@ def load_settings(path: Path | None = None) -> Settings:
     except ValidationError as error:
         problems = "; ".join(_problem(item) for item in error.errors())
         raise InvalidInputError(Code.SETTINGS, f"{place}: {problems}.") from None
+    except ValueError as error:  # Also of what is no UTF-8.
+        raise InvalidInputError(Code.SETTINGS, f"{place} is not TOML: {error}.") from None
     return settings
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.language.jobs import RunRecord
-from cluster.slurm.fields import named, time_s, tres, unreadable
+from cluster.slurm.fields import is_whole, named, time_s, tres, unreadable, whole
 from cluster.slurm.parse import piped
 from cluster.slurm.unread import ReportsUnread, each, ignored
 
@@ -31,7 +31,7 @@ requeue leaves behind; without them sacct does not show a run that has no start.
 def jobs_without_start(text: str) -> frozenset[int]:
     """Raw ids of jobs with a run that has an end in accounting, but no start."""
     rows = _rows(text, ignored)
-    return frozenset(int(row["JobIDRaw"]) for row in rows if _start_is_lost(row))
+    return frozenset(whole(row["JobIDRaw"]) for row in rows if _start_is_lost(row))
 
 
 def parse_runs(text: str, since_s: int, told: ReportsUnread) -> tuple[RunRecord, ...]:
@@ -62,7 +62,7 @@ def _name(row: Mapping[str, str]) -> str:
 
 def _start_is_lost(row: Mapping[str, str]) -> bool:
     started, ended = time_s(row["Start"]), time_s(row["End"])
-    return row["JobIDRaw"].isdecimal() and started is None and ended is not None
+    return is_whole(row["JobIDRaw"]) and started is None and ended is not None
 
 
 def _with_starts(rows: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
@@ -79,11 +79,11 @@ def _with_starts(rows: Iterable[Mapping[str, str]]) -> Iterator[Mapping[str, str
 
 def _run(row: Mapping[str, str]) -> RunRecord:
     start_s = time_s(row["Start"])
-    if start_s is None or not row["JobIDRaw"].isdecimal():
+    if start_s is None or not is_whole(row["JobIDRaw"]):
         raise unreadable("accounting", str(dict(row)))
     minutes = row["TimelimitRaw"]
     return RunRecord(
-        job_id=int(row["JobIDRaw"]),
+        job_id=whole(row["JobIDRaw"]),
         task=row["JobID"],
         user=row["User"],
         account=row["Account"],
@@ -91,7 +91,7 @@ def _run(row: Mapping[str, str]) -> RunRecord:
         start_s=start_s,
         end_s=time_s(row["End"]),
         state=row["State"].partition(" ")[0],
-        time_limit_s=int(minutes) * 60 if minutes.isdecimal() else None,
+        time_limit_s=whole(minutes) * 60 if is_whole(minutes) else None,
         tres=tres(row["AllocTRES"]),
         qos=named(row["QOS"]),
     )

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain, groupby, islice, product
-from math import isfinite, nan
+from itertools import chain, groupby, product
+from math import isfinite, nan, prod
 
 from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
@@ -22,14 +22,17 @@ _MOST_NUMBERS = 1 << 22
 """Slurm's own bound: an array has at most 4,000,001 tasks."""
 _MOST_HOSTS = 1 << 18
 """Slurm's own bound on a list of hosts."""
+_LONGEST_HOST, _MOST_PARTS = 255, 32
+"""Letters of one name beside its brackets, and parts of it between and in brackets."""
 _WHOLE = re.compile(r"[0-9]{1,18}")
+_SIGNED = re.compile(r"-?[0-9]{1,18}")
 _COUNTED = ("cpu", "node", "billing", "gres/")
 """TRES that Slurm counts in whole numbers without a unit."""
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([1-9][0-9]{0,17}))?")
 _DURATION = re.compile(
     r"(?:(?P<days>[0-9]{1,7})-)?(?P<clock>[0-9]{1,9}(?::[0-9]{1,2}){0,2})(?:\.[0-9]{1,9})?"
 )
-_GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>\d+)")
+_GPUS = re.compile(r"gpu:(?P<type>[^:,()]+):(?P<count>[0-9]+)")
 _SHARED_GPUS = re.compile(r"(?<![^,])(?P<name>shard|mps):(?:[^:,()]+:)?(?P<count>\d{1,8})(?![^,(])")
 _UNTYPED = re.compile(r"(?<![^,])gpu:([0-9]{1,8})(?![^,(])")
 _GPU_IDS = re.compile(r"\bgpu:[^(),]*\(IDX:(\d{1,5}(?:[,-]\d{1,5})*)\)")
@@ -38,7 +41,7 @@ _BRACKETS = re.compile(r"\[[^\[\]\s]*\]")
 _HOSTS = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 _MIB = {"": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 _PROMPT = "sacctmgr: "
-_COUNT = re.compile(r"^(?P<number>\d+(?:\.\d+)?)(?P<unit>[MGTP]?)$")
+_COUNT = re.compile(r"^(?P<number>[0-9]{1,18}(?:\.[0-9]{1,9})?)(?P<unit>[MGTP]?)$")
 
 
 def unreadable(what: str, text: str) -> OutsideError:
@@ -48,6 +51,18 @@ def unreadable(what: str, text: str) -> OutsideError:
         f"Slurm's {what} can't be read: {text[:200]!r}.",
         "Tried with Slurm 22.05, 24.11 and 26.05; report it with `scontrol version`.",
     )
+
+
+def is_whole(text: str) -> bool:
+    """Whether the text is a whole number of at most 18 digits and no sign."""
+    return _WHOLE.fullmatch(text) is not None
+
+
+def whole(text: str) -> int:
+    """A whole number, which no record has longer than 18 digits; raises OutsideError."""
+    if not _SIGNED.fullmatch(found := text.strip()):
+        raise unreadable("number", text)
+    return int(found)
 
 
 def plain(value: str) -> str:
@@ -129,7 +144,7 @@ def gpu_counts(text: str) -> Mapping[str, int]:
     # A type may stand in several lines of gres.conf.
     counts: dict[str, int] = {}
     for match in _GPUS.finditer(text):
-        counts[match["type"]] = counts.get(match["type"], 0) + int(match["count"])
+        counts[match["type"]] = counts.get(match["type"], 0) + whole(match["count"])
     return counts
 
 
@@ -142,7 +157,7 @@ def shared_counts(text: str) -> Mapping[str, int]:
     """Parts of shared GPUs, from ``gpu:a100:1,shard:a100:8``; Slurm adds the GPU's type itself."""
     counts: dict[str, int] = {}
     for match in _SHARED_GPUS.finditer(text):
-        counts[match["name"]] = counts.get(match["name"], 0) + int(match["count"])
+        counts[match["name"]] = counts.get(match["name"], 0) + whole(match["count"])
     return counts
 
 
@@ -158,25 +173,42 @@ def hosts(text: str) -> tuple[str, ...]:
     """Expand ``gpu[01-02,07],login`` into gpu01, gpu02, gpu07, login; () for none."""
     if text in _NOTHING:
         return ()
-    found = (host for part in _HOSTS.findall(text) for host in _hosts_of(part))
-    several = tuple(islice(found, _MOST_HOSTS + 1))
     # A bracket that is left over lacks the other one.
-    if len(several) > _MOST_HOSTS or re.search(r"[\s=\[\]]", _BRACKETS.sub("", text)):
+    if re.search(r"[\s=\[\]]", _BRACKETS.sub("", text)):
         raise unreadable("list of hosts", text)
-    return several
+    words = _HOSTS.findall(text)
+    if any(len(_BRACKETS.sub("", word)) > _LONGEST_HOST for word in words):
+        raise unreadable("list of hosts", text)
+    parts = [
+        [name or _ranges(ranges) for ranges, name in _HOST_PART.findall(word)] for word in words
+    ]
+    # Counted before one name is made: a few brackets are more names than memory holds.
+    if sum(map(_count_of, parts)) > _MOST_HOSTS or max(map(len, parts), default=0) > _MOST_PARTS:
+        raise unreadable("list of hosts", text)
+    return tuple(host for part in parts if _count_of(part) for host in _hosts_of(part))
 
 
-def _hosts_of(part: str) -> Iterator[str]:
-    choices = (
-        [word] if word else list(_padded(ranges)) for ranges, word in _HOST_PART.findall(part)
-    )
+_Ranges = Sequence[tuple[int, range]]
+"""What a bracket holds: ranges of numbers with the fewest digits of each."""
+
+
+def _ranges(text: str) -> _Ranges:
+    return [(len(part.partition("-")[0]), _range(part)) for part in text.split(",")]
+
+
+def _count_of(part: Sequence[str | _Ranges]) -> int:
+    """Return how many hosts a word with brackets names."""
+    counts = (sum(len(each) for _, each in one) for one in part if not isinstance(one, str))
+    return prod(counts)
+
+
+def _hosts_of(part: Sequence[str | _Ranges]) -> Iterator[str]:
+    choices = ((one,) if isinstance(one, str) else tuple(_padded(one)) for one in part)
     return ("".join(words) for words in product(*choices))
 
 
-def _padded(ranges: str) -> Iterator[str]:
-    for part in ranges.split(","):
-        width = len(part.partition("-")[0])
-        yield from (str(number).zfill(width) for number in _range(part))
+def _padded(ranges: _Ranges) -> Iterator[str]:
+    return (str(number).zfill(width) for width, numbers in ranges for number in numbers)
 
 
 def tres(text: str) -> Mapping[str, str]:
@@ -253,7 +285,7 @@ def without_prompts(text: str) -> str:
 def has_default_memory(said: Mapping[str, str]) -> bool:
     """Whether a partition, or slurm.conf, gives memory to a job that asks for none."""
     words = (said.get("DefMemPerCPU", ""), said.get("DefMemPerNode", ""))
-    return any(word.isdecimal() for word in words) or "DefMemPerGPU" in said.get("JobDefaults", "")
+    return any(map(is_whole, words)) or "DefMemPerGPU" in said.get("JobDefaults", "")
 
 
 def node_blocked(row: Mapping[str, str]) -> str:
@@ -267,7 +299,7 @@ def node_blocked(row: Mapping[str, str]) -> str:
         (row.get("RealMemory", ""), row.get("AllocMem", ""), "memory is"),
     ):
         # A node without memory has RealMemory=0 or 1.
-        if total.isdecimal() and taken.isdecimal() and int(taken) >= max(1, int(total)):
+        if is_whole(total) and is_whole(taken) and int(taken) >= max(1, int(total)):
             return f"all of its {what} taken"
     # Other users need not read which user that is.
     if row.get("Owner", "N/A") != "N/A":

@@ -12,7 +12,17 @@ from itertools import pairwise
 
 from cluster.language.errors import OutsideError
 from cluster.language.jobs import JobState, JobView
-from cluster.slurm.fields import duration_s, hosts, numbers, plain, time_s, tres, unreadable
+from cluster.slurm.fields import (
+    duration_s,
+    hosts,
+    is_whole,
+    numbers,
+    plain,
+    time_s,
+    tres,
+    unreadable,
+    whole,
+)
 from cluster.slurm.unread import Fields, ReportsUnread, each
 
 JOB_FIELDS = (
@@ -110,16 +120,16 @@ def uncertain(rows: Sequence[Mapping[str, str]]) -> frozenset[Shown]:
     own: dict[str, set[int]] = {}
     untouched: dict[str, set[int]] = {}
     for row in rows:
-        if not row["ArrayTaskId"].isdecimal():
+        if not is_whole(row["ArrayTaskId"]):
             continue
         if row["JobId"] != row["ArrayJobId"]:
-            own.setdefault(row["ArrayJobId"], set()).add(int(row["ArrayTaskId"]))
+            own.setdefault(row["ArrayJobId"], set()).add(whole(row["ArrayTaskId"]))
         elif _is_pending(row["State"]):
-            untouched.setdefault(row["ArrayJobId"], set()).add(int(row["ArrayTaskId"]))
+            untouched.setdefault(row["ArrayJobId"], set()).add(whole(row["ArrayTaskId"]))
     return frozenset(
-        (int(array), frozenset(indices), frozenset(own.get(array, ())))
+        (whole(array), frozenset(indices), frozenset(own.get(array, ())))
         for array, indices in untouched.items()
-        if array.isdecimal() and _is_spaced(sorted(indices))
+        if is_whole(array) and _is_spaced(sorted(indices))
     )
 
 
@@ -148,7 +158,7 @@ def parse_pending(text: str, told: ReportsUnread) -> Mapping[int, frozenset[int]
 
 def _pending(line: str) -> tuple[int, frozenset[int]]:
     array, _, indices = line.partition("_")
-    return int(array), frozenset(numbers(indices.strip("[]")))
+    return whole(array), frozenset(numbers(indices.strip("[]")))
 
 
 def parse_jobs(
@@ -200,18 +210,18 @@ def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
         raise unreadable("job", str(dict(row)))
     fields = Fields("job", job_id, row.__getitem__, told)
     state = fields.read("state", "State", job_state, JobState.OTHER)
-    priority = fields.read("priority", "PriorityLong", int, -1)
+    priority = fields.read("priority", "PriorityLong", whole, -1)
     task_index, untouched = fields.read("task_index", "ArrayTaskId", _task, _NO_TASK)
     is_task = task_index is not None or bool(untouched)
-    array_job_id = fields.read("array_job_id", "ArrayJobId", int, None) if is_task else None
+    array_job_id = fields.read("array_job_id", "ArrayJobId", whole, None) if is_task else None
     return JobView(
-        job_id=int(job_id),
+        job_id=whole(job_id),
         array_job_id=array_job_id,
         task_index=task_index,
         untouched=untouched if state is not JobState.ENDED else frozenset(),
         name=plain(row["Name"]),
         user=row["UserName"],
-        uid=fields.read("uid", "UserId", int, -1),
+        uid=fields.read("uid", "UserId", whole, -1),
         account=plain(row["Account"]),
         partition=row["Partition"],
         qos=plain(row["QOS"]),
@@ -228,7 +238,7 @@ def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
         end_s=fields.read("end_s", "EndTime", time_s, None),
         eligible_s=fields.read("eligible_s", "EligibleTime", time_s, None),
         time_limit_s=fields.read("time_limit_s", "TimeLimit", duration_s, None),
-        restarts=fields.read("restarts", "RestartCnt", int, 0),
+        restarts=fields.read("restarts", "RestartCnt", whole, 0),
         ended=row["State"] if state is JobState.ENDED else "",
         unread=fields.unread,
     )
@@ -276,9 +286,9 @@ def last_end_s(rows: Sequence[Mapping[str, str]], now_s: int) -> int:
 def started(rows: Sequence[Mapping[str, str]]) -> frozenset[int]:
     """Indices of these tasks, from ``RELEASE_FIELDS``, that are not known to be pending."""
     return frozenset(
-        int(row["ArrayTaskId"])
+        whole(row["ArrayTaskId"])
         for row in rows
-        if row["ArrayTaskId"].isdecimal() and not _is_pending(row["State"])
+        if is_whole(row["ArrayTaskId"]) and not _is_pending(row["State"])
     )
 
 

@@ -19,6 +19,7 @@ from cluster.slurm.fields import (
     gpu_indices,
     has_default_memory,
     hosts,
+    is_whole,
     limits,
     named,
     names,
@@ -30,6 +31,7 @@ from cluster.slurm.fields import (
     unreadable,
     untyped_gpus,
     weights,
+    whole,
 )
 from cluster.slurm.interface import Association, Qos
 from cluster.slurm.unread import Fields, ReportsUnread, Unread, quoted
@@ -124,7 +126,7 @@ def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
         # GresUsed counts the GPUs that are shared, not their parts.
         shared_allotted=fields.read("shared_allotted", "AllocTRES", _shared_of, {}),
         partitions=names(block.get("Partitions", "")),
-        weight=fields.read("weight", "Weight", lambda text: int(text or 1), 1),
+        weight=fields.read("weight", "Weight", lambda text: whole(text or "1"), 1),
         gpus_held=fields.read("gpus_held", "GresUsed", gpu_indices, frozenset()),
         blocked=node_blocked(block),
         cpus=fields.read("cpus", "CPUEfctv" if "CPUEfctv" in block else "CPUTot", _amount, 0),
@@ -134,7 +136,7 @@ def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
 
 
 def _amount(text: str) -> int:
-    return int(text or 0)
+    return whole(text or "0")
 
 
 def _shared_of(text: str) -> Mapping[str, int]:
@@ -171,7 +173,7 @@ def _default_time_s(text: str) -> int | None:
 def parse_step_ids(text: str) -> tuple[tuple[str, str], ...]:
     """Read ``squeue --steps -o %i``: job as a person names it (``814_3``) and step, srun's only."""
     pairs = (line.strip().rpartition(".") for line in text.splitlines())
-    return tuple((job, step) for job, _, step in pairs if step.isdigit())
+    return tuple((job, step) for job, _, step in pairs if is_whole(step))
 
 
 def parse_step(text: str, job_id: int, step: str) -> StepView | None:
@@ -248,7 +250,7 @@ def _rows(text: str, columns: Sequence[str], told: ReportsUnread) -> Iterator[Ma
 
 
 def _share(text: str) -> int:
-    return int(text or 1)
+    return whole(text or "1")
 
 
 def _association_key(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -322,7 +324,7 @@ def parse_config(text: str) -> Mapping[str, str]:
 
 def parse_version(text: str) -> tuple[int, ...]:
     """Read ``22.05.8`` as (22, 5, 8); a tail such as ``-0rc1`` is left out."""
-    match = re.match(r"\d+(?:\.\d+)*", text)
+    match = re.match(r"[0-9]{1,9}(?:\.[0-9]{1,9})*(?![0-9])", text)
     if match is None:
         raise unreadable("version", text)
-    return tuple(int(part) for part in match[0].split("."))
+    return tuple(whole(part) for part in match[0].split("."))

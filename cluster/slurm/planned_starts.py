@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cluster.language.jobs import PlannedStart, ReservationView
-from cluster.slurm.fields import gpu_indices, hosts, named, names, numbers, time_s
+from cluster.slurm.fields import gpu_indices, hosts, named, names, numbers, time_s, whole
 from cluster.slurm.unread import ReportsUnread, each
 
 PLAN_FIELDS = ("JobId", "StartTime", "SchedNodes")
@@ -28,7 +28,7 @@ def parse_plans(rows: Sequence[Mapping[str, str]], told: ReportsUnread) -> tuple
 def _plan(row: Mapping[str, str]) -> PlannedStart | None:
     start_s, nodes = time_s(row["StartTime"]), hosts(row["SchedNodes"])
     is_placed = start_s is not None and nodes
-    return PlannedStart(int(row["JobId"]), start_s or 0, nodes) if is_placed else None
+    return PlannedStart(whole(row["JobId"]), start_s or 0, nodes) if is_placed else None
 
 
 def parse_reservations(text: str, told: ReportsUnread) -> tuple[ReservationView, ...]:
@@ -62,7 +62,7 @@ def parse_reserved(
 
 
 def _reserved(row: Mapping[str, str]) -> tuple[int, frozenset[str]]:
-    return int(row["JobId"]), names(named(row["Reservation"]))
+    return whole(row["JobId"]), names(named(row["Reservation"]))
 
 
 def parse_cores(text: str, threads: Mapping[str, int]) -> Mapping[str, frozenset[int]]:
@@ -87,7 +87,7 @@ def by_job(text: str) -> Mapping[int, str]:
     out.
     """
     _, *parts = _JOB.split(text)
-    ids = [int(job_id) for job_id in parts[::2]]
+    ids = [whole(job_id) for job_id in parts[::2]]
     count = Counter(ids)
     return {i: said for i, said in zip(ids, parts[1::2], strict=True) if count[i] == 1}
 
@@ -104,4 +104,4 @@ def parse_devices(text: str) -> Mapping[str, frozenset[int]]:
 
 def parse_threads(text: str) -> Mapping[str, int]:
     """Threads per core, by node, from ``sinfo --Node --format='%N %Z'``."""
-    return {node: int(threads) for node, threads in _THREADS.findall(text)}
+    return {node: whole(threads) for node, threads in _THREADS.findall(text)}

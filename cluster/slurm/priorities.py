@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from cluster.slurm.fields import plain, weights
+from cluster.slurm.fields import plain, weights, whole
 from cluster.slurm.interface import PriorityRow
 from cluster.slurm.unread import ReportsUnread, each
 
@@ -62,6 +62,6 @@ def weight_points(weight: str) -> int:
 
 def _row(line: str) -> PriorityRow:
     job_id, priority, site, *parts, weighted = line.split("|")
-    amounts = {name: int(part) for name, part in zip(_PARTS, parts, strict=True)}
+    amounts = {name: whole(part) for name, part in zip(_PARTS, parts, strict=True)}
     amounts["tres"] = round(sum(weights(weighted.strip()).values()))
-    return PriorityRow(int(job_id), int(priority), int(site), amounts)
+    return PriorityRow(whole(job_id), whole(priority), whole(site), amounts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from cluster.slurm.fields import hosts
+from cluster.slurm.fields import hosts, is_whole, whole
 from cluster.slurm.interface import JobRequest
 from cluster.slurm.unread import ReportsUnread, each
 
@@ -39,11 +39,11 @@ def parse_excluded(text: str, told: ReportsUnread) -> Mapping[int, frozenset[str
 
 
 def _excluded(row: tuple[str, str, str]) -> tuple[int, frozenset[str]]:
-    return int(row[0]), frozenset(hosts(row[2].strip()))
+    return whole(row[0]), frozenset(hosts(row[2].strip()))
 
 
 def _request(row: Mapping[str, str]) -> tuple[int, JobRequest]:
-    return int(row["JobId"]), JobRequest(
+    return whole(row["JobId"]), JobRequest(
         gres=_text(row["tres-per-node"]),
         tres_per_job=_text(row["tres-per-job"]),
         tres_per_socket=_text(row["tres-per-socket"]),
@@ -62,4 +62,4 @@ def _text(value: str) -> str:
 def _least(value: str) -> int | None:
     """The smallest number of ``2`` or ``1-2``; None if there is no number."""
     first = value.split("-", maxsplit=1)[0]
-    return int(first) if first.isdecimal() else None
+    return whole(first) if is_whole(first) else None

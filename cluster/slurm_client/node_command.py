@@ -24,6 +24,7 @@ from contextlib import suppress
 from cluster.language.codes import Code, known
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState
+from cluster.slurm.fields import is_whole
 from cluster.slurm.job_rows import job_state
 from cluster.slurm_client.run import SQUEUE, Reply, attempt, run
 
@@ -144,7 +145,7 @@ async def _partition(node: str, patience_s: float) -> str:
         for name, cores in (row for row in rows if len(row) == 2):  # noqa: PLR2004
             # allocated/idle/other/total
             idle = cores.split("/")[1:2]
-            if idle and idle[0].isdecimal() and int(idle[0]):
+            if idle and is_whole(idle[0]) and int(idle[0]):
                 return name
         if time.monotonic() > until_s:
             raise _failed(node, f"no core became free there in {patience_s:g} s")
@@ -168,7 +169,7 @@ async def _submitted(
     command = ("sbatch", "--parsable", *options)
     said = await run(command, stdin=script, passed=_PASSED, deadline_s=_SUBMIT_S)
     job_id = said.strip().rpartition("\n")[2].partition(";")[0]
-    if not job_id.isdecimal():
+    if not is_whole(job_id):
         raise _failed("sbatch", f"it did not name a job: {_printable(said)}")
     return int(job_id)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cluster.language.jobs import NodeView
-from cluster.slurm.fields import answers, gpu_counts, shared_counts, untyped_gpus
+from cluster.slurm.fields import answers, gpu_counts, shared_counts, untyped_gpus, whole
 from cluster.slurm.parse import MOST_STRANGERS, parse_nodes
 from cluster.slurm.planned_starts import parse_threads
 from cluster.slurm.unread import ReportsUnread, Unread, each, quoted
@@ -100,7 +100,7 @@ def parse_places(text: str, told: ReportsUnread) -> Mapping[str, NodeConfig]:
 
 def _place(line: str) -> tuple[str, NodeConfig]:
     name, partition, gres, address, weight = line.split()
-    return name, NodeConfig(frozenset({partition}), gres, address, int(weight))
+    return name, NodeConfig(frozenset({partition}), gres, address, whole(weight))
 
 
 def doubtful(names: Sequence[str], places: Collection[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
+from cluster.slurm.fields import is_whole
 
 _DEADLINE_S = 60.0
 _TRIAL_DEADLINE_S = 5.0
@@ -97,6 +98,6 @@ def read_reply(status: int, output: str, complaint: str) -> Submitted:
     """Read what ``sbatch --parsable`` printed; OutsideError (SW-SLURM-FAILED) if it failed."""
     messages = tuple(line for line in _PREFIX.sub("", complaint).splitlines() if line.strip())
     job_id = output.strip().partition(";")[0]
-    if status or not job_id.isdigit():
+    if status or not is_whole(job_id):
         raise OutsideError(Code.SLURM_FAILED, "\n".join(messages) or f"sbatch ended with {status}.")
     return Submitted(int(job_id), messages)

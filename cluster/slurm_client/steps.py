@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from cluster.language.jobs import JobView, StepView
-from cluster.slurm.fields import MOST_STEPS, answers
+from cluster.slurm.fields import MOST_STEPS, answers, whole
 from cluster.slurm.parse import parse_step, parse_step_ids
 from cluster.slurm.unread import ReportsUnread, each
 from cluster.slurm_client.run import IDS, SQUEUE, attempt, run, secret
@@ -37,7 +37,7 @@ class StepReader:
         numbers: dict[str, list[int]] = {}
         for name, step in listed:
             if name in by_name:
-                numbers.setdefault(name, []).append(int(step))
+                numbers.setdefault(name, []).append(whole(step))
         # Each step takes a call of its own, and a job may have tens of thousands.
         there = {
             _key(by_name[name], step): name

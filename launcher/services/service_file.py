@@ -2,7 +2,6 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.toml_text import read_toml
 from launcher.engines.model_files import listed
 from launcher.engines.registry import engine_named
 from launcher.services.model_repository import directories, entries
@@ -39,12 +39,12 @@ def read_service_file(path: Path) -> ServiceSpec:
 def read_tables(path: Path) -> Mapping[str, object]:
     """Return the tables of a file; raises InvalidInputError (SW-SERVICE)."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise _unreadable(path, str(error.strerror)) from None
     except UnicodeDecodeError:
         raise _unreadable(path, "it is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise _unreadable(path, f"it is not TOML: {error}") from None
 
 

@@ -4,7 +4,6 @@ The sections of slicewise.toml and of a file of quotas stand in it as they do th
 hardware and Slurm's accounts and scheduling.
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.toml_text import read_toml
 from cluster.settings.file import Settings
 from cluster.slurm.fields import duration_s, hosts
 from cluster.slurm.unread import quoted
@@ -175,7 +175,7 @@ def _tables(path: Path, raw: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any
     """The file's tables, and the same with numbers that have a point as text: amounts are exact."""
     try:
         text = raw.decode()
-        return tomllib.loads(text), tomllib.loads(text, parse_float=str)
+        return read_toml(text), read_toml(text, parse_float=str)
     except RecursionError:
         raise _refused(path, "it is not TOML: tables in tables without end") from None
     except ValueError as error:  # TOMLDecodeError, no UTF-8, a number of thousands of digits

@@ -3,13 +3,13 @@
 import json
 import re
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.toml_text import read_toml
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from cluster.slurm.account_dump import DumpedAccount, parse_account_dump
@@ -103,8 +103,8 @@ def _own_words(one: DumpedAccount, faults: FileFaults) -> Mapping[str, object]:
     A tenant's place is Slurm's, and what another tool no longer has is not removed.
     """
     try:
-        content = tomllib.loads(f"it = {{ {one.quota} }}", parse_float=str)
-    except tomllib.TOMLDecodeError as error:
+        content = read_toml(f"it = {{ {one.quota} }}", parse_float=str)
+    except ValueError as error:
         why = f"{_QUOTA} {one.quota!r} is no TOML: {error}."
     else:
         words = content["it"]

@@ -1,7 +1,6 @@
 """``slicewise setup``: asks what a site is like, and writes proposals; it changes nothing."""
 
 import asyncio
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.findings import Place
+from cluster.language.toml_text import read_toml
 from cluster.runtime.console import console
 from cluster.runtime.questions import is_at_a_terminal
 from cluster.settings.file import Settings
@@ -85,8 +85,8 @@ def _slurm_facts() -> SlurmFacts:
 
 def _read(file: Path) -> Mapping[str, object]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return read_toml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise _refused(f"{file}: {why}") from None
 
@@ -156,7 +156,7 @@ def _listed(text: str) -> tuple[str, ...]:
 def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
     """Return the proposed settings, checked as any slicewise.toml is."""
     try:
-        return Settings.model_validate(tomllib.loads(settings_text(answers, slurms)))
+        return Settings.model_validate(read_toml(settings_text(answers, slurms)))
     except ValidationError as error:
         raise _refused("; ".join(str(one["msg"]) for one in error.errors())) from None
     except SlicewiseError as error:

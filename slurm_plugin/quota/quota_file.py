@@ -1,13 +1,13 @@
 """Reads a file of quotas: changes of several tenants together, in TOML."""
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal, TypeVar
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.language.toml_text import read_toml
 from cluster.language.units import Millislices, millislices_from_text
 from cluster.settings.file import Settings
 from slurm_plugin.quota.amounts import (
@@ -147,10 +147,8 @@ def quota_updates(
 def _tables(file: str, text: str) -> Mapping[str, object]:
     try:
         # Numbers with a point stay text, because amounts are read exactly.
-        content = tomllib.loads(text, parse_float=str)
-    except RecursionError:
-        raise unreadable(file, "it is not TOML: tables in tables without end.") from None
-    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        content = read_toml(text, parse_float=str)
+    except ValueError as error:
         raise unreadable(file, f"it is not TOML: {error}.") from None
     tables = content.get(_TENANTS)
     if not isinstance(tables, dict) or not tables or len(content) != 1:
@@ -246,8 +244,11 @@ def _text(value: object, key: str) -> str:
     return str(value)
 
 
+_WEIGHT = re.compile(r"[0-9]{1,9}")
+
+
 def _weight(text: str, key: str) -> int:
-    if not text.isdecimal():
+    if not _WEIGHT.fullmatch(text):
         raise InvalidInputError(
             Code.VALUE,
             f"{key}: {text!r} is not a whole number.",

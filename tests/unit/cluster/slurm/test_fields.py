@@ -1,7 +1,12 @@
+import tracemalloc
+from collections.abc import Callable
+
 import pytest
 
 from cluster.language.errors import OutsideError
 from cluster.slurm import fields
+from cluster.slurm.accounting import parse_runs
+from cluster.slurm.parse import parse_version
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,34 @@ def test_numbers_are_written_shortest() -> None:
 )
 def test_host_lists(text: str, hosts: tuple[str, ...]) -> None:
     assert fields.hosts(text) == hosts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n" + "[0-4194303]" * 8,
+        "n" + "[0-9]" * 8,
+        "n[0-9999][0-99]x[0-9]",
+        ",".join(f"a{number}[0-65535]" for number in range(5)),
+        "n[1-2]" + "x" * 256,
+        "n[0-4194303]",
+        "n" + "[1]" * 40,
+        "n[1-" + "9" * 5000 + "]",
+    ],
+)
+def test_more_hosts_than_a_cluster_has_are_refused_before_one_is_made(text: str) -> None:
+    """Eight brackets took all memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(OutsideError, match=r"list of (hosts|numbers)"):
+            fields.hosts(text)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_empty_range_makes_nothing_of_the_others() -> None:
+    assert fields.hosts("n[2-1]" + "[0-262143]" * 8) == ()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +153,7 @@ BLOCKED = [
     ({"MCS_label": "N/A"}, ""),
     ({"CPUAlloc": "all"}, ""),
     ({"CPUAlloc": "", "AllocMem": "-1"}, ""),
-    ({"CPUTot": "\u0664"}, "all of its CPUs are taken"),
+    ({"CPUTot": "\u0664"}, ""),
 ]
 
 
@@ -160,3 +193,41 @@ def test_gpus_without_a_type_are_counted_apart(text: str, count: int) -> None:
 )
 def test_parts_of_shared_gpus(text: str, counts: dict[str, int]) -> None:
     assert fields.shared_counts(text) == counts
+
+
+DIGITS = "9" * 5000
+"""More than Python makes a number of: it raises ValueError, which is no error with a code."""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        fields.whole,
+        fields.numbers,
+        fields.time_s,
+        fields.duration_s,
+        lambda text: fields.gpu_counts(f"gpu:1g.10gb:{text}"),
+        lambda text: fields.limits(f"billing={text}"),
+        lambda text: fields.limits(f"mem={text}P"),
+        lambda text: fields.tres(f"cpu={text}"),
+        lambda text: fields.weights(f"CPU={text * 20}"),
+        lambda text: fields.hosts(f"n[{text}]"),
+        parse_version,
+    ],
+)
+@pytest.mark.parametrize("digits", [DIGITS, DIGITS[:4000], DIGITS[:19]])
+def test_a_number_of_thousands_of_digits_is_unreadable(
+    read: Callable[[str], object], digits: str
+) -> None:
+    with pytest.raises(OutsideError, match="SW-SLURM-FAILED"):
+        read(digits)
+
+
+def test_a_run_with_such_a_number_costs_that_run_only() -> None:
+    line = "{0}|{0}|olga|vision|gpu|100|200|COMPLETED|{1}|cpu=1|normal\n"
+    text = line.format("1", "60") + line.format(DIGITS, "60") + line.format("3", DIGITS)
+    told: list[object] = []
+    runs = parse_runs(text, 0, told.append)
+    # A time limit of no number is one of Slurm's words.
+    assert [(run.job_id, run.time_limit_s) for run in runs] == [(1, 3600), (3, None)]
+    assert len(told) == 1

@@ -1,0 +1,31 @@
+"""Reads TOML, with the bounds that its standard has and Python's reader lacks."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_LARGEST = 2**63 - 1
+
+
+def read_toml(text: str, parse_float: Callable[[str], Any] = float) -> Mapping[str, Any]:
+    """Return the tables of TOML text; raises ValueError for anything else.
+
+    Python can't even print a number of thousands of digits, so each message about one would fail.
+    """
+    try:
+        found = tomllib.loads(text, parse_float=parse_float)
+        _check(found)
+    except RecursionError:
+        raise ValueError("tables in tables without end") from None
+    return found
+
+
+def _check(value: object) -> None:
+    if isinstance(value, dict):
+        for one in value.values():
+            _check(one)
+    elif isinstance(value, list):
+        for one in value:
+            _check(one)
+    elif isinstance(value, int) and abs(value) > _LARGEST:
+        raise ValueError("a number of more than 18 digits")
