@@ -20,8 +20,9 @@ T = TypeVar("T")
 MOST_BYTES = 1 << 32
 """Of a file, uncompressed: some twenty million jobs."""
 MOST_JOBS = 10_000_000
-LONGEST_LINE = 1 << 16
-"""Bytes; a longer line can't be read, and costs no more memory than this."""
+LONGEST_LINE = 1 << 20
+"""Bytes; a longer line can't be read, and costs no more memory than this. A request may name each
+block of a prompt of a million tokens."""
 _LONGEST_WORDS = 120
 _OPENERS: Mapping[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": gzip.open,

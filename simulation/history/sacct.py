@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from math import inf
+from string import punctuation
 from sys import intern
 
 from cluster.language.errors import SlicewiseError
@@ -71,7 +72,8 @@ _LACKING: Mapping[tuple[str, ...], str] = {
 _READ = {*chain(*_LACKING, HISTORY_FIELDS, PUBLISHED_FIELDS, XDMOD_FIELDS)}
 _NAMES = {name.lower(): name for name in _READ}
 """sacct's spelling of the columns that are read, by lower case."""
-_SEPARATORS = "|,;\t"
+_ALL_SEPARATORS = "|,;\t" + "".join(one for one in punctuation if one not in '|,;"_')
+"""What parts columns, the usual first: sacct's --delimiter may be any."""
 _STEPS = "they are steps of jobs, such as 814.batch"
 _RUN_UNKNOWN = "how long they would have run is not known"
 _NEVER_ELIGIBLE = "they were never eligible to run"
@@ -111,7 +113,7 @@ class _Table:
 
 def _named(text: str) -> _Table | None:
     """The columns that a line names; None if it has no such names."""
-    for separator in _SEPARATORS:
+    for separator in sorted(set(_ALL_SEPARATORS) & set(text), key=_ALL_SEPARATORS.index):
         try:
             cells = [cell.strip() for cell in _split(text, separator, 0)]
         except ValueError:
@@ -282,9 +284,11 @@ class _Rows:
     def read(self, line: Line) -> tuple[_Key, PastRun] | None:
         """Read one row; names of columns and a step's (``814.batch``) are nothing."""
         number, text = line
-        if text[:1].isalpha() and (table := _named(text)) and all(map(str.isalpha, table.columns)):
-            self._take(table, number)
-            return None
+        if "jobid" in text.lower():
+            table = _named(text)
+            if table is not None and all(map(str.isalpha, table.columns)):
+                self._take(table, number)
+                return None
         row = _row(text, self._table)
         if any("." in row.get(name, "") for name in _IDS):
             self._unread.leave_out(_STEPS)

@@ -211,7 +211,7 @@ def test_files_may_be_compressed(tmp_path: Path, name: str, pack):
             "timestamp,duration,num_gpus,gpu_time,cluster\n1970-01-02,\r1,1,1,a\n",
             "line 2: new-line character",
         ),
-        ("x" * 100_000, "line 1: longer than 65536 bytes"),
+        ("x" * (1 << 21), "line 1: longer than 1048576 bytes"),
         ("timestamp,duration,num_gpus,gpu_time,cluster\n", "no job follows"),
         (
             "timestamp,duration,num_gpus,gpu_time,cluster\nx,1,1,1,a\n",
@@ -243,7 +243,7 @@ def test_a_long_line_costs_only_itself(tmp_path: Path):
     head = "timestamp,duration,num_gpus,gpu_time,cluster\n1970-01-02,1,1,1,a\n"
     history = read(tmp_path, f"{head}{'x' * (3 * lines.LONGEST_LINE)}\n1970-01-02,2,1,1,a\n")
     assert [job.run_s for job in history.jobs] == [1, 2]
-    assert history.first_unread.endswith("line 3: longer than 65536 bytes")
+    assert history.first_unread.endswith("line 3: longer than 1048576 bytes")
 
 
 def test_what_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,6 @@
 """Tests the formats of request traces."""
 
+import json
 import lzma
 from pathlib import Path
 
@@ -56,6 +57,13 @@ def test_bailian_has_seconds_and_blocks_of_16(tmp_path: Path):
     trace = read(tmp_path, "".join(BAILIAN.format(n, 30.1 * n) for n in range(3)))
     assert [round(one.at_s, 3) for one in trace.requests] == [0, 30.1, 60.2]
     assert (trace.block_tokens, trace.assumed, trace.unread) == (16, (), 0)
+
+
+def test_a_long_prompt_names_many_blocks(tmp_path: Path):
+    ids = list(range(100_000, 165_000))
+    line = json.dumps({"chat_id": 1, "timestamp": 1, "input_length": 1_040_000} | {"hash_ids": ids})
+    trace = read(tmp_path, line[:-1] + ', "output_length": 1}\n')
+    assert (len(trace.requests[0].blocks), trace.unread) == (65_000, 0)
 
 
 def test_a_line_of_another_form_is_not_read(tmp_path: Path):
@@ -118,7 +126,7 @@ def test_times_alone(tmp_path: Path):
         ("arrival_s,other\n1,2\n", "no column with tokens"),
         ("{}\n", "^[^,]*, line 1: no column 'input_length'"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,2.5,3\n", "^[^,]*, line 2: no count: 2.5"),
-        ("1," * 40_000, "longer than"),
+        ("1," * 600_000, "longer than"),
         ("0.0,1.2,0.9,Gamma\n", "line 1: 4 numbers in a line, and no names of columns"),
         ("timestamp,service_s\n1715472000000,3\n", "no number of seconds: 1715472000000"),
     ],

@@ -505,7 +505,7 @@ def test_gres_stand_in_where_accounting_counts_no_gpus():
     assert (job.gpus, job.nodes) == ({"a100": 4}, 2)
 
 
-@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize("separator", [";", "\t", ",", "^", "~"])
 def test_other_separators_quotes_and_spellings(separator: str):
     header = separator.join(f'"{name}"' for name in PLAIN.lower().split("|"))
     cells = separator.join(f'"{cell}"' for cell in plain().split("|"))
