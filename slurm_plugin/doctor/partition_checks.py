@@ -24,7 +24,12 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
 
 def _lines(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
     return partition_findings(
-        facts.config, facts.partitions, wanted.partitions, wanted.costs, wanted.billing
+        facts.config,
+        facts.partitions,
+        wanted.partitions,
+        wanted.costs,
+        wanted.billing,
+        nodes=facts.nodes,
     )
 
 

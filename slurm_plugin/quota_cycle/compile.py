@@ -254,7 +254,8 @@ def compared(
             *unknown_qos(settings.qos, found),
             *crowding_findings(allowed, found, config.get("MaxJobCount", "")),
             *conf_findings(
-                config, partitions, cluster.partitions, settings.costs, settings.billing
+                *(config, partitions, cluster.partitions, settings.costs, settings.billing),
+                nodes=nodes,
             ),
             *price_findings(nodes, managed, settings.costs),
             *closed_to_qos(partitions, managed, limits.our_qos),

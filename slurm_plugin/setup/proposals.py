@@ -177,8 +177,8 @@ Nothing was changed. In this order; sections are those of
 2. On {controller}: `install -m 640 -g {slurm_user} database-url /etc/slicewise/`, then
    `slicewise ledger db upgrade`. The database and its role: section 2.
 3. On {controller}: `mv job_submit.lua {script}`.
-   It is your own, with Slicewise's lines. Before step 4: with JobSubmitPlugins=lua slurmctld does
-   not start without it.
+   Your own is in it, if you have one, before Slicewise's lines. Before step 4: with
+   JobSubmitPlugins=lua slurmctld does not start without it. What it needs there: section 5.
 4. {conf}
    Leave `QOS=slicewise_gate` out until mode enforce: slurmctld exits if that QOS does not exist.
 5. `gres.conf.hint` says how to compare the lines of the GPU nodes.

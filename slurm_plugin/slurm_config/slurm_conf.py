@@ -76,11 +76,13 @@ def conf_findings(
     managed: Sequence[str],
     costs: Mapping[str, int],
     billing: BillingUnit,
+    *,
+    nodes: Collection[NodeView] = (),
 ) -> tuple[Finding, ...]:
     """What the running slurmctld lacks of these settings."""
     return (
         *config_findings(config, costs, partitions, managed),
-        *partition_findings(config, partitions, managed, costs, billing),
+        *partition_findings(config, partitions, managed, costs, billing, nodes=nodes),
     )
 
 
@@ -90,8 +92,10 @@ def partition_findings(
     managed: Sequence[str],
     costs: Mapping[str, int],
     billing: BillingUnit,
+    *,
+    nodes: Collection[NodeView] = (),
 ) -> Iterator[Finding]:
-    """What the managed partitions lack of these settings."""
+    """What the managed partitions lack of these settings, on these nodes."""
     views = {view.name: view for view in partitions}
     for name in managed:
         if name not in views:
@@ -103,19 +107,30 @@ def partition_findings(
     own = [views[name] for name in managed if name in views]
     yield from _weight_findings(own, costs, billing)
     if _counts_memory(config):
-        yield from map(_memory_finding, (view for view in own if not view.has_default_memory))
+        bare = (view for view in own if not view.has_default_memory)
+        yield from (_memory_finding(view, nodes) for view in bare)
     for view in own:
         yield from _gate_findings(view)
 
 
-def _memory_finding(partition: PartitionView) -> Finding:
+def _memory_finding(partition: PartitionView, nodes: Iterable[NodeView]) -> Finding:
+    where = frozenset({partition.name})
+    shares_mib = (_memory_per_gpu_mib(node) for node in nodes if node.is_in(where))
+    least_mib = min(filter(None, shares_mib), default=0)
+    words = (partition_words(partition.name, f"DefMemPerGPU={least_mib}"),) if least_mib else ()
     return warning(
         Code.PARTITION_MEMORY,
         f"Partition {partition.name} gives a job that asks for no memory all that its node has",
         "the node's other GPUs lie idle",
-        partition_words(partition.name, "DefMemPerGPU=16000"),
-        advice="Set DefMemPerGPU or DefMemPerCPU on it, to what your nodes have for each.",
+        *words,
+        advice="Set DefMemPerGPU or DefMemPerCPU on it, to no more than each node has for each.",
     )
+
+
+def _memory_per_gpu_mib(node: NodeView) -> int:
+    """What a node has for each of its GPUs and instances; 0 if it has none, or nobody knows."""
+    gpus = node.untyped_gpus + sum(n for kind, n in node.gpus.items() if not is_pad(kind))
+    return node.memory_mib // gpus if gpus else 0
 
 
 def slow_starts(config: Mapping[str, str], window_min: int | None = None) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """Tests the lines for slurm.conf, and warnings of missing or wrong ones."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -215,6 +216,28 @@ def test_a_partition_without_default_memory_is_said_where_memory_is_allotted():
         {**allots, "JobDefaults": "DefMemPerGPU=9"},
     ):
         assert conf_faults(config, views, ["gpu"], COSTS, MILLISLICES) == ()
+
+
+def test_the_default_memory_that_is_proposed_is_what_the_poorest_node_has_for_a_gpu():
+    """A larger one, and no job that names no memory would ever fit beside others."""
+    view = PartitionView("gpu", WEIGHTS, GATE, has_default_memory=False)
+    config = {**CONFIG, "SelectTypeParameters": "CR_CORE_MEMORY"}
+    where = frozenset({"gpu"})
+    nodes = [
+        a_node("a", gpus={"1g.10gb": 7, "a100": 2, "pad3": 1}, partitions=where),
+        a_node("b", gpus={}, partitions=where, untyped_gpus=4),
+        a_node("elsewhere", gpus={"a100": 9}, partitions=frozenset({"old"})),
+        a_node("cpu", gpus={}, partitions=where),
+    ]
+    nodes = [replace(node, memory_mib=4000) for node in nodes]
+    for shown, line in (
+        (nodes, ["# add to the line of partition gpu: DefMemPerGPU=444"]),
+        (nodes[1:], ["# add to the line of partition gpu: DefMemPerGPU=1000"]),
+        (nodes[2:], []),
+        ([replace(node, memory_mib=0) for node in nodes], []),
+    ):
+        (found,) = conf_findings(config, [view], ["gpu"], COSTS, MILLISLICES, nodes=shown)
+        assert [mend.line for mend in found.mends] == line
 
 
 def test_gpus_without_a_price_are_said_once_for_each_type():
