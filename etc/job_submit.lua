@@ -4,7 +4,15 @@
 -- Check before slurmctld is restarted (a broken script prevents its start), with its own Lua:
 --   luac5.1 -p /etc/slurm/job_submit.lua
 
--- Called by slurmctld for each job; read again whenever this file is changed.
+-- Called by slurmctld for each job; read again whenever this file is changed. Both functions must
+-- be there, else slurmctld does not start: they stay if slicewise's lines go.
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    return slurm.SUCCESS
+end
 
 -- slicewise begin: as `slicewise admission install` proposes; if anything fails in here,
 -- slurmctld goes on: jobs are submitted as before, and the limits compiled into Slurm hold.

@@ -13,7 +13,18 @@ _TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "admission"
 _BLOCK = re.compile(rf"^{BEGIN}.*?^{END}$\n?", re.MULTILINE | re.DOTALL)
 _MODE = re.compile(r'^\s*mode = "(observe|advise|enforce)"', re.MULTILINE)
 _VERSION = re.compile(r'^M\.VERSION = "([^"]*)"', re.MULTILINE)
-_HEAD = "-- Called by slurmctld for each job; read again whenever this file is changed.\n\n"
+_HEAD = """\
+-- Called by slurmctld for each job; read again whenever this file is changed. Both functions must
+-- be there, else slurmctld does not start: they stay if slicewise's lines go.
+function slurm_job_submit(job_desc, part_list, submit_uid)
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+    return slurm.SUCCESS
+end
+
+"""
 _LAST = "return slurm.SUCCESS\n"
 
 Mode = Literal["observe", "advise", "enforce"]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from lua_slurmctld import ALICE, DENIED, NOTHING, ROOT_UID, SUCCESS, UNSET, UNSET_16, Interpreter
 
+from slurm_plugin.lua.site_script import Wiring, minimal, without_lines
+
 ROOT = Path(__file__).resolve().parents[2]
 STUB = """
 local cjson = require "cjson"
@@ -52,6 +54,18 @@ def run(tmp_path: Path, module: str, mode: str = "observe", **call: Any) -> str:
         check=True,
     )
     return done.stdout
+
+
+def test_what_is_left_without_slicewise_s_lines_is_a_whole_script(tmp_path: Path) -> None:
+    """slurmctld 24.11 ended at a reconfiguration where a function was missing, and stayed down."""
+    script = minimal(Wiring(tmp_path / "m.lua", tmp_path / "s", tmp_path / "off", ("gpu",)))
+    site, stub = tmp_path / "job_submit.lua", tmp_path / "stub.lua"
+    site.write_text(without_lines(script))
+    stub.write_text(STUB)
+    call = {"submit": {"gres": "gpu:1"}, "modify": {}, "job": GPU, "uid": ALICE}
+    command = [Interpreter.name, str(stub), str(site), json.dumps(call)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == f"submit\t{SUCCESS}\nqos\tnil\nmodify\t{SUCCESS}\n"
 
 
 def without_module(tmp_path: Path, **call: Any) -> str:
