@@ -1007,9 +1007,12 @@ class Code(StrEnum):
         `[ledger] by_hand` says what becomes of it.
         """)
     LIMITS_MINUTES = ("SW-LIMITS-MINUTES", Area.SITE, ExitCode.FAILED, """
-        A tenant's account has a GrpTRESMins of the site's, which stops its jobs whatever its quota.
+        A limit of the site's own (GrpTRESMins, or GrpTRES=billing) stops jobs whatever their quota;
+        with other TRESBillingWeights it is worth other hours.
 
-        Keep both, or set a budget instead.
+        Before the weights are changed: the line or command that is said
+        ([allocations](../how-to/billing-unit.md#allocations)). Keep a tenant's, or set a budget
+        instead.
         """)
     LENDING_GROUP = ("SW-LENDING-GROUP", Area.SITE, ExitCode.FAILED, """
         A group has no lending limit, so what tenants below it lend stays within the group.

@@ -165,7 +165,7 @@ class PartitionView:
 
     Attributes:
         billing_weights: TRESBillingWeights, with the TRES in small letters, for example
-            ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``.
+            ``{"cpu": 0.0, "gres/gpu:1g.10gb": 1000.0}``; that of memory is per MiB.
         qos: the partition's QOS, which limits all of its jobs; "" if it has none.
         has_default_memory: whether a job that asks for no memory gets a default amount instead of
             all of a node's.

@@ -233,15 +233,16 @@ def named(text: str) -> str:
 def weights(text: str) -> Mapping[str, float]:
     """Read ``CPU=1,Mem=0.25G,GRES/gpu:1g.10gb=1000``, with the TRES in small letters.
 
-    Slurm takes them in any case. A unit behind a number (per G of memory) is left out.
+    Slurm takes them in any case. That of memory is per MiB; a unit behind another one is left out.
     """
     found = {} if text in _NOTHING else parse_tres(text)
-    return {name.lower(): _weight(value) for name, value in found.items()}
+    return {name.lower(): _weight(name.lower(), value) for name, value in found.items()}
 
 
-def _weight(value: str) -> float:
+def _weight(tres: str, value: str) -> float:
+    per_mib = _MIB.get(value[-1:].upper(), 1) if tres == "mem" else 1
     try:
-        weight = float(value.rstrip("KMGTP"))
+        weight = float(value.rstrip("MGTPmgtp")) / per_mib
     except ValueError:
         weight = nan
     if not isfinite(weight):

@@ -26,11 +26,11 @@ from cluster.settings.file import (
     load_settings,
     settings_file,
 )
-from cluster.slurm_client.clock import slurmctld_ahead_s
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli.admission import MODULE, has_old_lines, off_file, problem, site_script
 from slurm_plugin.cli.node import node_findings, node_name
 from slurm_plugin.cli_common.options import opened_ledger
+from slurm_plugin.cli_common.slurm_facts import slurm_facts
 from slurm_plugin.cli_views.limits import out_of_band_text
 from slurm_plugin.common.ledger_facts import LedgerFacts
 from slurm_plugin.common.qos_names import is_ours
@@ -156,7 +156,7 @@ class _Site:
     def _slurm(self) -> SlurmFacts | SlicewiseError:
         try:
             settings = self._settings if self._has_settings else None
-            return asyncio.run(_slurm_facts(settings))
+            return asyncio.run(slurm_facts(open_slurm(settings)))
         except SlicewiseError as error:
             return error
 
@@ -392,14 +392,6 @@ class _Site:
         if not self._is_controller or isinstance(self._database, SlicewiseError):
             return None
         return self._database
-
-
-async def _slurm_facts(settings: Settings | None) -> SlurmFacts:
-    slurm = open_slurm(settings)
-    config, partitions, nodes, ahead_s = await asyncio.gather(
-        slurm.config(), slurm.partitions(), slurm.nodes(), slurmctld_ahead_s()
-    )
-    return SlurmFacts(config, partitions, nodes, ahead_s)
 
 
 def _short_secrets(web: WebSettings) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 import typer
 from pydantic import ValidationError
 
+from cluster.language.billing import BillingUnit
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.findings import Place
@@ -19,13 +20,15 @@ from cluster.runtime.questions import is_at_a_terminal
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli.admission import proposed_script
+from slurm_plugin.cli_common.slurm_facts import slurm_facts
 from slurm_plugin.doctor.conf_checks import conf_checks, fitting_priority_max
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
-from slurm_plugin.doctor.partition_checks import partition_checks
+from slurm_plugin.doctor.partition_checks import counts_use, partition_checks, slice_billing
 from slurm_plugin.setup.answers import Answers, guessed, unknown_types
 from slurm_plugin.setup.gpu_types import UnknownTypes
 from slurm_plugin.setup.proposals import (
     SlurmsOwn,
+    allocations_text,
     answers_text,
     conf_text,
     daemon_text,
@@ -36,6 +39,7 @@ from slurm_plugin.setup.proposals import (
     settings_text,
     steps_text,
 )
+from slurm_plugin.slurm_config.allocations import allocations, fitting_unit
 
 _SECRET = "database-url"  # noqa: S105 -- a file's name
 _LISTS = ("partitions", "login_hosts")
@@ -60,7 +64,7 @@ def setup_command(
     with suppress(PermissionError):  # Writing says so, later.
         if output.exists():
             raise _not_written(f"{output}: it exists")
-    facts = _slurm_facts()
+    facts = asyncio.run(slurm_facts(open_slurm(None)))
     known = guessed(facts.config, facts.partitions, facts.nodes)
     unknown = unknown_types(facts.nodes)
     given = _answered(known, _read(answers)) if answers is not None else _asked(known, unknown)
@@ -70,17 +74,11 @@ def setup_command(
     _write(output, files)
     for one in unknown:
         console().print(left_out_text(one), markup=False, style="yellow")
+    if text := files.get("allocations.txt"):
+        console().print(text, markup=False, highlight=False, soft_wrap=True)
     for name in files:
         console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
     console().print(f"Nothing else was changed. Go on with {output / 'STEPS.md'}", markup=False)
-
-
-def _slurm_facts() -> SlurmFacts:
-    async def asked() -> SlurmFacts:
-        slurm = open_slurm(None)
-        return SlurmFacts(*await asyncio.gather(slurm.config(), slurm.partitions(), slurm.nodes()))
-
-    return asyncio.run(asked())
 
 
 def _read(file: Path) -> Mapping[str, object]:
@@ -178,6 +176,12 @@ def _files(
         priority_max=settings.priority.max,
         asks_by_munge=answers.is_spread,
     )
+    own_limits = allocations(facts.billing_limits or ())
+    billing = slice_billing(facts, wanted)
+    if billing is not None and (own_limits or counts_use(facts, answers.partitions)):
+        billing = replace(billing, due=fitting_unit(billing.now, wanted.costs.values()))
+        slurms = replace(slurms, billing_per_slice=billing.due)
+        wanted = replace(wanted, billing=BillingUnit(billing.due))
     lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
     if any(one.code == Code.CONF_WEIGHTS for one in lacks):
         slurms = replace(slurms, priority_max=fitting_priority_max(facts))
@@ -193,6 +197,7 @@ def _files(
         "daemon.conf": daemon_text(answers),
         "gateway.sh": gateway_text(settings.gateway.bind),
         "answers.toml": answers_text(answers),
+        "allocations.txt": allocations_text(own_limits, billing),
     }
     written = {name: text for name, text in found.items() if text}
     return {**written, "STEPS.md": steps_text(answers, slurms, written)}

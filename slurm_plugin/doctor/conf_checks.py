@@ -1,16 +1,18 @@
 """Checks slurm.conf as slurmctld has read it; one function for each thing that may be wrong."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
 from cluster.slurm.fields import numbers
+from slurm_plugin.common.qos_names import is_ours
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.conf_words import conf_line, conf_words
 from slurm_plugin.slurm_config.isolation import isolation_findings
 from slurm_plugin.slurm_config.slurm_conf import (
+    PREEMPT_QOS,
     config_findings,
     longest_lose,
     short_window,
@@ -108,6 +110,37 @@ def _storage(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
             "there are no accounts and no QOS that quotas could be written into",
             _line("AccountingStorageType=accounting_storage/slurmdbd"),
         )
+
+
+def _preempt_lists(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    """Name QOS of the site that begin to preempt with PreemptType=preempt/qos."""
+    if _said(facts, "PreemptType") == PREEMPT_QOS:
+        return
+    known = {one.name: one for one in facts.qos or ()}
+    for one in known.values():
+        victims = sorted(name for name in one.preempt if not is_ours(name))
+        if is_ours(one.name) or not victims:
+            continue
+        own = [name for name in victims if name in known and known[name].preempt_mode == "cluster"]
+        yield hint(
+            Code.CONF_PREEMPT,
+            f"QOS {one.name} has a Preempt list: {', '.join(victims)}",
+            "with PreemptType=preempt/qos it preempts their jobs, which it does not now",
+            Mend(
+                Place.ACCOUNTS, f"sacctmgr modify qos {one.name} set Preempt-={','.join(victims)}"
+            ),
+            advice=f"Or leave it. {_mode_of(own)}".rstrip(),
+        )
+
+
+def _mode_of(qos: Sequence[str]) -> str:
+    """How to say what becomes of the jobs of these QOS, which say it not themselves."""
+    if not qos:
+        return ""
+    return (
+        f"What becomes of jobs of {', '.join(qos)} is then PreemptMode of slurm.conf, or what is"
+        f" written down: sacctmgr modify qos {','.join(qos)} set PreemptMode=cancel (or requeue)."
+    )
 
 
 def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
@@ -381,7 +414,7 @@ def _spec_cores(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 
 
 _CHECKS = (
-    *(_versions, _cluster, _slurm_user, _storage, _select, _gres_types, _ports),
+    *(_versions, _cluster, _slurm_user, _storage, _preempt_lists, _select, _gres_types, _ports),
     *(_held_again, _requeue, _submit_plugin, _priority_type, _priority_weights, _kill_wait),
     *(_job_age, _job_counts, _private, _auth, _spec_cores),
 )

@@ -6,6 +6,8 @@ from typing import Literal
 
 from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.jobs import NodeView, PartitionView
+from cluster.slurm.billing_limits import BillingLimit
+from cluster.slurm.interface import Qos
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,16 @@ class SlurmFacts:
     Attributes:
         config: ``scontrol show config``, with cgroup.conf.
         clock_ahead_s: seconds by which its clock is ahead of this host's; None if unknown.
+        billing_limits: limits on billing of associations and QOS; None if unknown.
+        qos: those of slurmdbd; None if unknown.
     """
 
     config: Mapping[str, str] = field(hash=False)
     partitions: tuple[PartitionView, ...]
     nodes: tuple[NodeView, ...]
     clock_ahead_s: float | None = None
+    billing_limits: tuple[BillingLimit, ...] | None = None
+    qos: tuple[Qos, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,22 @@
 """Checks the managed partitions, and whether the GPUs of their nodes have prices."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, Severity, error, warning
 from cluster.language.jobs import PartitionView
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
-from slurm_plugin.slurm_config.slurm_conf import partition_findings, price_findings
+from slurm_plugin.slurm_config.allocations import (
+    SliceBilling,
+    allocation_findings,
+    billed_per_slice,
+)
+from slurm_plugin.slurm_config.slurm_conf import (
+    partition_findings,
+    price_findings,
+    takes_greatest,
+)
 
 
 def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
@@ -19,6 +28,7 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
         *price_findings(facts.nodes, managed, wanted.costs),
         *(found for view in own for found in _state(view)),
         *_without_nodes(facts, own),
+        *_allocations(facts, wanted),
     )
 
 
@@ -31,6 +41,34 @@ def _lines(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
         wanted.billing,
         nodes=facts.nodes,
     )
+
+
+def slice_billing(facts: SlurmFacts, wanted: Wanted) -> SliceBilling | None:
+    """Return what a slice bills now, and with the weights that are wanted; None if nothing does."""
+    now = billed_per_slice(
+        facts.nodes,
+        facts.partitions,
+        wanted.partitions,
+        wanted.costs,
+        takes_greatest=takes_greatest(facts.config),
+    )
+    return None if now is None else SliceBilling(now, wanted.billing.per_slice)
+
+
+def counts_use(facts: SlurmFacts, partitions: Collection[str]) -> bool:
+    """Whether fair share goes by what jobs of these partitions were billed by weights before."""
+    weight = facts.config.get("PriorityWeightFairShare", "0")
+    views = [view for view in facts.partitions if view.name in partitions]
+    return (
+        weight.isdecimal()
+        and int(weight) > 0
+        and any(any(view.billing_weights.values()) for view in views)
+    )
+
+
+def _allocations(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    if facts.billing_limits and (billing := slice_billing(facts, wanted)):
+        yield from allocation_findings(facts.billing_limits, billing, wanted.costs)
 
 
 def by_mode(found: Finding, mode: str) -> Finding:

@@ -1,13 +1,23 @@
 """Writes the proposed files of a site as text, and the steps in their order."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import PurePath
 
 from cluster.language.findings import Finding, Place, Severity
+from cluster.slurm.billing_limits import BillingLimit
 from slurm_plugin.setup.answers import Answers
 from slurm_plugin.setup.gpu_types import UnknownTypes, fitting_boards, is_profile
+from slurm_plugin.slurm_config.allocations import (
+    SliceBilling,
+    amount_text,
+    owner_of,
+    raised,
+    unit_line,
+    worth_text,
+)
 
 _PORT = 6830
 _USUAL_SLURM_CONF = "/etc/slurm/slurm.conf"
@@ -22,10 +32,13 @@ class SlurmsOwn:
     Attributes:
         slurm_conf: path of slurm.conf.
         priority_max: the highest site_factor that its own priorities want; None where 10,000 does.
+        billing_per_slice: with which limits on billing and past use are worth what they are; None
+            where nothing goes by billing.
     """
 
     slurm_conf: str = _USUAL_SLURM_CONF
     priority_max: int | None = None
+    billing_per_slice: Fraction | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -41,6 +54,10 @@ def settings_text(answers: Answers, slurms: SlurmsOwn, unknown: Iterable[Unknown
         f"name = {_toml(answers.cluster)}",
         f"partitions = {_toml(answers.partitions)}",
     ]
+    if slurms.billing_per_slice is not None:
+        lines.append(
+            f"{unit_line(slurms.billing_per_slice)}    # as now, for limits and fair share"
+        )
     for model, kinds in answers.gpus.items():
         cut = [kind for kind in kinds if is_profile(model, kind)]
         whole = [kind for kind in kinds if kind not in cut]
@@ -107,6 +124,28 @@ def conf_text(findings: Iterable[Finding], place: Place) -> str:
 def _written(line: str, finding: Finding) -> str:
     is_choice = finding.severity is Severity.HINT and not line.startswith("#")
     return f"# if you choose so: {line}" if is_choice else line
+
+
+_ALLOCATIONS = """\
+# What limits on billing are worth before and after TRESBillingWeights of slurm.conf.lines
+#
+# Now a slice bills {now} on average where all managed nodes are in use, then {due}
+# (billing_per_slice of slicewise.toml). A GPU has 7 slices. What was used before counts in the old
+# unit until it has decayed (PriorityDecayHalfLife), for limits and for fair share.
+"""
+
+
+def allocations_text(limits: Sequence[BillingLimit], billing: SliceBilling | None) -> str:
+    """Return what is left of the site's limits on billing, now and then; "" without limits."""
+    if billing is None or not limits:
+        return ""
+    lines = []
+    for one in limits:
+        lines.append(f"{owner_of(one)}: {one.name}=billing={one.limit}, {worth_text(one, billing)}")
+        if not billing.stays:
+            lines += [f"    to keep it, with the new weights: {x}" for x in raised(one, billing)]
+    head = _ALLOCATIONS.format(now=amount_text(billing.now), due=amount_text(billing.due))
+    return "\n".join((head, *lines, ""))
 
 
 def daemon_text(answers: Answers) -> str:
@@ -179,7 +218,7 @@ Nothing was changed. In this order; sections are those of
 3. On {controller}: `mv job_submit.lua {script}`.
    Your own is in it, if you have one, before Slicewise's lines. Before step 4: with
    JobSubmitPlugins=lua slurmctld does not start without it. What it needs there: section 5.
-4. {conf}
+4. {conf}{allocations}
    Leave `QOS=slicewise_gate` out until mode enforce: slurmctld exits if that QOS does not exist.
 5. `gres.conf.hint` says how to compare the lines of the GPU nodes.
 6. On {controller}: {drop_in}`systemctl enable --now slicewise-daemon`. It only observes.
@@ -202,6 +241,7 @@ def steps_text(answers: Answers, slurms: SlurmsOwn, written: Mapping[str, str]) 
         " with its key, in files\n   that slurm.conf includes, too; a comment says what else to do."
         "\n   Then restart slurmctld and slurmd."
     )
+    worth = "\n   First read `allocations.txt`: with other weights limits are worth other hours."
     prepared = {
         "environment": "put `environment` into /etc/slicewise,\n   ",
         "daemon.conf": "put `daemon.conf` into"
@@ -214,6 +254,7 @@ def steps_text(answers: Answers, slurms: SlurmsOwn, written: Mapping[str, str]) 
         gateway=answers.gateway,
         parent_account=answers.parent_account,
         model_repository=answers.model_repository,
+        allocations=worth if "allocations.txt" in written else "",
         conf=added if conf else "slurm.conf has all that it needs.",
         drop_in="".join(text for name, text in prepared.items() if name in written),
         guide=GUIDE,

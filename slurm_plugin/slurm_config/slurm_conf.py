@@ -28,7 +28,8 @@ _BATCH_SCHED_DELAY = "3"
 _BF_WINDOW_MIN, _MOST_BF_WINDOW_MIN = 1440, 43_200
 """Slurm's default of bf_window and the most that it takes, in minutes."""
 _NO_PREEMPTION = "lenders wait for borrowed jobs to end"
-_PREEMPT_QOS, _MAX_TRES = "preempt/qos", "MAX_TRES"
+PREEMPT_QOS = "preempt/qos"
+_MAX_TRES = "MAX_TRES"
 _PREEMPT_MODES = frozenset({"REQUEUE", "CANCEL", "SUSPEND"})
 _SHOWN_WEIGHTS = 3
 _BACKFILL, _MINUTE_S = "sched/backfill", 60
@@ -168,7 +169,7 @@ def longest_lose(config: Mapping[str, str], window_min: int | None = None) -> It
 
     ``window_min`` is what ``wanted_window_min`` found.
     """
-    if config.get("PreemptType") == "preempt/qos" and not preempts_youngest_first(config):
+    if config.get("PreemptType") == PREEMPT_QOS and not preempts_youngest_first(config):
         yield hint(
             Code.CONF_PREEMPT_ORDER,
             f"SchedulerParameters lacks {_YOUNGEST}",
@@ -359,7 +360,7 @@ def _preemption(config: Mapping[str, str]) -> Iterator[Finding]:
     kept = [word for word in mode if word.upper() != "OFF"]
     is_off = not {word.upper() for word in kept} & _PREEMPT_MODES
     modes = [conf_line("PreemptMode", (*kept, "REQUEUE"))] if is_off else []
-    if kind != _PREEMPT_QOS:
+    if kind != PREEMPT_QOS:
         ends = (
             " Partitions of a higher PriorityTier then preempt nobody any more."
             if kind == "preempt/partition_prio"
@@ -367,9 +368,9 @@ def _preemption(config: Mapping[str, str]) -> Iterator[Finding]:
         )
         yield error(
             Code.CONF_PREEMPT,
-            f"PreemptType is not {_PREEMPT_QOS}",
+            f"PreemptType is not {PREEMPT_QOS}",
             _NO_PREEMPTION,
-            Mend(Place.SLURM_CONF, f"PreemptType={_PREEMPT_QOS}"),
+            Mend(Place.SLURM_CONF, f"PreemptType={PREEMPT_QOS}"),
             *modes,
             advice="QOS of the site that have a Preempt list preempt from then on; what becomes of"
             f" the jobs that they end is PreemptMode of these jobs' QOS, else slurm.conf's.{ends}",
@@ -378,12 +379,16 @@ def _preemption(config: Mapping[str, str]) -> Iterator[Finding]:
         yield error(Code.CONF_PREEMPT, "PreemptMode is OFF", _NO_PREEMPTION, *modes)
 
 
+def takes_greatest(config: Mapping[str, str]) -> bool:
+    """Whether a job is billed for the greatest of its weighed resources, and not for their sum."""
+    return _MAX_TRES in {flag.upper() for flag in conf_words(config, "PriorityFlags")}
+
+
 def _max_tres(config: Mapping[str, str], others: Sequence[PartitionView]) -> Iterator[Finding]:
     """Say if a job is billed for one of its types only, and what it does elsewhere to mend that."""
-    flags = conf_words(config, "PriorityFlags")
-    kept = [flag for flag in flags if flag.upper() != _MAX_TRES]
-    if len(kept) == len(flags):
+    if not takes_greatest(config):
         return
+    kept = [flag for flag in conf_words(config, "PriorityFlags") if flag.upper() != _MAX_TRES]
     yield error(
         Code.CONF_LIMITS,
         "PriorityFlags has MAX_TRES",
@@ -396,7 +401,7 @@ def _max_tres(config: Mapping[str, str], others: Sequence[PartitionView]) -> Ite
 def _without_max_tres(others: Iterable[PartitionView]) -> str:
     """What other partitions bill without MAX_TRES: the sum in place of the greatest part."""
     summed = [
-        f"{view.name} ({', '.join(f'{tres}={weight:g}' for tres, weight in several)}; up to"
+        f"{view.name} ({', '.join(f'{t}={_number(t, weight)}' for t, weight in several)}; up to"
         f" {len(several)} times as much)"
         for view in others
         if len(several := [(t, w) for t, w in view.billing_weights.items() if w]) > 1
@@ -481,11 +486,11 @@ def _differences(weights: Mapping[str, float], expected: Mapping[str, int]) -> l
     """What weighs too little or too much, as text."""
     return [
         *(
-            f"{tres} is {_number(weights.get(tres))}, not {due}"
+            f"{tres} is {_number(tres, weights.get(tres))}, not {due}"
             for tres, due in expected.items()
             if weights.get(tres) != due
         ),
-        *(f"{tres} is {_number(weight)}, not 0" for tres, weight in _others(weights, expected)),
+        *(f"{tres} is {_number(tres, of)}, not 0" for tres, of in _others(weights, expected)),
     ]
 
 
@@ -508,5 +513,8 @@ def _others(weights: Mapping[str, float], expected: Collection[str]) -> list[tup
     return [(tres, weight) for tres, weight in others.items() if weight]
 
 
-def _number(weight: float | None) -> str:
-    return "not set" if weight is None else f"{float(weight):g}"
+def _number(tres: str, weight: float | None) -> str:
+    """As slurm.conf has it: that of memory, which is known per MiB, per GiB."""
+    if weight is None:
+        return "not set"
+    return f"{weight * 1024:g}G" if tres == "mem" and weight else f"{float(weight):g}"

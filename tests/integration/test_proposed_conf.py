@@ -4,17 +4,21 @@ slurmctld, every slurmd and every command end at a line that they can't read, on
 """
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import cycle, product
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from waiting import until
 
 from cluster.language.findings import Finding, Place, deletion, key_of
 from cluster.language.jobs import PartitionView
+from cluster.slurm.billing_limits import BillingLimit
 from sandbox.cluster import Sandbox
 from sandbox.host.packages import SEARCH_PATH
 from slurm_plugin.doctor.conf_checks import conf_checks
@@ -22,6 +26,7 @@ from slurm_plugin.doctor.facts import SlurmFacts, Wanted, WebFacts
 from slurm_plugin.doctor.partition_checks import partition_checks
 from slurm_plugin.doctor.web_checks import web_checks
 from slurm_plugin.setup.proposals import conf_text
+from slurm_plugin.slurm_config.allocations import SliceBilling, raised
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
 
 pytestmark = pytest.mark.integration
@@ -196,7 +201,7 @@ def found(site: Mapping[str, str]) -> tuple[Finding, ...]:
     config = {**shown, **{key: value or "(null)" for key, value in site.items()}}
     views = (
         PartitionView("gpu", {}, "", has_default_memory=False, max_time_s=10**6),
-        PartitionView("cpu", {"cpu": 1.0, "mem": 0.25}, ""),
+        PartitionView("cpu", {"cpu": 1.0, "mem": 0.25 / 1024}, ""),
     )
     facts = SlurmFacts(config, views, ())
     tokens = WebFacts("127.0.0.1:1", "root", tokens_by="/k", auth_alt=config)
@@ -255,3 +260,51 @@ def test_the_lines_of_the_example_are_read(conf: Conf) -> None:
     main = (conf.place / "slurm.conf").read_text().replace("PartitionName=gpu Nodes=n1 \n", "")
     (conf.place / "slurm.conf").write_text(main)
     assert conf.read_by_commands() == ""
+
+
+@pytest.fixture
+def granted(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """Limits on billing of an account, a user of it and a QOS."""
+    user = sandbox.state.users["carol"].name
+    account = ("account", "where", "name=guest", "cluster=sandbox", "set")
+    of_user = ("user", "where", f"name={user}", "account=guest", "cluster=sandbox", "set")
+    changes = (
+        (*account, "GrpTRESMins=billing=500000", "GrpTRES=billing=64000"),
+        (*of_user, "GrpTRESMins=billing=60000"),
+        ("qos", "normal", "set", "GrpTRESMins=billing=120000"),
+    )
+    for change in changes:
+        sandbox.run("root", ("sacctmgr", "-i", "modify", *change))
+    yield sandbox
+    for change in changes:
+        undone = [re.sub(r"billing=\d+", "billing=-1", word) for word in change]
+        sandbox.run("root", ("sacctmgr", "-i", "modify", *undone))
+
+
+def test_what_is_left_of_allocations_is_read_from_slurmctld(granted: Sandbox) -> None:
+    answers = granted.layout.directory / "answers.toml"
+    answers.write_text('gateway = "head"\n')
+    output = granted.layout.directory / "proposed"
+    argv = ("slicewise", "setup", "--answers", str(answers), "--output", str(output))
+
+    def said() -> str:
+        shutil.rmtree(output, ignore_errors=True)
+        return granted.run("root", argv).stdout
+
+    wanted = (
+        r"Account guest: GrpTRES=billing=64000, 9\.14 GPUs \(64 slices\) now, 9\.14 GPUs",
+        r"Account guest: GrpTRESMins=billing=500000, of which \d+ are left: \S+ GPU-hours",
+        r"User \w+ of guest: GrpTRESMins=billing=60000, of which \d+ are left: \S+ GPU-hours",
+        r"QOS normal: GrpTRESMins=billing=120000, of which \d+ are left: \S+ GPU-hours \(",
+    )
+    # slurmctld hears of changes of slurmdbd a moment later.
+    until(lambda: all(re.search(one, said()) for one in wanted))
+    for limit in (
+        BillingLimit("GrpTRESMins", 60_000, 0, "guest", granted.state.users["carol"].name),
+        BillingLimit("GrpTRES", 64_000, 0, "guest"),
+        BillingLimit("GrpTRESMins", 120_000, 0, qos="normal"),
+    ):
+        here = limit if limit.qos else replace(limit, cluster="sandbox")
+        (command,) = raised(here, SliceBilling(Fraction(1000), Fraction(2000)))
+        changed = granted.run("root", ("sacctmgr", "-i", *command.split()[1:]))
+        assert "Modified" in changed.stdout, command

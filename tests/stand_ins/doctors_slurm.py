@@ -12,9 +12,10 @@ from builders.settings import SITE_TOML
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
-from cluster.slurm.interface import Association
+from cluster.slurm.interface import Association, Qos
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
+from slurm_plugin.cli_common import slurm_facts
 from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 
 SETTINGS = (
@@ -73,6 +74,9 @@ def slurm_has(
             gpu = PartitionView("gpu", {}, "slicewise_gate")
             return (replace(gpu, allow_qos=allow_qos, deny_qos=deny_qos),)
 
+        async def qos(self) -> tuple[Qos, ...]:
+            return ()
+
         async def associations(self) -> tuple[Association, ...]:
             assert allow_qos is not None or deny_qos, "slurmdbd may be out of the node's reach"
             listed = frozenset({"normal", "slicewise_vision", "slicewise_vision_borrowed"})
@@ -86,4 +90,5 @@ def slurm_is(monkeypatch: pytest.MonkeyPatch, slurm: Any) -> None:
         return None
 
     monkeypatch.setattr(site_report, "open_slurm", lambda _: slurm)
-    monkeypatch.setattr(site_report, "slurmctld_ahead_s", unknown)
+    monkeypatch.setattr(slurm_facts, "slurmctld_ahead_s", unknown)
+    monkeypatch.setattr(slurm_facts, "billing_limits", unknown)

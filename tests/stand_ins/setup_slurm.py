@@ -6,7 +6,10 @@ import pytest
 from builders.nodes import a_node
 
 from cluster.language.jobs import NodeView, PartitionView
+from cluster.slurm.billing_limits import BillingLimit
+from cluster.slurm.interface import Qos
 from slurm_plugin.cli import admission, setup
+from slurm_plugin.cli_common import slurm_facts
 
 CONFIG = {
     "AccountingStorageEnforce": "associations,safe",
@@ -43,21 +46,36 @@ SCRIPT = "-- the site's own\nreturn slurm.SUCCESS\n"
 
 
 def slurm_of_a_site(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: tuple[NodeView, ...] = NODES
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: tuple[NodeView, ...] = NODES,
+    partitions: tuple[PartitionView, ...] = PARTITIONS,
+    limits: tuple[BillingLimit, ...] = (),
 ) -> None:
     class Slurm:
         async def config(self) -> dict[str, str]:
             return CONFIG
 
         async def partitions(self) -> tuple[PartitionView, ...]:
-            return PARTITIONS
+            return partitions
 
         async def nodes(self) -> tuple[NodeView, ...]:
             return nodes
+
+        async def qos(self) -> tuple[Qos, ...]:
+            return (Qos("normal", {}, frozenset()),)
+
+    async def billing_limits() -> tuple[BillingLimit, ...]:
+        return limits
+
+    async def unknown() -> None:
+        return None
 
     (tmp_path / "job_submit.lua").write_text(SCRIPT)
     (tmp_path / "slurm.conf").touch()
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("SLICEWISE_CONFIG", "/etc/slicewise/slicewise.toml")
+    monkeypatch.setattr(slurm_facts, "slurmctld_ahead_s", unknown)
+    monkeypatch.setattr(slurm_facts, "billing_limits", billing_limits)
     monkeypatch.setattr(setup, "open_slurm", lambda _: Slurm())
     monkeypatch.setattr(admission, "open_slurm", lambda _: Slurm())

@@ -483,7 +483,7 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
     assert (first.allow_qos, first.deny_qos) == ({"x"}, set())
     assert (second.qos, second.allow_qos, second.deny_qos) == ("", None, {"y", "z"})
     assert (first.name, first.billing_weights, first.qos) == ("a", {}, "part")
-    assert second.billing_weights == {"cpu": 1.5, "mem": 0.25}
+    assert second.billing_weights == {"cpu": 1.5, "mem": 0.25 / 1024}
     told: list[Unread] = []
     odd = parse.parse_partitions("PartitionName=b TRESBillingWeights=CPU=much", told.append)
     assert odd == (PartitionView("b", {}, "", has_default_memory=False),)

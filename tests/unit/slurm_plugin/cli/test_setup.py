@@ -3,16 +3,19 @@
 import stat
 import tomllib
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from builders.nodes import a_node
 from stand_ins.setup_slurm import CONFIG, NODES, PARTITIONS, slurm_of_a_site
 from typer.testing import CliRunner, Result
 
 from cluster.language.jobs import PartitionView
 from cluster.settings.file import Settings
+from cluster.slurm.billing_limits import BillingLimit
 from slurm_plugin.cli import setup
 from slurm_plugin.doctor.conf_checks import conf_checks
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
@@ -248,3 +251,46 @@ def test_types_whose_model_can_not_be_told_are_asked_or_left_out(
     settings = tomllib.loads((tmp_path / "asked" / "slicewise.toml").read_text())
     assert settings["gpus"]["A100-40GB"]["types"] == ["a100_1g.10gb"]
     assert "Left out" not in asked.output
+
+
+def test_it_says_what_allocations_are_worth_and_proposes_the_unit_that_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is changed: 1000 for a slice would leave a hundredth of the hours."""
+    nodes = (a_node("h1", gpus={"h200": 8}, cpus=128),)
+    weighs = (PartitionView("gpu", {"cpu": 0.0, "gres/gpu": 16.0}, ""),)
+    limits = (
+        BillingLimit("GrpTRESMins", 500_000, 20_000, "physics", cluster="hpc"),
+        BillingLimit("GrpTRES", 64, 0, qos="long"),
+    )
+    slurm_of_a_site(tmp_path, monkeypatch, nodes, weighs, limits)
+    result = run(tmp_path)
+    assert result.exit_code == 0, result.output
+    said = (
+        "Account physics: GrpTRESMins=billing=500000, of which 480000 are left: 500 GPU-hours"
+        " (3500 slice-hours) now, 500 GPU-hours (3500 slice-hours) then\n"
+        "QOS long: GrpTRES=billing=64, 4 GPUs (28 slices) now, 4 GPUs (28 slices) then\n"
+    )
+    assert said in result.output
+    out = tmp_path / "out"
+    assert said in (out / "allocations.txt").read_text()
+    settings = Settings.model_validate(tomllib.loads((out / "slicewise.toml").read_text()))
+    assert settings.billing.per_slice == Fraction(16, 7)
+    assert 'GRES/gpu:h200=16"' in (out / "slurm.conf.lines").read_text()
+    assert "First read `allocations.txt`" in (out / "STEPS.md").read_text()
+
+
+def test_where_no_unit_keeps_allocations_it_says_the_commands_that_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = (a_node("h1", gpus={"1g.18gb": 1, "3g.71gb": 2}, cpus=8),)
+    weighs = (PartitionView("gpu", {"gres/gpu": 1.0}, ""),)
+    limits = (BillingLimit("GrpTRESMins", 1000, 200, "physics", cluster="hpc"),)
+    slurm_of_a_site(tmp_path, monkeypatch, nodes, weighs, limits)
+    assert run(tmp_path).exit_code == 0
+    # Three devices of 8 slices bill 3 now; whole numbers need 2 for a slice.
+    text = (tmp_path / "out" / "allocations.txt").read_text()
+    assert "a slice bills 0.375 on average where all managed nodes are in use, then 2\n" in text
+    set_to = 200 + round(800 * 2 / 0.375)
+    command = "sacctmgr modify account where name=physics cluster=hpc set GrpTRESMins=billing="
+    assert f"    to keep it, with the new weights: {command}{set_to}\n" in text

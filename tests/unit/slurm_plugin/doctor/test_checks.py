@@ -11,7 +11,8 @@ from builders.nodes import a_node
 
 from cluster.language.findings import Finding, Place, Severity
 from cluster.language.jobs import PartitionView
-from cluster.slurm.interface import Association
+from cluster.slurm.billing_limits import BillingLimit
+from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.ledger_facts import LedgerFacts, LockHolder
 from slurm_plugin.doctor.conf_checks import conf_checks, reserved_ports
 from slurm_plugin.doctor.facts import (
@@ -366,6 +367,39 @@ def test_what_becomes_of_the_sites_own_preempted_jobs_stays(mode: str) -> None:
     assert conf(PreemptMode=mode) == ()
     found = conf(PreemptMode=mode, PreemptType="preempt/partition_prio")
     assert [mend.line for one in found for mend in one.mends] == ["PreemptType=preempt/qos"]
+
+
+def test_qos_that_begin_to_preempt_are_named_with_what_becomes_of_their_jobs() -> None:
+    qos = (
+        Qos("urgent", {}, frozenset({"scavenger", "bulk", "slicewise_a_borrowed"})),
+        Qos("scavenger", {}, frozenset(), preempt_mode="cancel"),
+        Qos("bulk", {}, frozenset()),
+        Qos("slicewise_a", {}, frozenset({"slicewise_a_borrowed"})),
+    )
+    off = {**CONFIG, "PreemptType": "preempt/none", "PreemptMode": "OFF"}
+    found = next(
+        one
+        for one in conf_checks(replace(FACTS, config=off, qos=qos), WANTED)
+        if one.severity is HINT
+    )
+    assert found.what == "QOS urgent has a Preempt list: bulk, scavenger"
+    assert [one.line for one in found.mends] == [
+        "sacctmgr modify qos urgent set Preempt-=bulk,scavenger"
+    ]
+    assert "jobs of bulk is then" in found.advice
+    assert "sacctmgr modify qos bulk set PreemptMode=cancel (or requeue)" in found.advice
+    assert conf_checks(replace(FACTS, qos=qos), WANTED) == ()
+
+
+def test_allocations_are_said_before_other_weights_eat_them() -> None:
+    limits = (BillingLimit("GrpTRESMins", 500_000, 0, "physics", cluster="hpc"),)
+    old = replace(GPU, billing_weights={"gres/gpu": 4.0})
+    facts = replace(FACTS, partitions=(old,), billing_limits=limits)
+    found = [one for one in partition_checks(facts, WANTED) if one.code == "SW-LIMITS-MINUTES"]
+    assert "297.6 GPU-hours (2083.3 slice-hours) now, 1.19 GPU-hours" in found[0].what
+    assert [one.line for one in found[0].mends] == ['billing_per_slice = "4"    # in [cluster]']
+    settled = replace(FACTS, billing_limits=limits)
+    assert partition_checks(settled, WANTED) == ()
 
 
 def test_plugins_may_be_named_with_their_kind() -> None:

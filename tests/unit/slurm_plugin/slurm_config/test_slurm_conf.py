@@ -158,12 +158,12 @@ def test_a_setting_that_has_no_value_left_is_taken_out(flags: str, mend: str | N
 
 def test_what_other_partitions_bill_without_max_tres_is_said():
     others = [
-        PartitionView("cpu", {"cpu": 1.0, "mem": 0.25, "gres/gpu": 0.0}, ""),
+        PartitionView("cpu", {"cpu": 1.0, "mem": 0.25 / 1024, "gres/gpu": 0.0}, ""),
         PartitionView("long", {"cpu": 2.0}, ""),
     ]
     config = {**CONFIG, "PriorityFlags": "MAX_TRES"}
     (found,) = conf_findings(config, [*VIEWS, *others], ["gpu"], COSTS, MILLISLICES)
-    assert "the sum of their weights in place of the greatest: cpu (cpu=1, mem=0.25; up to 2" in (
+    assert "the sum of their weights in place of the greatest: cpu (cpu=1, mem=0.25G; up to 2" in (
         found.advice
     )
     assert "long" not in found.advice

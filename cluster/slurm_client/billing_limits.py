@@ -1,0 +1,14 @@
+"""Asks slurmctld for limits on billing, and what is used of them."""
+
+from cluster.language.errors import SlicewiseError
+from cluster.slurm.billing_limits import BillingLimit, parse_billing_limits
+from cluster.slurm_client.run import run
+
+
+async def billing_limits() -> tuple[BillingLimit, ...] | None:
+    """Return every limit on billing of associations and QOS; None if slurmctld does not say."""
+    try:
+        shown = await run(("scontrol", "show", "assoc_mgr", "flags=assoc,qos"))
+    except SlicewiseError:
+        return None
+    return parse_billing_limits(shown)

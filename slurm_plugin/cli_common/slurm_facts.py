@@ -1,0 +1,29 @@
+"""Asks Slurm for all that the doctor and setup look at."""
+
+import asyncio
+from collections.abc import Mapping
+
+from cluster.language.errors import SlicewiseError
+from cluster.slurm.interface import Qos, Slurm
+from cluster.slurm_client.billing_limits import billing_limits
+from cluster.slurm_client.clock import slurmctld_ahead_s
+from slurm_plugin.doctor.facts import SlurmFacts
+from slurm_plugin.slurm_config.slurm_conf import PREEMPT_QOS
+
+
+async def slurm_facts(slurm: Slurm) -> SlurmFacts:
+    """Return what slurmctld says of itself, and of slurmdbd's QOS where that matters."""
+    config, partitions, nodes, ahead_s, limits = await asyncio.gather(
+        slurm.config(), slurm.partitions(), slurm.nodes(), slurmctld_ahead_s(), billing_limits()
+    )
+    return SlurmFacts(config, partitions, nodes, ahead_s, limits, await _qos(slurm, config))
+
+
+async def _qos(slurm: Slurm, config: Mapping[str, str]) -> tuple[Qos, ...] | None:
+    """Return QOS where they are to preempt and do not; slurmdbd may be out of a node's reach."""
+    if config.get("PreemptType") == PREEMPT_QOS:
+        return None
+    try:
+        return await slurm.qos()
+    except SlicewiseError:
+        return None
