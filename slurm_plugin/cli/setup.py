@@ -17,7 +17,7 @@ from cluster.language.findings import Place
 from cluster.language.toml_text import read_toml
 from cluster.runtime.console import console
 from cluster.runtime.questions import is_at_a_terminal
-from cluster.settings.file import Settings
+from cluster.settings.file import Settings, settings_file
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli.admission import proposed_script
 from slurm_plugin.cli_common.slurm_facts import slurm_facts
@@ -65,7 +65,7 @@ def setup_command(
         if output.exists():
             raise _not_written(f"{output}: it exists")
     facts = asyncio.run(slurm_facts(open_slurm(None)))
-    known = guessed(facts.config, facts.partitions, facts.nodes)
+    known = {**guessed(facts.config, facts.partitions, facts.nodes), **_own_url()}
     unknown = unknown_types(facts.nodes)
     given = _answered(known, _read(answers)) if answers is not None else _asked(known, unknown)
     priced = {kind for kinds in given.gpus.values() for kind in kinds}
@@ -79,6 +79,18 @@ def setup_command(
     for name in files:
         console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
     console().print(f"Nothing else was changed. Go on with {output / 'STEPS.md'}", markup=False)
+
+
+def _own_url() -> Mapping[str, object]:
+    """The URL that this host has already, which a proposal of another would take the place of."""
+    with suppress(OSError, ValueError):
+        if url := _url_file().read_text(encoding="utf-8").strip():
+            return {_WITH_PASSWORD: url}
+    return {}
+
+
+def _url_file() -> Path:
+    return settings_file().parent / _SECRET
 
 
 def _read(file: Path) -> Mapping[str, object]:
@@ -131,11 +143,13 @@ def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answ
         default = known.get(key, field.get_default())
         shown = ",".join(default) if isinstance(default, tuple) else default
         missing = field.is_required() and key not in known
+        is_secret = key == _WITH_PASSWORD and key in known
+        question = _question(key, str(field.description))
         text = typer.prompt(
-            _question(key, str(field.description)),
+            f"{question} [that of {_url_file()}]" if is_secret else question,
             default=None if missing else str(shown),
             hide_input=key == _WITH_PASSWORD,
-            show_default=bool(shown),
+            show_default=bool(shown) and not is_secret,
         )
         given[key] = _listed(text) if key in _LISTS else text
     return _answered({}, given)

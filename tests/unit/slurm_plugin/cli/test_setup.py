@@ -215,6 +215,24 @@ def test_it_asks_with_what_slurm_says_as_defaults(
     assert "s3cr3t" not in result.output
 
 
+def test_a_database_that_the_host_knows_already_is_kept_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By section 2 of the guide it is there: a proposal without its password took its place."""
+    url = "postgresql://slicewise:s3cr3t@db:5544/slicewise"
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(tmp_path / "etc" / "slicewise.toml"))
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "database-url").write_text(f"{url}\n")
+    monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
+    words = ["--output", str(tmp_path / "asked")]
+    asked = CliRunner().invoke(app, words, input="\n" * 12)
+    assert (run(tmp_path).exit_code, asked.exit_code) == (0, 0)
+    for place in ("out", "asked"):
+        assert (tmp_path / place / "database-url").read_text() == f"{url}\n"
+    assert "s3cr3t" not in asked.output
+    assert "etc/database-url]" in asked.output.replace("\n", "")
+
+
 def test_it_asks_nothing_where_slurm_has_no_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
