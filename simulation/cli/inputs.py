@@ -185,9 +185,9 @@ class Demand:
     Attributes:
         start_s, end_s: Unix seconds; jobs that come between them count.
         known_from_s: from when on the history has all jobs that came.
-        notes: what of the history was not read, was assumed or was changed, as sentences; that it
-            has no GPUs stands first.
-        has_gpus: whether any job of the history asks for GPUs.
+        notes: what of the history was not read, was assumed or was changed, as sentences; that no
+            job asks for GPUs stands first.
+        without_gpus: that sentence; "" if a job that counts asks for GPUs.
     """
 
     jobs: tuple[HistoryJob, ...]
@@ -195,7 +195,7 @@ class Demand:
     end_s: float
     known_from_s: float
     notes: tuple[str, ...]
-    has_gpus: bool = True
+    without_gpus: str = ""
 
 
 def demand(
@@ -229,15 +229,16 @@ def demand(
             "Name a file of them by --jobs, or take them with the site: slicewise snapshot FILE.zip"
             " --history 31",
         )
-    has_gpus = any(job.gpus for job in history.jobs)
+    as_it_was = history.jobs
     if cpus_per_gpu is not None:
-        history = _with_gpus(history, cpus_per_gpu, has_gpus=has_gpus)
+        history = _with_gpus(history, cpus_per_gpu)
     first_s, last_s = history.jobs[0].submit_s, history.jobs[-1].submit_s
     known_from_s = _whole_from_s(history)
     begin_s = known_from_s if start_s is None else start_s
     # The last job counts, too.
     end_s = last_s + 1.0 if days is None else begin_s + days * _DAY_S
-    if not any(begin_s <= job.submit_s < end_s for job in history.jobs):
+    counting = [job for job in as_it_was if begin_s <= job.submit_s < end_s]
+    if not counting:
         first, last = (clock_text(at_s, site.zone) for at_s in (first_s, last_s))
         raise InvalidInputError(
             Code.USAGE,
@@ -249,12 +250,13 @@ def demand(
     fit = fitted(
         *(jobs, site.cluster, _weights(site), site.settings.costs), start_s=begin_s, end_s=end_s
     )
-    notes = (*_without_gpus(cpus_per_gpu, has_gpus=has_gpus), *_notes(history), *fit.notes)
-    return Demand(fit.jobs, begin_s, end_s, known_from_s, notes, has_gpus)
+    bare = _without_gpus(as_it_was, counting, cpus_per_gpu)
+    notes = (*((bare,) if bare else ()), *_notes(history), *fit.notes)
+    return Demand(fit.jobs, begin_s, end_s, known_from_s, notes, bare)
 
 
-def _with_gpus(history: JobHistory, cpus_per_gpu: int, *, has_gpus: bool) -> JobHistory:
-    if has_gpus:
+def _with_gpus(history: JobHistory, cpus_per_gpu: int) -> JobHistory:
+    if any(job.gpus for job in history.jobs):
         raise InvalidInputError(
             Code.USAGE,
             "--cpus-per-gpu is for a history in which no job asks for GPUs, and this one has some.",
@@ -269,18 +271,27 @@ def _with_gpus(history: JobHistory, cpus_per_gpu: int, *, has_gpus: bool) -> Job
     return replace(history, jobs=with_gpus_for_cpus(history.jobs, cpus_per_gpu))
 
 
-def _without_gpus(cpus_per_gpu: int | None, *, has_gpus: bool) -> Iterator[str]:
-    """It may be a history of CPUs, or one that lost its GPUs."""
-    if not has_gpus and cpus_per_gpu is None:
-        yield (
-            "No job of the history asks for GPUs: quotas and lending, which are of GPUs, make no"
-            " difference. --cpus-per-gpu N lets each ask for a GPU for N of its CPUs."
+def _without_gpus(
+    jobs: Iterable[HistoryJob], counting: Iterable[HistoryJob], cpus_per_gpu: int | None
+) -> str:
+    """Say that no job asks for GPUs, of all or of those that count; "" if one does.
+
+    It may be a history of CPUs, or one that lost its GPUs.
+    """
+    if any(job.gpus for job in counting):
+        return ""
+    no_difference = "quotas and lending, which are of GPUs, make no difference"
+    if any(job.gpus for job in jobs):
+        return f"No job that counts asks for GPUs: {no_difference}."
+    who = "No job of the history asks for GPUs"
+    if cpus_per_gpu is None:
+        return (
+            f"{who}: {no_difference}. --cpus-per-gpu N lets each ask for a GPU for N of its CPUs."
         )
-    elif not has_gpus:
-        yield (
-            "No job of the history asks for GPUs: each is taken to ask for one for"
-            f" {count_text(cpus_per_gpu or 0, 'CPU')} that it had, and for no CPUs or memory."
-        )
+    return (
+        f"{who}: each is taken to ask for one for {count_text(cpus_per_gpu, 'CPU')} that it had,"
+        " and for no CPUs or memory."
+    )
 
 
 def _whole_from_s(history: JobHistory) -> float:

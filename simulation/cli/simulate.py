@@ -200,8 +200,8 @@ def simulate(
             site, jobs, start_s=start_s, days=days, seed=seed, cpus_per_gpu=cpus_per_gpu
         )
         services = asked_services(site, asked, service_files, traces)
-    if not asked.has_gpus:
-        typer.echo(asked.notes[0], err=True)  # Before minutes of simulation, which it may spare.
+    if asked.without_gpus:
+        typer.echo(asked.without_gpus, err=True)  # Before minutes, which it may spare.
     planned = _planned(change, site, asked, as_json=as_json)
     with ExitStack() as stack:
         # Opened first: what can't be written is not simulated for minutes.

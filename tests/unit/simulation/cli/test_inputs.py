@@ -206,7 +206,7 @@ CPU_JOBS = tuple(
 def test_a_history_without_gpus_is_said_first_and_its_cpus_may_be_taken_for_gpus():
     history = JobHistory(CPU_JOBS, 3, "jobs.txt, line 7: bad")
     plain = demand(site(history), None, start_s=None, days=None, seed=1)
-    assert not plain.has_gpus
+    assert plain.without_gpus == plain.notes[0]
     assert plain.notes[0].startswith("No job of the history asks for GPUs: quotas and lending")
     mapped = demand(site(history), None, start_s=None, days=None, seed=1, cpus_per_gpu=16)
     assert mapped.notes[0].endswith(
@@ -218,6 +218,14 @@ def test_a_history_without_gpus_is_said_first_and_its_cpus_may_be_taken_for_gpus
         ({"": 1}, 1, 0),
         ({"": 1}, 1, 0),
     ]
+
+
+def test_that_no_job_that_counts_asks_for_gpus_is_said_too():
+    jobs = (*CPU_JOBS, *JOBS[40:])
+    found = demand(site(JobHistory(jobs)), None, start_s=START_S, days=1, seed=1)
+    assert found.notes[0].startswith("No job that counts asks for GPUs")
+    found = demand(site(JobHistory(jobs)), None, start_s=None, days=None, seed=1)
+    assert (found.without_gpus, found.notes) == ("", ())
 
 
 def test_cpus_are_taken_for_gpus_only_where_there_are_no_gpus_and_cpus():
