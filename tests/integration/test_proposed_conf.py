@@ -13,6 +13,7 @@ from itertools import cycle, product
 from pathlib import Path
 
 import pytest
+from builders.nodes import a_node
 from free_ports import free_port
 from waiting import until
 
@@ -203,7 +204,7 @@ def found(site: Mapping[str, str]) -> tuple[Finding, ...]:
         PartitionView("gpu", {}, "", has_default_memory=False, max_time_s=10**6),
         PartitionView("cpu", {"cpu": 1.0, "mem": 0.25 / 1024}, ""),
     )
-    facts = SlurmFacts(config, views, ())
+    facts = SlurmFacts(config, views, (a_node(memory_mib=4000),))
     tokens = WebFacts("127.0.0.1:1", "root", tokens_by="/k", auth_alt=config)
     closed = (
         PartitionView("gpu", {}, "", allow_qos=frozenset({"x"})),
