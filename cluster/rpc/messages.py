@@ -77,8 +77,9 @@ class SubmitAnswer(Message):
             asked for, in its own prefix.
         nodes: how many nodes each task of a service's array gets; None for one.
         tag: text to append to admin_comment.
-        notice: shown to every user: what the user might not expect of the job.
-        decision: one line, shown to users who want to read it.
+        notice: what the user might not expect of the job; shown to users who ask, or to all, as
+            the site has it.
+        decision: one line, shown to users who ask.
     """
 
     v: Literal[1] = 1
