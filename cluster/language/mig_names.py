@@ -15,7 +15,11 @@ _SIZE = re.compile(
 )
 _OF_A_COMPUTE_INSTANCE = re.compile(r"[0-9]c[._-]?$")
 _SIGNS = "+._-"
-_MEMORY = re.compile(r"(?<![a-z0-9.])([0-9]{2,3})(?:gi?b?)?(?![a-z0-9.])")
+_PART = re.compile(
+    r"(?<![a-z])mig(?![a-z])|(?<![a-z0-9])(?:[1-7]g|[dtqc]px)(?![a-z0-9])", re.IGNORECASE
+)
+"""Words for parts of GPUs, of which they say no size."""
+_MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{2,3})(?:gi?b?)?(?![a-z0-9])")
 NAMES_RULE = (
     "A type of MIG instances has the profile's size in its name: 1g.18gb, nvidia_h200_1g.18gb,"
     " h200.1g.18gb+me; also with the memory as drivers round it, 1g.16gb."
@@ -27,8 +31,7 @@ class MigName:
     """What a type's name says of its instances.
 
     Attributes:
-        stem: what stands before the size, in small letters without separators at its end; "" if
-            nothing does.
+        stem: what stands before the size and behind it, in small letters; "" if nothing does.
         compute_slices: such as 3 of ``3g.40gb``.
         memory_gb: such as 40; drivers and Slurm round it in different ways.
         extension: ``+me``, ``+me.all``, ``-me`` or ``+gfx``; "" for a plain profile.
@@ -50,6 +53,11 @@ def has_mig_size(gres_type: str) -> bool:
     return _SIZED.search(gres_type) is not None
 
 
+def may_be_cut(gres_type: str) -> bool:
+    """Whether the name has a word for a part of a GPU in it: it may be no whole GPU."""
+    return has_mig_size(gres_type) or _PART.search(gres_type) is not None
+
+
 @lru_cache(1 << 10)
 def mig_name(gres_type: str) -> MigName | None:
     """Read a type's name; None without a size, and where it is not beyond doubt.
@@ -65,7 +73,7 @@ def mig_name(gres_type: str) -> MigName | None:
     engine = (found["engine"] or "").replace("_", ".")
     sign = "-" if (found["sign"], engine) == ("-", "me") else "+"
     return MigName(
-        stem=found["before"].rstrip(_SIGNS),
+        stem=f"{found['before'].rstrip(_SIGNS)}{after}".strip(_SIGNS),
         compute_slices=int(found["slices"]),
         memory_gb=int(found["gb"]),
         extension=f"{sign}{engine}" if engine else "",

@@ -238,6 +238,8 @@ def _requeue(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
             "jobs on borrowed quota that do not say --requeue are ended for good when the lender"
             " needs it",
             _line("JobRequeue=1"),
+            advice="It is what all jobs get that say neither: those of your own that must not run"
+            " twice then say --no-requeue.",
         )
 
 

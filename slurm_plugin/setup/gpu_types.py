@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil
 
 from cluster.language.jobs import NodeView
-from cluster.language.mig_names import has_mig_size, mig_name
+from cluster.language.mig_names import may_be_cut, mig_name
 from cluster.language.mig_profiles import (
     Board,
     Fit,
@@ -65,12 +65,13 @@ def gpu_types(nodes: Iterable[NodeView]) -> GpuTypes:
     unknown: list[UnknownTypes] = []
     by_stem: dict[str, str] = {}
     for group in _groups(found):
-        told = _model_of(group)
-        if isinstance(told, UnknownTypes):
-            unknown.append(told)
-            continue
-        models[told.model] = (*models.get(told.model, ()), *sorted(group.types))
-        by_stem[group.stem] = told.model
+        for part in _parts(group):
+            told = _model_of(part)
+            if isinstance(told, UnknownTypes):
+                unknown.append(told)
+                continue
+            models[told.model] = (*models.get(told.model, ()), *sorted(part.types))
+            by_stem[part.stem] = told.model
     for kind in sorted({kind for counts in found for kind in counts if not _is_cut(kind)}):
         named = boards_named(kind)
         own = named[0].model if len(named) == 1 else kind.upper()
@@ -110,11 +111,11 @@ def _fit(on: Board, kind: str) -> Fit | None:
 
 
 def _is_cut(kind: str) -> bool:
-    return has_mig_size(kind) or any(_fit(on, kind) is not None for on in boards().values())
+    return may_be_cut(kind) or any(_fit(on, kind) is not None for on in boards().values())
 
 
 def _is_doubtful(kind: str) -> bool:
-    return has_mig_size(kind) and mig_name(kind) is None
+    return mig_name(kind) is None and not any(_fit(on, kind) for on in boards().values())
 
 
 def _stem(kind: str) -> str:
@@ -139,6 +140,16 @@ def _groups(nodes: Iterable[_Counts]) -> Sequence[_Group]:
     return groups
 
 
+def _parts(group: _Group) -> Sequence[_Group]:
+    """Return the group; each type alone where no one board can be cut into all of them.
+
+    Of a node with several kinds of boards the numbers say nothing.
+    """
+    if len(group.types) == 1 or fitting_boards(group.types):
+        return (group,)
+    return [_Group(group.stem, frozenset({kind}), ()) for kind in sorted(group.types)]
+
+
 def _model_of(group: _Group) -> Board | UnknownTypes:
     fitting = fitting_boards(group.types)
     if not fitting:
@@ -155,9 +166,6 @@ def _model_of(group: _Group) -> Board | UnknownTypes:
 def _why_none(group: _Group) -> str:
     if doubtful := [kind for kind in sorted(group.types) if _is_doubtful(kind)]:
         return f"{', '.join(doubtful)} has no one MIG profile in its name"
-    odd = [kind for kind in sorted(group.types) if not fitting_boards((kind,))]
-    if not odd:
-        return "no GPU of the MIG table can be cut into all of them"
     if named := boards_named(group.stem):
         return f"{named[0].model} has no MIG profile of such a name"
     return "no GPU of the MIG table has a profile of such a name"
@@ -177,6 +185,8 @@ def _filled(fitting: Iterable[Board], group: _Group) -> tuple[Board, ...]:
     numbers = {on.model: [_number(on, counts) for counts in group.nodes] for on in fitting}
     sums = {model: sum(found) for model, found in numbers.items() if all(found)}
     least = min(sums.values(), default=0)
+    if not group.nodes:
+        return ()
     filled = [boards()[model] for model, number in sums.items() if number == least]
     others = [boards()[model] for model in numbers.keys() - sums.keys()]
     return tuple(filled) if all(_has_too_few(on, group) for on in others) else ()

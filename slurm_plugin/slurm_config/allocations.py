@@ -25,6 +25,8 @@ _CLOSE = Fraction(1, 50)
 """What is worth nearly as much: it is not said."""
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+")
 _FINEST = 10**6
+_MOST_SHOWN = 20
+_BEFORE = "Before the weights are changed: docs/how-to/billing-unit.md, Allocations."
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,18 @@ def allocation_findings(
     limits: Iterable[BillingLimit], billing: SliceBilling, costs: Mapping[str, int]
 ) -> Iterator[Finding]:
     """Say of each limit what is left of it, now and with the weights that are to come."""
+    own = allocations(limits)
     if billing.stays:
+        least = BillingUnit(billing.due).held(min(costs.values(), default=0))
+        yield from (_too_small(one, least) for one in own if one.limit < least)
         return
     fitting = fitting_unit(billing.now, costs.values())
     better = [] if fitting == billing.due else [setting("cluster", unit_line(fitting))]
-    for one in allocations(limits):
-        mends = better or [Mend(Place.ACCOUNTS, line) for line in raised(one, billing)]
+    shown = [
+        (one, better or [Mend(Place.ACCOUNTS, line) for line in raised(one, billing)])
+        for one in own
+    ]
+    for one, mends in shown[:_MOST_SHOWN]:
         yield warning(
             Code.LIMITS_MINUTES,
             f"{owner_of(one)} has {one.name}=billing={one.limit} of the site's own,"
@@ -116,8 +124,25 @@ def allocation_findings(
             f"a slice bills {amount_text(billing.now)} now, and {amount_text(billing.due)} with"
             " the weights that are to come",
             *mends,
-            advice="Before the weights are changed: docs/how-to/billing-unit.md, Allocations.",
+            advice=_BEFORE,
         )
+    if rest := shown[_MOST_SHOWN:]:
+        yield warning(
+            Code.LIMITS_MINUTES,
+            f"{len(rest)} more limits on billing will be worth something else",
+            "",
+            *dict.fromkeys(mend for _, mends in rest for mend in mends),
+            advice=f"{_BEFORE} slicewise setup writes them all into allocations.txt.",
+        )
+
+
+def _too_small(limit: BillingLimit, least: int) -> Finding:
+    return warning(
+        Code.LIMITS_MINUTES,
+        f"{owner_of(limit)} has {limit.name}=billing={limit.limit} of the site's own",
+        f"the smallest GPU bills {least}: none of its jobs with GPUs starts",
+        advice="Raise it, or take it away: docs/how-to/billing-unit.md, Allocations.",
+    )
 
 
 def worth_text(limit: BillingLimit, billing: SliceBilling) -> str:

@@ -48,8 +48,9 @@ def conf_lines(
     return (
         f"AccountingStorageEnforce={','.join(_ENFORCED)}",
         f"AccountingStorageTRES={accounting_tres(costs)}",
-        "PreemptType=preempt/qos",
-        "# where PreemptMode is OFF: PreemptMode=REQUEUE",
+        f"PreemptType={PREEMPT_QOS}",
+        "# keep the PreemptMode that you have, unless it is OFF",
+        "PreemptMode=REQUEUE",
         *(
             partition_words(name, f'QOS={GATE_QOS} TRESBillingWeights="{weights}"').line
             for name in partitions

@@ -17,6 +17,7 @@ from builders.nodes import a_node
 from free_ports import free_port
 from waiting import until
 
+from cluster.language.billing import MILLISLICES
 from cluster.language.findings import Finding, Place, deletion, key_of
 from cluster.language.jobs import PartitionView
 from cluster.slurm.billing_limits import BillingLimit
@@ -28,7 +29,7 @@ from slurm_plugin.doctor.partition_checks import partition_checks
 from slurm_plugin.doctor.web_checks import web_checks
 from slurm_plugin.setup.proposals import conf_text
 from slurm_plugin.slurm_config.allocations import SliceBilling, raised
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
+from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_lines
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +56,12 @@ SCRIPT = """\
 function slurm_job_submit() return slurm.SUCCESS end
 function slurm_job_modify() return slurm.SUCCESS end
 """
+OF_SLURM_CONF = re.compile(
+    r"^ {4}((?:GresTypes|NodeName=\w+ Gres|AccountingStorage\w+|PartitionName|PrivateData"
+    r"|PriorityFlags|Preempt\w+|SchedulerParameters|MpiParams|TaskPlugin)=.*)$",
+    re.MULTILINE,
+)
+"""Lines for slurm.conf in pages, of which "..." stands for what is there."""
 FLAGS = (
     *("", "MAX_TRES", "max_tres", "MAX_TRES,NO_FAIR_TREE", "ACCRUE_ALWAYS,MAX_TRES,FAIR_TREE"),
     "FAIR_TREE",
@@ -249,6 +256,25 @@ def test_slurmctld_starts_with_what_is_proposed(conf: Conf, nth: int) -> None:
     conf.apply([deletion(Place.SLURM_CONF, key).line for key in site if OF_OTHERS.search(key)])
     (conf.place / "job_submit.lua").write_text(SCRIPT)
     assert conf.read_by_slurmctld(free_port()) == ""
+
+
+def test_the_lines_of_compile_and_of_the_pages_are_read(conf: Conf) -> None:
+    conf.site({})
+    conf.apply(conf_lines(["gpu"], COSTS, MILLISLICES))
+    assert conf.read_by_commands() == ""
+    conf.append(conf_lines(["gpu"], COSTS, MILLISLICES))
+    assert conf.read_by_commands() == ""
+    lines = [
+        line.strip().replace("...,", "").replace(" ...", "")
+        for page in sorted((PROJECT / "docs").rglob("*.md"))
+        for line in re.findall(OF_SLURM_CONF, page.read_text())
+    ]
+    assert lines
+    for line in lines:
+        conf.site({})
+        words = re.sub("^PartitionName=gpu ", "# add to the line of partition gpu: ", line)
+        conf.apply([words])
+        assert conf.read_by_commands() == "", line
 
 
 def test_the_lines_of_the_example_are_read(conf: Conf) -> None:

@@ -185,6 +185,18 @@ CASES: dict[str, tuple[Case, str]] = {
         gpu_prices({"nvidia_b200_1g.20gb": 7}, {"nvidia_gh200_480gb_1g.11gb": 7}),
         "B200-180GB nvidia_b200_1g.20gb 1; H100-96GB/GH200-96GB nvidia_gh200_480gb_1g.11gb 1",
     ),
+    "two kinds of boards in one node": (
+        gpu_prices({"a100_1g.5gb": 7, "a100_3g.40gb": 2, "a100_1g.10gb": 1}),
+        "a100_1g.5gb 1; A100-80GB a100_3g.40gb 3.5; left out: a100_1g.10gb",
+    ),
+    "the GPU's name behind the size": (
+        gpu_prices({"1g.10gb-a100-80gb": 2}, {"mig_1g_12gb.h100.nvl": 3}),
+        "A100-80GB 1g.10gb-a100-80gb 1; H100-94GB-NVL mig_1g_12gb.h100.nvl 1",
+    ),
+    "parts of GPUs without a size": (
+        gpu_prices({"h200": 8}, {"a100_mig": 4, "a100-1g": 7, "mi300x_cpx": 8}),
+        "H200-141GB h200 7; left out: a100_mig; left out: a100-1g; left out: mi300x_cpx",
+    ),
     "no board has such a profile": (
         gpu_prices({"l40s": 2, "new_1g.99gb": 7, "1c.3g.40gb": 1, "a1001g.10gb": 1}),
         "L40S l40s 7; left out: new_1g.99gb; left out: 1c.3g.40gb; left out: a1001g.10gb",

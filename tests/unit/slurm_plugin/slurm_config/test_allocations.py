@@ -1,5 +1,6 @@
 """Tests what limits on billing are said to be worth before and after other weights."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -114,6 +115,21 @@ def test_where_no_unit_fits_the_command_that_keeps_a_limit_is_said(
     assert list(raised(limit, billing)) == lines
     (found,) = allocation_findings([limit], billing, {"1g.10gb": 1000, "3g.40gb": 3500})
     assert [one.line for one in found.mends] == lines
+
+
+def test_a_limit_below_the_smallest_gpu_is_said() -> None:
+    settled = SliceBilling(Fraction(1000), Fraction(1000))
+    small = BillingLimit("GrpTRES", 999, 0, qos="long")
+    (found,) = allocation_findings([small, GRANT], settled, COSTS)
+    assert found.text.startswith("QOS long has GrpTRES=billing=999 of the site's own: the smallest")
+
+
+def test_of_many_limits_all_commands_are_there() -> None:
+    many = [replace(GRANT, account=f"a{number}") for number in range(30)]
+    found = [*allocation_findings(many, SliceBilling(Fraction(16, 7), Fraction(2)), COSTS)]
+    assert len(found) < len(many)
+    assert len({mend.line for one in found for mend in one.mends}) == len(many)
+    assert found[-1].what.startswith("10 more limits")
 
 
 def test_slicewises_own_limits_are_no_allocations() -> None:

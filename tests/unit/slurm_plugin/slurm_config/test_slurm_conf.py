@@ -54,7 +54,8 @@ def test_the_lines():
         "AccountingStorageEnforce=associations,limits,qos",
         "AccountingStorageTRES=gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
         "PreemptType=preempt/qos",
-        "# where PreemptMode is OFF: PreemptMode=REQUEUE",
+        "# keep the PreemptMode that you have, unless it is OFF",
+        "PreemptMode=REQUEUE",
         *(
             f"# add to the line of partition {name}: QOS=slicewise_gate"
             f" TRESBillingWeights={weights}"
