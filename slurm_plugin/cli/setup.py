@@ -67,7 +67,7 @@ def setup_command(
     facts = asyncio.run(slurm_facts(open_slurm(None)))
     known = {**guessed(facts.config, facts.partitions, facts.nodes), **_own_url()}
     unknown = unknown_types(facts.nodes)
-    given = _answered(known, _read(answers)) if answers is not None else _asked(known, unknown)
+    given = _given(known, _read(answers), unknown) if answers else _asked(known, unknown)
     priced = {kind for kinds in given.gpus.values() for kind in kinds}
     unknown = tuple(one for one in unknown if not priced.issuperset(one.types))
     files = _files(given, facts, unknown)
@@ -99,6 +99,15 @@ def _read(file: Path) -> Mapping[str, object]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise _refused(f"{file}: {why}") from None
+
+
+def _given(
+    known: Mapping[str, object], said: Mapping[str, object], unknown: Sequence[UnknownTypes]
+) -> Answers:
+    if unknown and "gpus" not in {*known, *said}:
+        asked = "; ".join(f"{', '.join(one.types)} ({one.why})" for one in unknown)
+        raise _refused(f"gpus: name there the model of {asked}")
+    return _answered(known, said)
 
 
 def _answered(known: Mapping[str, object], said: Mapping[str, object]) -> Answers:

@@ -271,6 +271,15 @@ def test_types_whose_model_can_not_be_told_are_asked_or_left_out(
     assert "Left out" not in asked.output
 
 
+def test_where_no_model_can_be_told_the_answers_must_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_of_a_site(tmp_path, monkeypatch, (a_node("a1", gpus={"gold_1g.10gb": 3}),))
+    refused = str(run(tmp_path).exception)
+    assert "gpus: name there the model of gold_1g.10gb (the GPU is A100-40GB or" in refused
+    assert run(tmp_path, "[gpus]\nA100-40GB = ['gold_1g.10gb']\n").exit_code == 0
+
+
 def test_it_says_what_allocations_are_worth_and_proposes_the_unit_that_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
