@@ -158,7 +158,9 @@ class ModelSite:
         for (account, user), row in self.database.rows.items():
             types = {tres: most for tres, most in row.grp_tres.items() if tres != "billing"}
             before = model._state.limits.accounts.get(account)
-            limits_of_account = AccountLimits(row.parent or "root", types)
+            limits_of_account = AccountLimits(
+                row.parent or "root", types, grp_tres_mins=dict(row.tres_mins)
+            )
             if not user and account != "root" and before != limits_of_account:
                 model.set_account(account, limits_of_account)
 

@@ -1,9 +1,10 @@
 """Limits of QOS and accounts: which of them keeps a job from its start, in Slurm's order.
 
 As slurmctld's acct_policy.c: the job's QOS first (GrpTRES, GrpTRESRunMins, MaxTRESPerAccount), then
-its account and each parent (GrpTRES, GrpTRESRunMins). A TRES that the QOS limits is not checked on
-the accounts, whatever the accounts' limits say. Left out are limits of users, of numbers of jobs
-and of single jobs, and GrpTRESMins.
+its account and each parent (GrpTRESMins, GrpTRES, GrpTRESRunMins). A TRES that the QOS limits is
+not checked on the accounts, whatever the accounts' limits say. Left out are limits of users, of
+numbers of jobs and of single jobs. Of GrpTRESMins it is what AccountingStorageEnforce=safe checks:
+what was used, what runs may still use and what the job may use together; nothing is forgotten.
 
 Slurm lowers the running minutes that are left (GrpTRESRunMins) once in PriorityCalcPeriod, not all
 the time; so does the model.
@@ -12,6 +13,7 @@ the time; so does the model.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from simulation.slurm_model.records import INVALID_QOS, JobRecord
 from simulation.slurm_model.requests import AccountLimits, QosLimits
@@ -24,6 +26,8 @@ _UNLIMITED_MINUTES = 0xFFFFFFFF
 _FIRST = ("cpu", "mem", "node", "billing")
 _WORDS = {"cpu": "Cpu", "mem": "Mem", "node": "Node", "billing": "Billing"}
 _NO_QOS = QosLimits()
+_Of = Literal["held", "minutes", "run minutes"]
+"""What a limit is on: what running jobs hold, all use so far, what running jobs may still use."""
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Use:
         base_s: the second from which ``ends`` counts.
         held: by TRES.
         ends: for each TRES the sum of amount × the second at which the job's limit is reached.
+        spent: for each TRES the amount × seconds of runs that have ended, and of limits of others.
         since: for each TRES the sum of amount × seconds from the last period to the job's start,
             over jobs that started in this period: their whole limit still counts.
         period: the number of the period for which ``since`` stands.
@@ -44,6 +49,7 @@ class Use:
     ends: dict[str, float] = field(default_factory=dict)
     since: dict[str, float] = field(default_factory=dict)
     period: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
 
     def add(self, record: JobRecord, sign: int, period: int) -> None:
         """Count a job that starts (1) or no longer runs (-1)."""
@@ -59,6 +65,15 @@ class Use:
             if late_s > 0:
                 self.since[name] = self.since.get(name, 0.0) + sign * amount * late_s
 
+    def spend(self, record: JobRecord, seconds: float) -> None:
+        """Count what a job may use when it starts; at its end what it has used less than that."""
+        for name, amount in record.tres.items():
+            self.spent[name] = self.spent.get(name, 0.0) + amount * seconds
+
+    def minutes(self, name: str) -> int:
+        """Amount × minutes that were used, or that running jobs may use."""
+        return int(self.spent.get(name, 0.0)) // _MINUTE_S
+
     def run_minutes(self, name: str, period: int) -> int:
         """Amount × minutes that are left of the limits of what holds this TRES."""
         late = self.since.get(name, 0.0) if period == self.period else 0.0
@@ -69,12 +84,12 @@ class Use:
 
 @dataclass(frozen=True)
 class _Check:
-    """One limit: of which TRES, how much, who counts against it, and Slurm's reason."""
+    """One limit: of which TRES, how much, who counts against it, of what, and Slurm's reason."""
 
     name: str
     limit: int
     use: Use
-    is_run_minutes: bool
+    of: _Of
     reason: str
 
 
@@ -96,7 +111,7 @@ class ModelLimits:
         self._checks: dict[tuple[str, str], tuple[_Check, ...]] = {}
         self._chains: dict[tuple[str, str], tuple[Use, ...]] = {}
         self._base_s = start_s
-        self.counts_minutes = False
+        self.counts_minutes = self.counts_spent = False
 
     def set_qos(self, name: str, limits: QosLimits) -> None:
         """Add a QOS or change it."""
@@ -139,7 +154,10 @@ class ModelLimits:
             asked = tres.get(check.name, 0)
             if not asked:
                 continue
-            if check.is_run_minutes:
+            if check.of == "minutes":
+                asked *= _minutes(record.limit_s)
+                used = check.use.minutes(check.name)
+            elif check.of == "run minutes":
                 period = int(now_s // CALC_PERIOD_S)
                 asked *= _minutes(record.limit_s)
                 used = check.use.run_minutes(check.name, period)
@@ -151,19 +169,26 @@ class ModelLimits:
 
     def begin(self, record: JobRecord, now_s: float) -> None:
         """Count a job that starts."""
+        limit_s = _minutes(record.limit_s) * _MINUTE_S
         for use in self._uses(record.qos, record.request.account):
             use.add(record, 1, int(now_s // CALC_PERIOD_S))
+            if self.counts_spent:
+                use.spend(record, limit_s)
 
     def end(self, record: JobRecord, now_s: float) -> None:
         """Count a job no longer."""
+        unused_s = (record.start_s or now_s) + _minutes(record.limit_s) * _MINUTE_S - now_s
         for use in self._uses(record.qos, record.request.account):
             use.add(record, -1, int(now_s // CALC_PERIOD_S))
+            if self.counts_spent:
+                use.spend(record, -unused_s)
 
     def _changed(self) -> None:
         self._checks.clear()
         minutes = [one.grp_run_mins for one in self.qos.values()]
         minutes += [one.grp_run_mins for one in self.accounts.values()]
         self.counts_minutes = any(minutes)
+        self.counts_spent |= any(one.grp_tres_mins for one in self.accounts.values())
 
     def _uses(self, qos: str, account: str) -> tuple[Use, ...]:
         found = self._chains.get((qos, account))
@@ -188,15 +213,16 @@ class ModelLimits:
         limits = self.of_qos(qos)
         uses = self._uses(qos, account)
         found = _checks(limits.grp_tres, uses[0], "QOSGrp", ())
-        found += _checks(limits.grp_run_mins, uses[0], "QOSGrp", (), is_run_minutes=True)
+        found += _checks(limits.grp_run_mins, uses[0], "QOSGrp", (), of="run minutes")
         found += _checks(limits.max_tres_per_account, uses[1], "Max", ())
         for name, use in zip(self.line_of(account), uses[2:], strict=True):
             own = self.accounts.get(name)
             if own is None:
                 continue
+            found += _checks(own.grp_tres_mins, use, "AssocGrp", (), of="minutes")
             found += _checks(own.grp_tres, use, "AssocGrp", limits.grp_tres)
             of_qos = limits.grp_run_mins
-            found += _checks(own.grp_run_mins, use, "AssocGrp", of_qos, is_run_minutes=True)
+            found += _checks(own.grp_run_mins, use, "AssocGrp", of_qos, of="run minutes")
         return found
 
 
@@ -206,24 +232,26 @@ def _checks(
     whose: str,
     but: Mapping[str, int] | tuple[()],
     *,
-    is_run_minutes: bool = False,
+    of: _Of = "held",
 ) -> list[_Check]:
     names = sorted(limits, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     return [
-        _Check(name, limits[name], use, is_run_minutes, _reason(whose, name, is_run_minutes))
+        _Check(name, limits[name], use, of, _reason(whose, name, of))
         for name in names
         if name not in but
     ]
 
 
-def _reason(whose: str, tres: str, is_run_minutes: bool) -> str:
+def _reason(whose: str, tres: str, of: _Of) -> str:
     """Slurm's word for the reason, whose spellings follow no rule."""
     word = _WORDS.get(tres, "GRES")
     if whose == "Max":
         return f"Max{'Memory' if word == 'Mem' else word}PerAccount"
-    if is_run_minutes and word == "Cpu":
+    if of == "minutes":
+        return f"{whose}CPUMinutesLimit" if word == "Cpu" else f"{whose}{word}Minutes"
+    if of == "run minutes" and word == "Cpu":
         return f"{whose}CPURunMinutesLimit"
-    if is_run_minutes:
+    if of == "run minutes":
         name = "Memory" if word == "Mem" and whose == "QOSGrp" else word
         return f"{whose}{name}RunMinutes"
     return f"{whose}{word}Limit" if word in {"Cpu", "Mem", "Node"} else f"{whose}{word}"

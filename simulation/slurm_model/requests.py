@@ -82,9 +82,11 @@ class AccountLimits:
     Attributes:
         parent: "" for the account root.
         share: raw fair shares.
+        grp_tres_mins: GrpTRESMins by TRES.
     """
 
     parent: str = "root"
     grp_tres: Mapping[str, int] = field(default_factory=dict, hash=False)
     grp_run_mins: Mapping[str, int] = field(default_factory=dict, hash=False)
     share: int = 1
+    grp_tres_mins: Mapping[str, int] = field(default_factory=dict, hash=False)

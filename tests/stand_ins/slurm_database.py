@@ -64,6 +64,7 @@ class Row:
     default: str = ""
     grp_tres: dict[str, int] = field(default_factory=dict)
     run_mins: dict[str, int] = field(default_factory=dict)
+    tres_mins: dict[str, int] = field(default_factory=dict)
 
 
 class SlurmDatabase:
@@ -108,6 +109,7 @@ class SlurmDatabase:
             default_qos=self._default(row),
             grp_tres=dict(row.grp_tres),
             grp_tres_run_mins=dict(row.run_mins),
+            grp_tres_mins=dict(row.tres_mins),
             own_qos=row.plus if row.own is None else row.own,
             own_default_qos=row.default,
         )
@@ -212,7 +214,12 @@ class SlurmDatabase:
 
     def _copied_rows(self) -> dict[tuple[str, str], Row]:
         return {
-            key: replace(row, grp_tres=dict(row.grp_tres), run_mins=dict(row.run_mins))
+            key: replace(
+                row,
+                grp_tres=dict(row.grp_tres),
+                run_mins=dict(row.run_mins),
+                tres_mins=dict(row.tres_mins),
+            )
             for key, row in self.rows.items()
         }
 
@@ -314,6 +321,8 @@ class SlurmDatabase:
                 _set_limits(row.grp_tres, value)
             case "grptresrunmins":
                 _set_limits(row.run_mins, value)
+            case "grptresmins":
+                _set_limits(row.tres_mins, value)
             case "defaultqos":
                 row.default = "" if value == "-1" else value
             case "qos" if not value:
