@@ -32,6 +32,8 @@ from slurm_plugin.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
 """Seconds that Slurm may take to reach a job that is far back in its queue."""
+_LONGEST_PERIODS = 12
+"""So many of these periods after its turn a job has the next one at the latest."""
 FIRST_S, _AGAIN_S = 240.0, 3600.0
 """Seconds for which a job goes first, and from then on until it may again."""
 PASSED_OVER_S = 60.0
@@ -94,12 +96,19 @@ def standing_still(
 def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
     """Ids of jobs that come after jobs that can start.
 
-    A job that stands still is one of them in every second period of five minutes, since Slurm may
-    only be slow.
+    A job that stands still is none of them for five minutes now and then, since Slurm may only be
+    slow: each time after twice as long, after an hour at the latest.
     """
     return frozenset(
-        queued.job_id for queued, at_s in since_s.items() if (now_s - at_s) // _PATIENCE_S % 2 == 1
+        queued.job_id
+        for queued, at_s in since_s.items()
+        if not _is_tried(int((now_s - at_s) // _PATIENCE_S))
     )
+
+
+def _is_tried(period: int) -> bool:
+    """Whether a job that stands still has its turn in this period: 0, 2, 6, 12, 14, 24, ..."""
+    return period % _LONGEST_PERIODS == 0 or (period + 2).bit_count() == 1
 
 
 def first_until_s(
