@@ -26,7 +26,7 @@ def compile_s(tenants: int) -> float:
     found = found_of("bench", associations, (), {"AccountingStorageTRES": "billing"})
     allowed = Allowed(
         policy=policy,
-        standings=standings(policy, loans, 3500 * tenants),
+        standings=standings(policy, loans),
         run_minutes={name: 10**9 for name, tenant in policy.items() if tenant.budget},
         costs=_COSTS,
         models=dict.fromkeys(_COSTS, "H200-141GB"),

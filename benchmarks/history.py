@@ -55,7 +55,7 @@ def _facts(size: Size) -> OverviewFacts:
         reports={},
         kept_back={},
         policy=found.policy,
-        standings=standings(found.policy, (), None),
+        standings=standings(found.policy, ()),
         left_millislice_s={},
         resets_s={},
         partitions=frozenset({PARTITION}),

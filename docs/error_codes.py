@@ -72,9 +72,9 @@ that mend them ([how](../how-to/doctor.md)). `compile` and the daemon's log (`li
 those of slurm.conf, partitions and limits, too. What can't be read stands there with its own
 code from the tables above. `slicewise overview` and `slicewise top` list what needs attention
 now, with the command that mends it: SW-NODE-DOWN, SW-WAITING, SW-BUDGET-LOW, SW-DAEMON-BLIND,
-SW-LAUNCHER-DOWN, SW-SCRIPT-PASSED, SW-SERVICE-FAILING and SW-UNINSTALLED; what is about the site
-and its nodes only operators are told. `doctor` and `overview` end with 1 after an error, with 9
-after warnings only.""",
+SW-LAUNCHER-DOWN, SW-QUOTA-CAPACITY, SW-SCRIPT-PASSED, SW-SERVICE-FAILING and SW-UNINSTALLED; what
+is about the site and its nodes only operators are told. `doctor` and `overview` end with 1 after
+an error, with 9 after warnings only.""",
 }
 """What to say before the table of an area."""
 

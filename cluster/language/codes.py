@@ -227,7 +227,8 @@ class Code(StrEnum):
         """)
     WAITING = ("SW-WAITING", Area.JOBS, ExitCode.FAILED, """
         Jobs within their tenant's guaranteed quota have waited for longer than `lending.grace_s`
-        and a minute, or the launcher wants more replicas than the quota lets start.
+        and a minute, or had quota and did not start for another reason, or the launcher wants more
+        replicas than the quota lets start.
 
         `slicewise why JOB` or `slicewise why SERVICE` says for what, and who holds it.
         """)
@@ -326,10 +327,11 @@ class Code(StrEnum):
         """)
 
     QUOTA_CAPACITY = ("SW-QUOTA-CAPACITY", Area.LEDGER, ExitCode.CONFLICT, """
-        All nominals together are more than the cluster's GPUs, or guarantee more instances of a
-        type than there are.
+        All nominals together are more than the cluster's GPUs, of which nodes may have gone, or
+        guarantee more instances of a type than there are.
 
-        Give less, or have GPUs cut into more of the type; or `--overcommit`, if that is meant.
+        Give less, bring the nodes back, or have GPUs cut into more of the type; or `--overcommit`,
+        if that is meant.
         """)
     QUOTA_TREE = ("SW-QUOTA-TREE", Area.LEDGER, ExitCode.CONFLICT, """
         A tenant's nominal, now or by a window, would be less than those below it have together.

@@ -3,11 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from cluster.language.codes import Code
 from simulation.history.jobs import HistoryJob
 from simulation.runs.experiment import Experiment
 from simulation.runs.part_run import all_parts, span_s
+from simulation.site.capacity import capacity_millislices
 from simulation.site.plans import SlicewisePlan
 from simulation.site.requests import ANY_TYPE, Replayable
+from slurm_plugin.quota.calendar import loosest
+from slurm_plugin.quota.overcommitment import over_words
+from slurm_plugin.quota.tenants import overcommitted_millislices
 
 _SHOWN = 5
 
@@ -18,6 +23,7 @@ Refusals = Mapping[tuple[str, str], int]
 def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple[str, ...]:
     """What was left out of the replay of either plan, and what it does not say."""
     return (
+        *_overcommitted(experiment),
         *lost_jobs(experiment, present, changed),
         *_untyped(experiment),
         *_repartitions(experiment),
@@ -25,6 +31,18 @@ def notes(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple
         "Users would have reacted to other waits; the replay submits each job when it came.",
         "A job that is requeued begins anew: how much of its work a checkpoint keeps is not known.",
     )
+
+
+def _overcommitted(experiment: Experiment) -> Iterator[str]:
+    """By how much the quotas of either plan exceed the cluster, at some hour."""
+    whole = capacity_millislices(experiment.cluster, experiment.costs)
+    for plan in (experiment.present, experiment.changed):
+        if not isinstance(plan, SlicewisePlan):
+            continue
+        highest = loosest(plan.tenants, plan.windows) if plan.windows else plan.tenants
+        if above := overcommitted_millislices(highest, whole):
+            words = over_words(above, whole)
+            yield f"{plan.name}: {words} ({Code.QUOTA_CAPACITY}): jobs may contend within them."
 
 
 def lost_jobs(experiment: Experiment, present: Refusals, changed: Refusals) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.type_limits import own_type_limits
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, barred
 from slurm_plugin.quota_cycle.standstill import (
     PASSED_OVER_S,
     Queued,
@@ -83,6 +84,8 @@ class SlicewiseOnModel:
         self._trees: Mapping[str, TreeMoves] = {}
         self._standings: Mapping[str, Standing] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
+        self._barred = NOTHING_BARRED
+        self._told = (model.jobs, self._barred, model.jobs)
         self._still_since_s: Mapping[Queued, float] = {}
         self._first_until_s: Mapping[int, float] = {}
         self._slow_due_s = now_s
@@ -154,9 +157,21 @@ class SlicewiseOnModel:
             tenant = holder(run.account, run.qos)
             self._ended.append(Holding(tenant, cost, run.start_s, run.end_s))
 
-    def _holdings(self) -> Holdings:
+    def _jobs(self) -> tuple[JobView, ...]:
+        """The jobs as quota is decided for them."""
+        jobs, (known, by, told) = self._model.jobs, self._told
+        if jobs is not known or self._barred is not by:
+            told = self._barred.told(jobs)
+            self._told = jobs, self._barred, told
+        return told
+
+    def _follow_bars(self, policy: Policy, now_s: float) -> None:
+        """Remember which jobs quota alone does not start."""
+        self._barred = barred(self._barred, self._holdings(), policy, now_s=int(now_s))
+
+    def _holdings(self, jobs: Sequence[JobView] | None = None) -> Holdings:
         """What jobs hold now; most of them have not changed since the last time."""
-        jobs = self._model.jobs
+        jobs = self._model.jobs if jobs is None else jobs
         if jobs is not self._held_of:
             found = holdings(jobs, self._partitions, self._costs, self._by.settings.models)
             self._there, self._held_of = found.knowing(self._there), jobs
@@ -182,14 +197,14 @@ class SlicewiseOnModel:
     def look(self) -> bool:
         """Move jobs between their tenant's two QOS; return whether any moved."""
         model = self._model
-        jobs = model.jobs
+        jobs = self._jobs()
         # Most jobs run: they need no call.
         if not any(waits_for_quota(job) for job in jobs if job.state in WAITING):
             return False
         policy, settled = self._rounds.policy_at(model.now_s), self._settled
         if settled is not None and jobs is settled[0] and policy is settled[1]:
             return False
-        there = self._holdings()
+        there = self._holdings(jobs)
         self._trees = tree_moves(policy, there, self._trees)
         found = moves(policy, there, trees=self._trees)
         self._settled = None if found else (jobs, policy)
@@ -202,7 +217,9 @@ class SlicewiseOnModel:
         model, now_s = self._model, self._model.now_s
         policy = self._rounds.policy_at(now_s)
         self.look()
-        jobs, there = model.jobs, self._holdings()
+        self._follow_bars(policy, now_s)
+        jobs = self._jobs()
+        there = self._holdings(jobs)
         nodes = (*model.nodes, *self._shapes)
         self._follow_use(policy, there, now_s)
         is_slow_turn = now_s >= self._slow_due_s

@@ -71,7 +71,7 @@ class OverviewInput:
 
     Attributes:
         left_millislice_s: what is left, for each tenant with a budget that has begun.
-        capacity_millislices, accounts: values from Slurm; None if Slurm did not answer.
+        accounts: those of Slurm; None if Slurm did not answer.
     """
 
     policy: Policy = field(hash=False)
@@ -79,7 +79,6 @@ class OverviewInput:
     recalls: tuple[Recall, ...]
     reservations: tuple[Reservation, ...]
     left_millislice_s: Mapping[str, int] = field(hash=False)
-    capacity_millislices: int | None
     accounts: frozenset[str] | None
 
 
@@ -88,7 +87,7 @@ def tenant_statuses(gathered: OverviewInput) -> tuple[TenantStatus, ...]:
     policy = gathered.policy
     nominal = tenants.effective_nominal(policy)
     payers = tenants.payers(policy)
-    standing = standings(policy, gathered.loans, gathered.capacity_millislices, gathered.recalls)
+    standing = standings(policy, gathered.loans, gathered.recalls)
     own, runs = Counter[str](), Counter[str]()
     for run in gathered.reservations:
         own[run.tenant] += run.cost_millislices

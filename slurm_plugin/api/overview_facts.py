@@ -47,6 +47,8 @@ def facts_now(
         boards=settings.boards_by_type,
         whole_boards=settings.whole_boards,
         grace_s=settings.lending.grace_s,
+        overcommitment=state.quotas.overcommitment,
+        barred=state.barred.jobs,
         surveyed=surveyed,
         indices=indices,
     )

@@ -102,7 +102,7 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
     inputs = inputs_of(
         ledger_view,
         settings,
-        SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),
+        SlurmView(cluster_state.quota_jobs, cluster_state.nodes, cluster_state.view.services),
     )
     return WhyInput(
         now_s=ledger_view.now_s,
@@ -121,6 +121,7 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
         grace_s=settings.lending.grace_s,
         over_budget=frozenset(job.job_id for job in inputs.jobs if job.reason == QOS_BUDGET),
         kept_back=cluster_state.kept_back,
+        barred=cluster_state.barred.jobs,
         as_set=ledger_view.tenants,
     )
 

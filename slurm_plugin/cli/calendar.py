@@ -195,7 +195,7 @@ def _one_value(texts: Sequence[str | None]) -> tuple[WindowKind, Millislices]:
 def _check_capacity(ledger: "Ledger", settings: Settings, window: Window) -> None:
     """Refuse a window with which quotas exceed the cluster (SW-QUOTA-CAPACITY).
 
-    One wrong number would squeeze every tenant's limit, perhaps at night.
+    One wrong number would let tenants' jobs contend, perhaps at night.
     """
     if window.kind is not WindowKind.NOMINAL:
         return
@@ -230,7 +230,8 @@ def _above_capacity(
     moment, above = found
     return (
         f"From {moment_text(moment)} on, the quotas at the top would be {slices_words(above)}"
-        f" above the cluster's {slices_text(capacity)}, and every tenant's limit squeezed."
+        f" above the cluster's {slices_text(capacity)}: jobs within their guarantee may wait for"
+        " each other."
     )
 
 

@@ -50,6 +50,7 @@ from slurm_plugin.doctor.host_checks import (
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
 from slurm_plugin.doctor.limit_checks import (
+    capacity_checks,
     cluster_checks,
     drift_checks,
     group_checks,
@@ -270,6 +271,12 @@ class _Site:
                     len(seen.differences), [*map(out_of_band_text, seen.out_of_band)], wanted.mode
                 ),
                 *group_checks(policy),
+                *capacity_checks(
+                    policy,
+                    seen.inputs.seen.nodes,
+                    seen.inputs.rules.partitions,
+                    seen.inputs.capacity_millislices,
+                ),
                 *type_checks(policy, seen.inputs.seen.nodes, seen.inputs.rules.partitions),
                 *cluster_checks(policy, elsewhere),
                 *minutes_checks(seen.associations, policy),

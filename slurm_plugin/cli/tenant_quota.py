@@ -207,7 +207,7 @@ def check_capacity(
 ) -> None:
     """Refuse a policy that exceeds the cluster by more than the one before, in slices or of a type.
 
-    One wrong number would squeeze every tenant's limit. ``instances`` are by GRES type. Raises
+    One wrong number would let tenants' jobs contend. ``instances`` are by GRES type. Raises
     InvalidInputError (SW-QUOTA-CAPACITY).
     """
     above = overcommitted_millislices(after, capacity_millislices)
@@ -215,7 +215,8 @@ def check_capacity(
         raise InvalidInputError(
             Code.QUOTA_CAPACITY,
             f"The quotas at the top would be {slices_words(above)} above the cluster's"
-            f" {slices_text(capacity_millislices)}, and every tenant's limit squeezed.",
+            f" {slices_text(capacity_millislices)}: jobs within their guarantee may wait for each"
+            " other.",
             "Give less, or say --overcommit.",
         )
     if types := newly_overcommitted_types(before, after, instances):
@@ -231,7 +232,8 @@ def _warn_of_overcommitment(policy: Policy, look: SlurmLook) -> None:
     if above := overcommitted_millislices(policy, look.capacity_millislices):
         typer.echo(
             f"Overcommitted: the quotas at the top are {slices_words(above)} above the cluster's"
-            f" {slices_text(look.capacity_millislices)}; every limit is squeezed.",
+            f" {slices_text(look.capacity_millislices)}; jobs within their guarantee may wait for"
+            " each other.",
             err=True,
         )
     if types := overcommitted_types(policy, look.instances):

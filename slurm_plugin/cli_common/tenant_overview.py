@@ -19,17 +19,13 @@ if TYPE_CHECKING:
 
 
 def gathered(ledger_view: LedgerView, policy: Policy, look: SlurmLook | None) -> OverviewInput:
-    """Join what the ledger has of these tenants with Slurm's answer; None if there was none.
-
-    If Slurm shows no GPU, the capacity counts as unknown, as it does when limits are compiled.
-    """
+    """Join what the ledger has of these tenants with Slurm's answer; None if there was none."""
     return OverviewInput(
         policy=policy,
         loans=ledger_view.loans,
         recalls=ledger_view.recalls,
         reservations=ledger_view.reservations,
         left_millislice_s=left_millislice_s(ledger_view),
-        capacity_millislices=(look.capacity_millislices or None) if look else None,
         accounts=frozenset(look.accounts) if look else None,
     )
 

@@ -64,6 +64,24 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "Settings in Slurm that were changed outside Slicewise, and put back or adopted.",
     ),
     MetricSpec(
+        "slicewise_overcommitted_millislices",
+        "gauge",
+        "millislices",
+        "How much the quotas at the top are together above the capacity.",
+    ),
+    MetricSpec(
+        "slicewise_barred_jobs",
+        "gauge",
+        "jobs",
+        "Jobs that lack quota and are lent none, as something else kept them from their start.",
+    ),
+    MetricSpec(
+        "slicewise_barred_trials_total",
+        "counter",
+        "",
+        "How often quota was lent again for such jobs, and none of them started.",
+    ),
+    MetricSpec(
         "slicewise_slurm_requests_total",
         "counter",
         "requests",

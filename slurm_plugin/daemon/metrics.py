@@ -145,6 +145,11 @@ class _State(Collector):
         boards = self._settings.whole_boards
         whole = sum(node_capacity(node, costs, boards) for node in nodes)
         yield single(METRICS["slicewise_capacity_millislices"], whole)
+        over = state.quotas.overcommitment
+        above = over.above_millislices if over is not None else 0
+        yield single(METRICS["slicewise_overcommitted_millislices"], above)
+        yield single(METRICS["slicewise_barred_jobs"], len(state.barred.jobs))
+        yield single(METRICS["slicewise_barred_trials_total"], state.barred.damped)
         before_s = late_before_s(time.time(), self._settings.lending.grace_s)
         there = holdings(state.jobs, self._partitions, costs, self._settings.models)
         late = late_jobs(there, policy, before_s)

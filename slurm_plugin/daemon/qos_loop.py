@@ -34,7 +34,7 @@ class QosLoop:
         if looked_s >= self._again_s:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         cluster_state = self._cluster_state
-        policy, jobs = cluster_state.quotas.policy, cluster_state.jobs
+        policy, jobs = cluster_state.quotas.policy, cluster_state.quota_jobs
         there = holdings(jobs, self._partitions, self._costs, self._models)
         wanted = moves(policy, there, self._refused)
         if wanted:

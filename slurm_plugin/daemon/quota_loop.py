@@ -19,13 +19,16 @@ from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.log import report, report_failure, warn
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slurm_plugin.quota.calendar import in_force, loosely_within
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.demand import QOS_SLICES, holdings
+from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy
+from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
 from slurm_plugin.quota_cycle.compile import (
     Compiled,
     compile_in_turn,
@@ -108,6 +111,7 @@ class QuotaLoop:
         self._still_since_s: Mapping[Queued, float] = {}
         self._conf: Conf | None = None
         self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
+        self._part_due_s = 0.0
         self._moves_tried: dict[int, str] = {}
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
@@ -167,6 +171,7 @@ class QuotaLoop:
         else:
             # This daemon does not know what another daemon does meanwhile.
             self._renewed = self._written = None
+            self._cluster_state.barred = NOTHING_BARRED
             await self._publish(ledger_view, await self._slurm.associations())
             if self._compiles:
                 await self._finish_uninstall()
@@ -192,7 +197,8 @@ class QuotaLoop:
         self._follow_uninstall(is_uninstalled(ledger_view, shown.qos, self._settings))
         if seen.is_uninstalled:
             return ledger_view, None
-        lent = await self._lend(ledger_view)
+        lent = await self._lend(ledger_view, shown.associations)
+        shown = replace(shown, barred=seen.barred)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         return compiled.ledger_view, compiled
 
@@ -225,8 +231,8 @@ class QuotaLoop:
             report("qos_moved", jobs=done.moved_jobs, refused=len(refused))
 
     async def _is_due(self) -> bool:
-        """Whether to compile now: the ledger changed, a lender needs its own quota again, a recall
-        changed, the lead changed, or the time has come.
+        """Whether to compile now: the ledger changed, a lender needs its own quota again, a job may
+        start within overcommitted quota, a recall changed, the lead changed, or the time has come.
         """
         if (
             self._in_force is None
@@ -237,6 +243,7 @@ class QuotaLoop:
         return (
             await self._is_ledger_another(self._in_force)
             or await asyncio.to_thread(self._is_lender_short, self._in_force)
+            or await asyncio.to_thread(self._is_part_larger, self._in_force)
             or await self._is_recall_due(self._in_force)
         )
 
@@ -264,9 +271,27 @@ class QuotaLoop:
         began_s = time.monotonic()
         if not loans or began_s < self._short_due_s:
             return False
-        short = short_lenders(before.policy, loans, self._own_needs(before))
+        seen = SlurmView(self._cluster_state.quota_jobs, self._cluster_state.nodes, ())
+        inputs = inputs_of(before, self._settings, seen)
+        needs = own_needs_now(inputs.fitted, inputs.holdings)
+        short = short_lenders(inputs.fitted, loans, needs)
         self._short_due_s = _rested_s(began_s)
         return bool(short)
+
+    def _is_part_larger(self, before: LedgerView) -> bool:
+        """Whether quotas exceed the cluster, and a tenant that lacks quota has more by now."""
+        quotas, began_s = self._cluster_state.quotas, time.monotonic()
+        if quotas.overcommitment is None or not self._lends or began_s < self._part_due_s:
+            return False
+        seen = SlurmView(self._cluster_state.quota_jobs, self._cluster_state.nodes, ())
+        inputs = inputs_of(before, self._settings, seen)
+        lacking = {holder_of(job) for job in inputs.holdings.in_own if job.reason == QOS_SLICES}
+        parts = guaranteed_quota(inputs.fitted) if lacking else {}
+        self._part_due_s = _rested_s(began_s)
+        return any(
+            parts.get(name, 0) > quotas.standings[name].guaranteed_millislices
+            for name in lacking & quotas.standings.keys()
+        )
 
     async def _is_recall_due(self, before: LedgerView) -> bool:
         """Whether the recalls changed: quota has come back, the grace is over, or another process
@@ -330,7 +355,24 @@ class QuotaLoop:
         first_s = self._cluster_state.first_until_s
         return since_s, first_until_s(first_s, since_s, jobs, self._partitions, now_s)
 
-    async def _lend(self, ledger_view: LedgerView) -> LedgerView:
+    def _barred(
+        self,
+        ledger_view: LedgerView,
+        jobs: tuple[JobView, ...],
+        associations: tuple[Association, ...],
+    ) -> Barred:
+        settings, before = self._settings, self._cluster_state.barred
+        there = holdings(jobs, self._partitions, settings.costs, settings.models)
+        now_s = ledger_view.now_s
+        rows = [one for one in associations if one.cluster == settings.cluster.name]
+        found = barred(before, there, ledger_view.policy, rows, now_s=now_s)
+        if found.jobs.keys() - before.jobs.keys():
+            report("quota_barred", jobs=len(found.jobs), trials=found.damped)
+        return found
+
+    async def _lend(
+        self, ledger_view: LedgerView, associations: tuple[Association, ...]
+    ) -> LedgerView:
         """Renew loans and recalls by current demand, write them, and return the ledger's view with
         them.
 
@@ -338,9 +380,12 @@ class QuotaLoop:
         """
         if not self._cluster_state.view.complete:
             return ledger_view
+        self._cluster_state.barred = await asyncio.to_thread(
+            self._barred, ledger_view, self._cluster_state.jobs, associations
+        )
         self._still_since_s, self._cluster_state.first_until_s = await asyncio.to_thread(
             self._standing_still,
-            self._cluster_state.jobs,
+            self._cluster_state.quota_jobs,
             self._cluster_state.nodes,
             self._cluster_state.quotas.borrowed_limits,
             time.monotonic(),
@@ -371,18 +416,13 @@ class QuotaLoop:
     def _seen(self) -> SlurmView:
         seen = self._cluster_state
         return SlurmView(
-            seen.jobs,
+            seen.quota_jobs,
             seen.nodes,
             seen.view.services,
             evicting=seen.evictions.ending,
             lately=self._held_lately(),
             stuck=stuck(self._still_since_s, time.monotonic()),
         )
-
-    def _own_needs(self, before: LedgerView) -> Mapping[str, int]:
-        seen = SlurmView(self._cluster_state.jobs, self._cluster_state.nodes, ())
-        inputs = inputs_of(before, self._settings, seen)
-        return own_needs_now(inputs.policy, inputs.holdings)
 
     @property
     def _compiles(self) -> bool:

@@ -5,10 +5,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, hint, warning
 from cluster.language.jobs import NodeView
+from cluster.language.units import slices_text
 from cluster.slurm.interface import Association
+from slurm_plugin.common.free_instances import is_usable
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.demand import instances_of
-from slurm_plugin.quota.tenants import overcommitted_types
+from slurm_plugin.quota.demand import has_gpus, instances_of
+from slurm_plugin.quota.overcommitment import over_words
+from slurm_plugin.quota.tenants import overcommitted_millislices, overcommitted_types
 from slurm_plugin.quota.types import Policy
 
 _SHOWN = 5
@@ -45,6 +48,24 @@ def group_checks(policy: Policy) -> Iterator[Finding]:
                     f"slicewise tenant-quota set {name} --lending-limit unlimited",
                 ),
             )
+
+
+def capacity_checks(
+    policy: Policy, nodes: Iterable[NodeView], partitions: frozenset[str], capacity: int | None
+) -> Iterator[Finding]:
+    """Say by how much quotas exceed what managed nodes have, and which of these are down."""
+    above = overcommitted_millislices(policy, capacity or 0)
+    if not capacity or not above:
+        return
+    down = sorted(n.name for n in nodes if has_gpus(n, partitions) and not is_usable(n))
+    out = f" Of these nodes no job can have: {', '.join(down[:_SHOWN])}." if down else ""
+    yield warning(
+        Code.QUOTA_CAPACITY,
+        f"{over_words(above, capacity).capitalize()}: {slices_text(capacity)}",
+        "jobs within their guarantee may wait for each other",
+        Mend(Place.ACCOUNTS, "slicewise tenant-quota set NAME --nominal N"),
+        advice=f"Give less in all, or bring back nodes that were taken out of slurm.conf.{out}",
+    )
 
 
 def type_checks(

@@ -83,7 +83,7 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
     if above > was:
         words = (
             f"the quotas at the top would be {slices_words(above)} above the cluster's"
-            f" {slices_text(whole)}: every limit is squeezed, and nothing new is lent"
+            f" {slices_text(whole)}: jobs within their guarantee may wait for each other"
         )
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", above, words)
     there = instances_of(inputs.seen.nodes, inputs.rules.partitions)

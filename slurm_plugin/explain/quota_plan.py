@@ -104,9 +104,7 @@ class ImpactKind(StrEnum):
     REMOVED = "removed"
     """The tenant is removed while its jobs hold something."""
     OVERCOMMITTED = "overcommitted"
-    """The quotas at the top are more than the cluster has, in slices (every limit is squeezed) or
-    of a type.
-    """
+    """The quotas at the top are more than the cluster has, in slices or of a type."""
     OVER_GUARANTEED = "over-guaranteed"
     """A tenant holds more in its own QOS than its guaranteed quota: no new starts there for a
     while.

@@ -15,6 +15,7 @@ from slurm_plugin.quota.demand import wanted_on_nodes
 from slurm_plugin.quota.tenants import ancestors, subtree
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy, Recall
+from slurm_plugin.quota_cycle.barred import BarredJob
 
 QUOTA = frozenset({Cause.OWN_QOS, Cause.BORROWED_QOS})
 """Causes that a loan can bring about for its lender."""
@@ -57,6 +58,7 @@ class WhyInput:
     over_budget: frozenset[int] = frozenset()
     kept_back: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
     as_set: Policy = field(default_factory=dict, hash=False)
+    barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
 
     def cost(self, job: JobView) -> Millislices:
         """Cost of the job, or of one task, in millislices.

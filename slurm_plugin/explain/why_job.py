@@ -37,6 +37,7 @@ from slurm_plugin.explain.words import (
 )
 from slurm_plugin.quota.demand import QOS_BUDGET, QOS_SLICES
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
+from slurm_plugin.quota_cycle.barred import LACKS_QUOTA, BarredJob
 
 _ACCOUNT = "ACCOUNT"
 _JOB = re.compile(r"(?P<job>[0-9]{1,10})(?:_(?P<task>[0-9]{1,10}))?")
@@ -139,7 +140,8 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
     if tag is not None and is_resting(job) and job.reason not in _HELD_BY_SLURM:
         return why_slot(about, job, tag, sight)
     is_over_both = job.reason == QOS_SLICES and job.job_id in sight.over_budget
-    word = QOS_BUDGET if is_over_both else job.reason
+    bar = sight.barred.get(job.job_id) if job.reason in LACKS_QUOTA else None
+    word = bar.reason if bar is not None else QOS_BUDGET if is_over_both else job.reason
     reason = with_recalls(job, translate(word, job.qos), sight)
     short = shortage(job, reason.cause, sight) if reason.cause is not None else None
     budget = budget_shortage(job, sight) if reason.cause is Cause.BUDGET else None
@@ -155,6 +157,7 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
             _asks(job, sight),
             *_numbers(short, budget),
             *((_FITS_NOW,) if fits else ()),
+            *((_barred(bar, sight),) if bar is not None else ()),
             *_limit_parts(job, reason, sight),
             *recall_words(job, reason, sight),
             *_ahead(job, reason, sight),
@@ -163,6 +166,14 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
         start_s=start.at_s,
         start=start.words,
         hints=tuple(_hints(job, reason, budget, start, sight)),
+    )
+
+
+def _barred(bar: BarredJob, sight: WhyInput) -> str:
+    when = span_text(max(60, bar.due_s - sight.now_s))
+    return (
+        "Slurm names its quota now; when it had quota, it waited for this. It is lent none until"
+        f" this may have changed, or for {when}."
     )
 
 

@@ -41,7 +41,7 @@ def attention(
     ``services`` and ``tenants`` are those that the reader may see.
     """
     found = [*_of_services(services, facts), *_of_tenants(tenants, facts, reader)]
-    found += _of_waiting(facts, reader)
+    found += [*_of_waiting(facts, reader), *_of_barred(facts, reader)]
     if reader.tenants is None:
         found = [*_of_site(facts), *_of_nodes(managed_nodes(facts), facts), *found]
     ranks = list(Severity)
@@ -91,6 +91,14 @@ def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
             Code.SCRIPT_PASSED,
             f"{_counted(facts.unadmitted, 'job')} got GPUs without slicewise.lua",
             "slicewise doctor --section script",
+        )
+
+    if (over := facts.overcommitment) is not None:
+        yield _warning(
+            Code.QUOTA_CAPACITY,
+            f"{over.words}, since {(facts.now_s - over.since_s) / 3600:,.1f} h at least: jobs"
+            " within their guarantee may wait for each other",
+            "slicewise doctor --section limits",
         )
 
 
@@ -214,6 +222,24 @@ def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]
             f"{_counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
             f" first for {waited_s / 60:,.0f} min",
             f"slicewise why {longest.task}",
+            about=tenant,
+        )
+
+
+def _of_barred(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
+    """Yield what keeps jobs from their start that were lent quota."""
+    kept = defaultdict[tuple[str, str], list[JobView]](list)
+    for job in facts.jobs if facts.barred else ():
+        if (bar := facts.barred.get(job.job_id)) is not None and reader.may_see(job):
+            kept[holder_of(job), bar.reason].append(job)
+    for (tenant, reason), jobs in sorted(kept.items()):
+        first = min(jobs, key=lambda job: job.job_id)
+        due_s = min(facts.barred[job.job_id].due_s for job in jobs) - facts.now_s
+        yield _warning(
+            Code.WAITING,
+            f"{_counted(len(jobs), 'job')} of {tenant} had quota and did not start, for {reason}:"
+            f" none is lent for that again within {max(0, due_s) / 60:,.0f} min",
+            f"slicewise why {first.task}",
             about=tenant,
         )
 

@@ -14,8 +14,10 @@ from cluster.rpc.messages import ServiceReport, ServiceView
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.quota.demand import gpus_on_nodes, is_managed, is_waiting
 from slurm_plugin.quota.holdings import by_priority
+from slurm_plugin.quota.overcommitment import Overcommitment
 from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.barred import BarredJob
 
 
 class Reader(Protocol):
@@ -86,6 +88,8 @@ class OverviewFacts:
         indices: GPUs that jobs have, by job id and node, as ``SlurmReader.devices`` has them, of
             the jobs of which this is known.
         grace_s: seconds within which a lender has recalled quota back.
+        overcommitment: how quotas exceed the cluster; None if they do not.
+        barred: jobs that lack quota and are lent none, by job id.
     """
 
     now_s: float
@@ -114,6 +118,8 @@ class OverviewFacts:
     grace_s: int
     surveyed: Mapping[str, tuple[SurveyedGpu, ...]] = field(default_factory=dict, hash=False)
     indices: Mapping[int, Mapping[str, frozenset[int]]] = field(default_factory=dict, hash=False)
+    overcommitment: Overcommitment | None = None
+    barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
 
     @cached_property
     def waiting(self) -> tuple[JobView, ...]:

@@ -507,6 +507,11 @@ def waits_for_quota(job: JobView) -> bool:
     return not is_no_matter_of_slices
 
 
+def names_a_limit(job: JobView) -> bool:
+    """Whether Slurm's reason is a limit of an association or a QOS."""
+    return job.reason.startswith(_LIMITS)
+
+
 def waits_for_budget(job: JobView) -> bool:
     """Whether a job could start now if more of its budget were left."""
     return is_waiting(job) and job.reason == QOS_BUDGET

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from cluster.language.units import Millislices
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.lending import called_back, crossing, within_limits
-from slurm_plugin.quota.tenants import by_parent, downward, effective_nominal, guaranteed_quota
+from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Loan, Policy, Recall
 
 
@@ -113,7 +113,7 @@ def _less(standing: Standing, held: int) -> Standing:
 
 
 def standings(
-    policy: Policy, loans: Iterable[Loan], capacity: int | None, recalls: Iterable[Recall] = ()
+    policy: Policy, loans: Iterable[Loan], recalls: Iterable[Recall] = ()
 ) -> Mapping[str, Standing]:
     """Compute the limit of every tenant.
 
@@ -121,11 +121,7 @@ def standings(
     it. A recalled amount is in no limit: the lender does not have it yet, and the borrower has it
     no longer. In every subtree the limits of all tenants' QOS add up to at most the limit.
 
-    If the limits at the top add up to more than the cluster's ``capacity`` in millislices, they
-    are all scaled down in proportion. The same applies at each level below: what a tenant has for
-    itself and its children's limits never exceed its limit. With an unknown capacity (None)
-    nothing is scaled down. Loans count only up to what the policy allows; the excess is treated as
-    recalled.
+    Loans count only up to what the policy allows; the excess is treated as recalled.
     """
     nominal, own, loans = effective_nominal(policy), guaranteed_quota(policy), tuple(loans)
     allowed = within_limits(policy, loans)
@@ -134,21 +130,20 @@ def standings(
     in_transit = tuple(_in_transit(policy, own, allowed, recalls))
     on_its_way, _ = crossing(policy, in_transit)
     lent = {name: on_loan[name] + on_its_way[name] for name in policy}
-    raw = {name: nominal[name] - lent[name] + borrowed[name] for name in policy}
+    limit = {name: nominal[name] - lent[name] + borrowed[name] for name in policy}
     gone, come = Counter[str](), Counter[str]()
     for loan in (*allowed, *in_transit):
         gone[loan.lender] += loan.amount_millislices
     for loan in allowed:
         come[loan.borrower] += loan.amount_millislices
-    asked = {name: (own[name] - gone[name], come[name]) for name in policy}
-    limit, qos_limits = _squeezed(policy, raw, asked, capacity)
     return {
         name: Standing(
             Millislices(limit[name]),
             Millislices(min(own[name], limit[name])),
             Millislices(lent[name]),
             Millislices(borrowed[name]),
-            *map(Millislices, qos_limits[name]),
+            Millislices(own[name] - gone[name]),
+            Millislices(come[name]),
         )
         for name in policy
     }
@@ -168,28 +163,3 @@ def _in_transit(
             amount = max(0, min(one.amount_millislices, left[one.lender]))
             left[one.lender] -= amount
             yield Loan(one.lender, one.borrower, Millislices(amount))
-
-
-_Limits = Mapping[str, tuple[int, int]]
-"""The limits of the own and the borrowed QOS in millislices, by tenant."""
-
-
-def _squeezed(
-    policy: Policy, raw: Mapping[str, int], limits: _Limits, capacity: int | None
-) -> tuple[Mapping[str, int], _Limits]:
-    below = by_parent(policy)
-    limit: dict[str, int] = {}
-    squeezed: dict[str, tuple[int, int]] = {}
-    for name in ("", *downward(policy)):
-        children, own = below.get(name, ()), limits.get(name, (0, 0))
-        asked = sum(own) + sum(raw[child] for child in children)
-        room = limit[name] if name else asked if capacity is None else capacity
-        for child in children:
-            limit[child] = _share(raw[child], asked, room)
-        if name:
-            squeezed[name] = _share(own[0], asked, room), _share(own[1], asked, room)
-    return limit, squeezed
-
-
-def _share(amount: int, asked: int, room: int) -> int:
-    return amount if asked <= room else amount * room // asked

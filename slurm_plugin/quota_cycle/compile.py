@@ -222,7 +222,8 @@ def compared(
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    inputs = _inputs(ledger_view, settings, SlurmView(shown.jobs, nodes, ()), before)
+    inputs = _inputs(ledger_view, settings, SlurmView(shown.quota_jobs, nodes, ()), before)
+    inputs = inputs.fitted_as(planned.inputs) if planned else inputs
     planned_use = planned.planned_use if planned else inputs.use
     wanted = wanted_limits(
         inputs,

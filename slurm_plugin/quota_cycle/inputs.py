@@ -11,11 +11,12 @@ from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
-from slurm_plugin.quota.demand import capacity, holdings, qos_use
+from slurm_plugin.quota.demand import capacity, free_by_node, holdings, qos_use
 from slurm_plugin.quota.free_nodes import FreeNodes
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import QosUse, Standing, by_use, standings
 from slurm_plugin.quota.types import Loan, Policy, Recall
+from slurm_plugin.quota_cycle.fitted import fitted
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,11 @@ class QuotaRules:
 
 
 _OF_SLURM = frozenset(
-    {"seen_holdings", "free", "judged", "holdings", "use", "capacity_millislices"}
+    {"seen_holdings", "free", "judged", "holdings", "use", "capacity_millislices", "fitted"}
 )
 """What is computed once and does not follow from loans or recalls."""
+_BY_FITTED = frozenset({"use", "fitted"})
+"""What of that follows from the fitted nominals."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,25 @@ class QuotaInputs:
     def policy(self) -> Policy:
         """The policy in force at the moment of the ledger's view."""
         return self.ledger_view.policy
+
+    @cached_property
+    def fitted(self) -> Policy:
+        """The same policy with nominals that the cluster's capacity covers: by it loans and limits
+        are decided.
+        """
+        there = self.holdings
+        free = free_by_node((one.job for one in there.ending), self.free.by_name)
+        return fitted(self.policy, there, free, self.capacity_millislices)
+
+    def fitted_as(self, before: "QuotaInputs") -> "QuotaInputs":
+        """The same inputs, with nominals that are fitted as they were ``before``."""
+        if before.fitted == before.policy:
+            return self
+        found = replace(self)
+        for name in (_OF_SLURM - _BY_FITTED) & vars(self).keys():
+            vars(found)[name] = vars(self)[name]
+        vars(found)["fitted"] = before.fitted
+        return found
 
     @cached_property
     def seen_holdings(self) -> Holdings:
@@ -134,15 +156,13 @@ class QuotaInputs:
     @cached_property
     def use(self) -> QosUse:
         """How much of the limits of tenants' QOS jobs use and wait for."""
-        return qos_use(self.policy, self.seen_holdings)
+        return qos_use(self.fitted, self.seen_holdings)
 
     @cached_property
     def standings(self) -> Mapping[str, Standing]:
         """What each tenant may hold, given the ledger's loans and recalls."""
         ledger_view = self.ledger_view
-        return standings(
-            self.policy, ledger_view.loans, self.capacity_millislices, ledger_view.recalls
-        )
+        return standings(self.fitted, ledger_view.loans, ledger_view.recalls)
 
     def allowed(self, use: QosUse | None = None) -> Allowed:
         """The state that Slurm's limits should have.

@@ -44,7 +44,7 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
         wanting=(),
         running=tuple(_running(some, seen.services, rules.costs, free, excess={}, now_s=now_s)),
         free=free,
-        above_nominal_millislices=above - Counter(guaranteed_quota(inputs.policy)),
+        above_nominal_millislices=above - Counter(guaranteed_quota(inputs.fitted)),
         shrink={},
         leaving=goes,
         weights={name: tenant.quota.weight for name, tenant in inputs.policy.items()},
@@ -61,7 +61,7 @@ def giving_back(
     ``excess`` are millislices that tenants hold beyond a cap: their replicas may be drained in any
     QOS.
     """
-    policy, partitions, costs = inputs.policy, inputs.rules.partitions, inputs.rules.costs
+    policy, partitions, costs = inputs.fitted, inputs.rules.partitions, inputs.rules.costs
     recalls = sorted(recalls, key=lambda recall: recall.called_s)
     jobs = _managed(inputs)
     lenders = {recall.lender for recall in recalls}

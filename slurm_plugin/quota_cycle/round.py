@@ -49,7 +49,7 @@ def plan(inputs: QuotaInputs) -> RoundPlan:
     beyond = capped(inputs.policy, ledger_view.windows, ledger_view.when, held)
     waiting = waits(inputs, reclaim_input(inputs), beyond)
     lent = _lent(inputs, waiting, known)
-    over = over_entitlement(inputs.policy, lent.loans, held)
+    over = over_entitlement(inputs.fitted, lent.loans, held)
     excess = {name: amount for name, amount in over.items() if name in beyond}
     recalls = _Recalls(inputs, able, known, lent.loans, held)
     called = recalls.left({})
@@ -69,7 +69,7 @@ def _is_anything_lent(ledger_view: LedgerView) -> bool:
 
 
 def _lent(inputs: QuotaInputs, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
-    policy, seen = inputs.policy, inputs.seen
+    policy, seen = inputs.fitted, inputs.seen
     wanted = demand_of(policy, inputs.holdings)
     needs = own_needs(policy, wanted, waiting.queues, waiting.guaranteed)
     return lend_whole_jobs(
@@ -96,13 +96,13 @@ class _Recalls:
         after: tuple[Loan, ...],
         held: Mapping[str, int],
     ) -> None:
-        self._policy, self._known, self._after, self._held = inputs.policy, known, after, held
+        self._policy, self._known, self._after, self._held = inputs.fitted, known, after, held
         loans = inputs.ledger_view.loans
         self._before = [one for one in loans if one.borrower in able]
         rules = inputs.rules
         self._waiting = waiting_for_own(inputs.holdings.in_own, rules.partitions, rules.costs)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
-        self._room = have_room(inputs.policy, loans, known, held, self._waiting, **self._when)
+        self._room = have_room(inputs.fitted, loans, known, held, self._waiting, **self._when)
 
     def left(self, ready: Mapping[str, int]) -> tuple[Recall, ...]:
         """The recalls that stay.

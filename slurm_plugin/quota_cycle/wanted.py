@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from cluster.language.billing import BillingUnit
 from cluster.language.jobs import JobView, NodeView, PartitionView
@@ -17,6 +18,7 @@ from slurm_plugin.limits.desired import (
 )
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.standings import QosUse
+from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 
 
@@ -34,6 +36,7 @@ class SlurmNow:
 
     Attributes:
         is_fresh: whether the jobs were read no earlier than the limits.
+        barred: the jobs that want no quota, see ``barred``.
     """
 
     associations: tuple[Association, ...]
@@ -42,6 +45,12 @@ class SlurmNow:
     jobs: tuple[JobView, ...]
     nodes: tuple[NodeView, ...]
     is_fresh: bool = True
+    barred: Barred = NOTHING_BARRED
+
+    @cached_property
+    def quota_jobs(self) -> tuple[JobView, ...]:
+        """The jobs as quota is decided for them."""
+        return self.barred.told(self.jobs)
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,8 @@ def wanted_limits(
     rules = inputs.rules
     allowed = inputs.allowed(planned.use if planned else inputs.use)
     there = inputs.seen_holdings
-    if shown.jobs is not inputs.seen.jobs:
-        there = holdings(shown.jobs, rules.partitions, rules.costs, rules.models)
+    if shown.quota_jobs is not inputs.seen.jobs:
+        there = holdings(shown.quota_jobs, rules.partitions, rules.costs, rules.models)
     now_s, has_budgets = inputs.ledger_view.now_s, bool(allowed.run_minutes)
     used = planned.in_use if planned else in_use(there, now_s=now_s, has_budgets=has_budgets)
     config = shown.conf.config

@@ -44,7 +44,7 @@ def imagined(inputs: QuotaInputs, loans: tuple[Loan, ...]) -> ImaginedRound:
     ``inputs`` has the loans of the round before. What a loan lost counts as recalled if jobs of its
     lender need it; else the borrower gave it back.
     """
-    policy = inputs.policy
+    policy = inputs.fitted
     own = guaranteed_quota(policy)
     asked = demand_of(policy, inputs.holdings)
     needs = own_needs_now(policy, inputs.holdings)

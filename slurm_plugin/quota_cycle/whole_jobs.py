@@ -41,15 +41,15 @@ from slurm_plugin.quota.demand import (
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
-    wanted_on_nodes,
     within_guarantees,
 )
 from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
+from slurm_plugin.quota_cycle.fitted import need_of
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
-from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
+from slurm_plugin.reclaim.capacity import JobNeed, Shape
 from slurm_plugin.reclaim.startable import FreeInstances
 from slurm_plugin.reclaim.turns import Turn, for_turns, reclaim_for
 from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, may_give
@@ -131,11 +131,11 @@ def waits(
     take their free GPU instances before any job that waits for a loan.
     """
     there, turn_s = inputs.holdings, inputs.rules.turn_s
-    free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.policy))
+    free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.fitted))
     if first:
         left = FreeInstances(free)
         for job in first:
-            left.place(_need(job))
+            left.place(need_of(job))
         free = dict.fromkeys(free, _NOTHING) | left.by_node()
     guaranteed = frozenset(holder_of(job) for job in first)
     queues = waiting_for_loans(there, inputs.seen.stuck)
@@ -178,7 +178,7 @@ def _for_loans(queue: QosQueue) -> Mapping[str, Sequence[_ForLoan]]:
     for record in queue.jobs:
         if waits_for_quota(record) and (cost := job_cost(record, queue.costs)):
             job = WaitingJob(
-                _need(record),
+                need_of(record),
                 cost,
                 waits_since_s(record),
                 max(1, len(record.untouched)),
@@ -250,12 +250,6 @@ def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
             break
         used += min(job.tasks, (own - used) // job.cost_millislices) * job.cost_millislices
     return used
-
-
-@per_record
-def _need(job: JobView) -> JobNeed:
-    instances, count = wanted_on_nodes(job)
-    return JobNeed(job.job_id, shape_of(instances), count)
 
 
 def lend_whole_jobs(

@@ -23,6 +23,7 @@ from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota_cycle.barred import NOTHING_BARRED
 from slurm_plugin.services.avoidance import Release, waits_too_long
 from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
 from slurm_plugin.services.pace import PACE, Pace, is_moving, waits
@@ -78,6 +79,7 @@ class ClusterState:
         urgencies: urgency of each service's backlog, as last sent by the launcher, by array job id.
         first_until_s: until when jobs go first that Slurm passes over though their GPUs are free,
             by the monotonic clock; see ``quota_cycle.standstill``.
+        barred: waiting jobs that quota alone does not start, as of the last round of lending.
         refusals: why deferred jobs are held, by job id.
         kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
         desired_slots_versions: number of the last request for an array's slots that was taken, by
@@ -122,6 +124,7 @@ class ClusterState:
         self.shares: Mapping[str, float] = {}
         self.urgencies: Mapping[int, float] = {}
         self.first_until_s: Mapping[int, float] = {}
+        self.barred = NOTHING_BARRED
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
         # No number is one that another daemon has given, or this one before it started anew.
@@ -169,6 +172,11 @@ class ClusterState:
     def jobs(self) -> tuple[JobView, ...]:
         """Slurm's jobs, as of the last complete look."""
         return self._seen.jobs
+
+    @property
+    def quota_jobs(self) -> tuple[JobView, ...]:
+        """The same jobs, as quota is decided for them: what is barred waits for what bars it."""
+        return self.barred.told(self._seen.jobs)
 
     @property
     def nodes(self) -> tuple[NodeView, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobView, NodeView
 from cluster.language.periods import next_start_s
 from cluster.rpc.messages import BudgetView, ServiceView, TenantView
 from cluster.settings.file import Settings
@@ -14,10 +14,12 @@ from slurm_plugin.quota.demand import (
     capacity,
     guaranteed_instances,
     guaranteed_use,
+    has_gpus,
     node_costs,
     shared_costs,
     waiting_instances,
 )
+from slurm_plugin.quota.overcommitment import Overcommitment, followed
 from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import (
     downward,
@@ -55,6 +57,7 @@ class QuotaInForce:
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         left_millislice_s: what was left of each budget that has begun, at the last look.
         changed_by_hand: settings in Slurm that were changed outside Slicewise, since the start.
+        overcommitment: how quotas exceed the cluster; None if they do not.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -76,6 +79,8 @@ class QuotaInForce:
         self.run_minutes: Mapping[str, int] = {}
         self.left_millislice_s: Mapping[str, int] = {}
         self.changed_by_hand = 0
+        self.overcommitment: Overcommitment | None = None
+        self._nodes: frozenset[str] = frozenset()
 
     def set_policy(
         self,
@@ -163,6 +168,13 @@ class QuotaInForce:
         )
         return quotas.room(service, jobs, services, borrows=borrows)
 
+    def _follow_capacity(self, nodes: Iterable[NodeView], whole: int | None, now_s: float) -> None:
+        """Note whether quotas exceed the capacity, and which nodes are no longer in Slurm."""
+        there = frozenset(node.name for node in nodes if has_gpus(node, self._partitions))
+        self._nodes |= there
+        before, gone = self.overcommitment, self._nodes - there
+        self.overcommitment = followed(before, self.policy, whole, gone, now_s)
+
     def snapshot(
         self,
         seen: Observation,
@@ -175,6 +187,7 @@ class QuotaInForce:
         jobs, nodes = seen.jobs, seen.nodes
         waiting = waiting_instances(jobs, partitions)
         whole = capacity(nodes, partitions, costs, settings.whole_boards) or None
+        self._follow_capacity(nodes, whole, seen.at_s)
         if whole != self._capacity:
             self._capacity, self._bounds = whole, attainable(self.policy, self._highest, whole)
         return Snapshot(

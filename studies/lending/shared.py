@@ -248,7 +248,7 @@ class Shared:
             return False
         self._count(after, recalls)
         self._loans, self._recalls = after, recalls
-        found = standings(self._policy, after, self._capacity, recalls)
+        found = standings(self._policy, after, recalls)
         self._limits = [found[name].limit_millislices for name in names]
         return True
 

@@ -148,7 +148,7 @@ def _starting(one: World, loans: Sequence[Loan]) -> int:
         borrowed_qos(name): [job.cost_millislices for job in queue]
         for name, queue in queues.items()
     }
-    limits = by_use(standings(one.policy, loans, one.capacity), QosUse(tasks=costs))
+    limits = by_use(standings(one.policy, loans), QosUse(tasks=costs))
     room = Counter({name: limits[name].borrowed_qos_limit_millislices for name in queues})
     free = {node: Counter(there) for node, there in one.waits.free.items()}
     total = 0

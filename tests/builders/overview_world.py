@@ -79,7 +79,7 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "reports": {},
         "kept_back": {},
         "policy": policy,
-        "standings": standings(policy, loans, None),
+        "standings": standings(policy, loans),
         "left_millislice_s": {},
         "resets_s": {},
         "partitions": GPU,

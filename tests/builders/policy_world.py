@@ -22,7 +22,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.quota.lending import lend
 from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.tenants import changed
+from slurm_plugin.quota.tenants import changed, effective_nominal
 from slurm_plugin.quota.types import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
@@ -269,10 +269,12 @@ class PolicyWorld(RuleBasedStateMachine):
         assert broken_rules(self.policy, self.ledger.loans.outstanding()) == []
 
     @invariant()
-    def limits_never_exceed_capacity(self) -> None:
-        found = standings(self.policy, self.ledger.loans.outstanding(), CAPACITY)
+    def limits_are_together_what_nominals_are(self) -> None:
+        found = standings(self.policy, self.ledger.loans.outstanding())
+        nominal = effective_nominal(self.policy)
         top = [name for name, tenant in self.policy.items() if not tenant.parent]
-        assert sum(found[name].limit_millislices for name in top) <= CAPACITY
+        limits = sum(found[name].limit_millislices for name in top)
+        assert limits == sum(nominal[name] for name in top)
 
     def history_is_complete(self, name: str) -> None:
         mine = tuple(update for update in reversed(self.written) if update.tenant == name)

@@ -61,7 +61,7 @@ def sight(
         situation=Situation(
             policy=policy,
             standings=less_elsewhere(
-                standings(policy, found, None, more.get("recalls", ())),
+                standings(policy, found, more.get("recalls", ())),
                 {name: run_cost(one.elsewhere, COSTS) for name, one in holds.items()},
             ),
             held=holds,

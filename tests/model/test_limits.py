@@ -135,6 +135,27 @@ def test_a_guarantee_of_a_type_leaves_the_rest_of_it_to_others(site: DaemonOnMod
     site.until_is(lambda: dict(site.runs("lab")), {LAB: 6})
 
 
+def test_what_fits_starts_within_seconds_though_quotas_exceed_the_cluster(
+    site: DaemonOnModel,
+) -> None:
+    """30 slices are guaranteed of 20.5; what is missing comes from who wants nothing."""
+    site.set_quota("lab", 15)
+    site.set_quota("lender", 15)
+    site.wait(60)
+    for _ in range(8):
+        site.sbatch("lab")
+    site.until_is(lambda: site.runs("lab").total(), 8, 10)
+    for _ in range(3):
+        site.sbatch("lender", {"3g.40gb": 1})
+    site.until_is(lambda: site.runs("lender").total(), 3, 10)
+    site.sbatch("lender")
+    site.sbatch("lender")
+    site.until_is(lambda: site.runs("lender").total(), 5, 10)
+    over = site.daemon.state.quotas.overcommitment
+    assert over is not None
+    assert over.above_millislices == 9500
+
+
 def test_types_and_budgets_bind(site: DaemonOnModel) -> None:
     site.set_quota("lab", 5, type_limits={"1g.10gb": 1})
     for _ in range(2):

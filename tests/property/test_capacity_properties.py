@@ -123,7 +123,7 @@ def assert_lent(whole: int) -> None:
     assert [(one.lender, one.borrower, one.amount_millislices) for one in loans] == [
         ("d", "a", 7_000)
     ]
-    found = standings(policy, loans, whole)
+    found = standings(policy, loans)
     assert {name: one.limit_millislices for name, one in found.items()} == {
         "a": 14_000,
         "b": 7_000,

@@ -16,9 +16,10 @@ from cluster.rpc.messages import ServiceView, SlotView
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
 from slurm_plugin.quota.calendar import Moment, Window
-from slurm_plugin.quota.demand import holdings, qos_use
-from slurm_plugin.quota.standings import QosUse, by_use, standings
+from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.standings import by_use
 from slurm_plugin.quota.types import Loan, Policy, Recall
+from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
 from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
 from slurm_plugin.quota_cycle.round import plan
 from slurm_plugin.reclaim.hold_back import Lenders, about_to_start, still_waiting
@@ -76,6 +77,8 @@ class Cluster:
         windows: the calendar's caps, which are not in the policy.
         batch: job ids of borrowed jobs that are no replicas.
         waits: tenants that may not start slots on borrowed quota, and until when (``steady_s``).
+        others: by job id, what Slurm says of a job that has quota and is over another limit.
+        barred: what the daemon remembers of these.
         lenders: the tenants in ``waits`` that still wait, and the lenders for which they wait.
     """
 
@@ -97,6 +100,8 @@ class Cluster:
     batch: frozenset[int] = frozenset()
     waits: dict[str, int] = field(default_factory=dict)
     lenders: Lenders = field(default_factory=dict)
+    others: dict[int, str] = field(default_factory=dict)
+    barred: Barred = NOTHING_BARRED
 
     def round(self) -> None:
         """End what drains, let the daemon decide, and let Slurm start what its limits allow."""
@@ -112,7 +117,7 @@ class Cluster:
 
     def world(self) -> QuotaInputs:
         """The cluster as the daemon sees it now."""
-        jobs = tuple(self.jobs.values())
+        jobs = self.barred.told(tuple(self.jobs.values()))
         seen = SlurmView(jobs, tuple(self._views()), tuple(self._services()), self.going)
         ledger_view = ledger_view_of(
             Moment(self.now_s, 0, 0),
@@ -126,6 +131,8 @@ class Cluster:
     def lend(self) -> frozenset[int]:
         """Decide loans and recalls as the daemon does; return the replicas that are told to go."""
         jobs = tuple(self.jobs.values())
+        there = holdings(jobs, PARTITIONS, COSTS, {})
+        self.barred = barred(self.barred, there, self.policy, now_s=self.now_s)
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
         told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
@@ -140,16 +147,16 @@ class Cluster:
 
     def limits(self) -> Mapping[str, int]:
         """Millislices that Slurm lets run in each QOS."""
-        capacity = self.world().capacity_millislices
-        found = standings(self.policy, self.loans, capacity, self.recalls)
+        world = self.world()
+        found = world.standings
         both: dict[str, int] = {}
-        for name, one in by_use(found, self._use()).items():
+        for name, one in by_use(found, world.use).items():
             both[qos_name(name)] = one.own_qos_limit_millislices
             both[borrowed_qos(name)] = one.borrowed_qos_limit_millislices
         return both
 
-    def _use(self) -> QosUse:
-        return qos_use(self.policy, holdings(self.jobs.values(), PARTITIONS, COSTS, {}))
+    def _held(self, qos: str) -> int:
+        return sum(run_cost(one.gpus, COSTS) for one in self._running() if one.qos == qos)
 
     def _running(self) -> Iterator[JobView]:
         return (one for one in self.jobs.values() if one.state is JobState.RUNNING)
@@ -194,8 +201,11 @@ class Cluster:
         limits = self.limits()
         waiting = [one for one in self.jobs.values() if one.state is JobState.PENDING]
         for one in sorted(waiting, key=lambda one: -one.priority):
-            fits = self._use().held.get(one.qos, 0) + run_cost(one.gpus, COSTS) <= limits[one.qos]
-            if fits and not (is_borrowed(one.qos) and self.is_kept(one.account)):
+            fits = self._held(one.qos) + run_cost(one.gpus, COSTS) <= limits[one.qos]
+            if one.job_id in self.others:
+                reason = self.others[one.job_id] if fits else "QOSGrpBilling"
+                self.jobs[one.job_id] = replace(one, reason=reason)
+            elif fits and not (is_borrowed(one.qos) and self.is_kept(one.account)):
                 self._place(one)
 
     def is_kept(self, tenant: str) -> bool:

@@ -109,7 +109,7 @@ def test_tenant_list() -> None:
         a_reservation(name, index, reserved_millislice_s=MillisliceSeconds(0))
         for index, name in enumerate(HOLDERS)
     )
-    found = tenant_statuses(OverviewInput(POLICY, LOANS, (), runs, {}, 14_000, None))
+    found = tenant_statuses(OverviewInput(POLICY, LOANS, (), runs, {}, None))
     assert {one.tenant.name: own_names(status_json(one)) for one in found} == NUMBERS
 
 

@@ -91,7 +91,7 @@ def test_the_replies_show_every_limit_that_was_set():
             )
             allowed = Allowed(
                 policy=shown.policy,
-                standings=standings(shown.policy, (), None),
+                standings=standings(shown.policy, ()),
                 run_minutes={"tenant0000": 77},
                 costs=site.COSTS,
                 models=dict.fromkeys(site.COSTS, "A100-80GB"),

@@ -195,6 +195,15 @@ def test_notes_say_what_was_left_out_and_refused() -> None:
     assert "Slicewise: 1 job was refused (SW-QUOTA-NONE), of b." in text
 
 
+def test_notes_say_by_how_much_quotas_exceed_the_cluster() -> None:
+    gpus = sum(node.gpus["a100"] for node in experiment().cluster.nodes)
+    plans = [slicewise(tenants(a=gpus + more)) for more in (0, 2)]
+    fitting, over = (simulate(experiment(past("a"), changed=one), processes=1) for one in plans)
+    assert "guarantee" not in "\n".join(fitting.notes)
+    words = f"quotas guarantee {7 * gpus + 14} slices, 14 slices more than there are"
+    assert f"Slicewise: {words} (SW-QUOTA-CAPACITY)" in "\n".join(over.notes)
+
+
 def test_the_first_part_is_warmed_up_by_what_came_before() -> None:
     """It is as full as it was, and knows what was used; without earlier jobs that is said."""
     before = replace(past("a", 4, -9000.0, 7000.0), started_s=BEGIN_S - 9000.0)

@@ -31,7 +31,7 @@ POLICY = {
 }
 
 
-def look(capacity: int | None = None) -> dict[str, TenantStatus]:
+def look() -> dict[str, TenantStatus]:
     gathered = OverviewInput(
         policy=POLICY,
         loans=(Loan("bio", "laser", Millislices(1000)),),
@@ -41,7 +41,6 @@ def look(capacity: int | None = None) -> dict[str, TenantStatus]:
             a_reservation("optics", cost_millislices=500, reserved_millislice_s=0),
         ),
         left_millislice_s={"bio": 7},
-        capacity_millislices=capacity,
         accounts=frozenset({"bio"}),
     )
     return {one.tenant.name: one for one in tenant_statuses(gathered)}
@@ -71,8 +70,7 @@ def test_loans_budgets_and_accounts_stand_with_their_tenants():
     assert (found["bio"].in_slurm, found["laser"].in_slurm) == (True, False)
 
 
-def test_a_cluster_that_is_too_small_squeezes_limits():
-    assert look(capacity=4500)["bio"].standing.limit_millislices == 1000
+def test_quotas_beyond_the_cluster_are_counted_at_the_top():
     assert overcommitted_millislices(POLICY, 4500) == 4500
     assert overcommitted_millislices(POLICY, 9000) == 0
 

@@ -21,7 +21,7 @@ def explained(available: dict[str, int] | None = None) -> Explanation:
         "bio",
         Situation(
             policy=POLICY,
-            standings=standings(POLICY, (), None),
+            standings=standings(POLICY, ()),
             held={"bio": Held({"1g.10gb": 2}, {"1g.10gb": 2})},
             free={"1g.10gb": 5, "3g.40gb": 1},
             costs={"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)},

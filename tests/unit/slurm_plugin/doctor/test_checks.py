@@ -11,6 +11,7 @@ from builders.nodes import a_node
 
 from cluster.language.findings import Finding, Place, Severity
 from cluster.language.jobs import PartitionView
+from cluster.language.units import Millislices
 from cluster.slurm.billing_limits import BillingLimit
 from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.ledger_facts import LedgerFacts, LockHolder
@@ -33,6 +34,7 @@ from slurm_plugin.doctor.host_checks import (
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
 from slurm_plugin.doctor.limit_checks import (
+    capacity_checks,
     cluster_checks,
     drift_checks,
     group_checks,
@@ -173,6 +175,21 @@ def guaranteed(**of_type: int) -> Iterable[Finding]:
     group = Tenant("group", "", Quota(0, type_nominals={"1g.10gb": 7}))  # type: ignore[arg-type]
     nodes = [replace(NODE, gpus={"1g.10gb": 7}), replace(NODE, partitions=frozenset({"cpu"}))]
     return type_checks({"group": group, **policy}, nodes, frozenset({"gpu"}))
+
+
+def above_capacity(nominal: int, capacity: int | None = 7000) -> list[Finding]:
+    """Of one tenant, on a node that is down and one that is up."""
+    nodes = [replace(NODE, name="a"), replace(NODE, name="b", states=frozenset({"DOWN"}))]
+    policy = {"team": Tenant("team", "", Quota(Millislices(nominal)))}
+    return list(capacity_checks(policy, nodes, frozenset({"gpu"}), capacity))
+
+
+def test_quotas_above_the_cluster_are_a_fault_of_nobodys_limit():
+    (found,) = above_capacity(9000)
+    assert found.code == "SW-QUOTA-CAPACITY"
+    assert found.what == "Quotas guarantee 9 slices, 2 slices more than there are: 7"
+    assert "no job can have: b." in found.text
+    assert above_capacity(7000) == above_capacity(9000, None) == []
 
 
 def test_as_many_instances_as_there_are_may_be_guaranteed():

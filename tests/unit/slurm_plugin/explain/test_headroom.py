@@ -33,7 +33,7 @@ def situation(
     found = [Loan(*ends, Millislices(amount)) for ends, amount in (loans or {}).items()]
     return Situation(
         policy=policy,
-        standings=standings(policy, found, None),
+        standings=standings(policy, found),
         held=held or {},
         free=free or {"1g.10gb": 50},
         costs={"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)},

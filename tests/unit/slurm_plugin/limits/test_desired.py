@@ -85,7 +85,7 @@ def tenants(**nominal: int) -> Policy:
 def allowed(
     policy: Policy, loans: Iterable[Loan] = (), run_minutes: Mapping[str, int] | None = None
 ) -> Allowed:
-    of = standings(policy, tuple(loans), None)
+    of = standings(policy, tuple(loans))
     models = dict.fromkeys(COSTS, "A100-80GB")
     return Allowed(policy, of, run_minutes or {}, COSTS, models)
 

@@ -25,7 +25,9 @@ from cluster.rpc.overview_messages import AttentionItem, OverviewAnswer, Service
 from slurm_plugin.overview.facts import OverviewFacts, SurveyedGpu, seats_of
 from slurm_plugin.overview.gpus import sharing_types
 from slurm_plugin.overview.overview import overview
+from slurm_plugin.quota.overcommitment import Overcommitment
 from slurm_plugin.quota.types import Budget, Policy
+from slurm_plugin.quota_cycle.barred import BarredJob
 
 
 def found(answer: OverviewAnswer) -> list[tuple[Severity, str, str, str]]:
@@ -392,6 +394,31 @@ def test_an_overdraft_counts_as_left():
     policy = with_budget(overdraft_millislice_s=1000)
     now = facts(left_millislice_s={"lab": -500}, policy=policy, resets_s={"lab": None})
     assert overview(now, ROOT).attention == ()
+
+
+def test_quotas_beyond_the_cluster_are_told_with_the_nodes_that_have_gone():
+    over = Overcommitment(2000, 7000, NOW_S - 7200, frozenset({"gpu3", "gpu7"}))
+    answer = overview(facts(overcommitment=over), ROOT)
+    assert found(answer) == [
+        (Severity.WARNING, "SW-QUOTA-CAPACITY", "", "slicewise doctor --section limits")
+    ]
+    assert answer.attention[0].what.startswith(
+        "quotas guarantee 9 slices, 2 slices more than there are; gone from Slurm: gpu3, gpu7,"
+        " since 2.0 h at least"
+    )
+    assert overview(facts(overcommitment=over), ALICE).attention == ()
+
+
+def test_jobs_that_had_quota_and_did_not_start_are_told_with_what_keeps_them():
+    jobs = [job(n, "QOSGrpBilling", submit_s=1, eligible_s=1) for n in (8, 9)]
+    barred = {n: BarredJob("AssocGrpBillingMinutes", int(NOW_S) + 600) for n in (8, 9)}
+    own = facts(*jobs, nodes=(), barred=barred, grace_s=10**9)
+    answer = overview(own, ROOT)
+    assert found(answer) == [(Severity.WARNING, "SW-WAITING", "vision", "slicewise why 8")]
+    assert answer.attention[0].what == (
+        "2 jobs of vision had quota and did not start, for AssocGrpBillingMinutes: none is lent for"
+        " that again within 10 min"
+    )
 
 
 def test_guaranteed_jobs_that_wait_beyond_the_grace_time_are_told_of():

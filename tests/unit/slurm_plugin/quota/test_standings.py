@@ -29,18 +29,17 @@ def loan(lender: str, borrower: str, amount: int) -> Loan:
 
 
 def test_without_loans_everybody_has_its_nominal():
-    for capacity in (None, 10_000):
-        assert standings(POLICY, (), capacity) == {
-            "lab": standing(6000, 2000, (2000, 0)),
-            "a": standing(3000, 3000, (3000, 0)),
-            "b": standing(1000, 1000, (1000, 0)),
-            "c": standing(4000, 4000, (4000, 0)),
-        }
+    assert standings(POLICY, ()) == {
+        "lab": standing(6000, 2000, (2000, 0)),
+        "a": standing(3000, 3000, (3000, 0)),
+        "b": standing(1000, 1000, (1000, 0)),
+        "c": standing(4000, 4000, (4000, 0)),
+    }
 
 
 def test_a_loan_lowers_the_lender_and_raises_the_borrower_up_to_where_they_meet():
     loans = (loan("a", "b", 500), loan("a", "c", 1000))
-    assert standings(POLICY, loans, 10_000) == {
+    assert standings(POLICY, loans) == {
         "lab": standing(5000, 2000, (2000, 0), lent=1000),
         "a": standing(1500, 1500, (1500, 0), lent=1500),
         "b": standing(1500, 1000, (1000, 500), borrowed=500),
@@ -48,41 +47,26 @@ def test_a_loan_lowers_the_lender_and_raises_the_borrower_up_to_where_they_meet(
     }
 
 
-def test_short_of_capacity_all_are_squeezed_in_proportion():
-    found = standings(POLICY, (loan("c", "b", 1000),), 5000)
-    assert found == {
-        "lab": standing(3500, 2000, (1000, 0), borrowed=1000),
-        "a": standing(1500, 1500, (1500, 0)),
-        "b": standing(1000, 1000, (500, 500), borrowed=1000),
-        "c": standing(1500, 1500, (1500, 0), lent=1000),
-    }
-
-
 def test_nothing_to_share_out_is_nothing():
-    assert standings(POLICY, (), 0)["a"] == standing(0, 0, (0, 0))
-    assert standings({"a": free_tenant("a", 0)}, (), 0) == {"a": standing(0, 0, (0, 0))}
-    assert standings({}, (), 0) == {}
+    assert standings({"a": free_tenant("a", 0)}, ()) == {"a": standing(0, 0, (0, 0))}
+    assert standings({}, ()) == {}
 
 
 def test_a_loan_of_somebody_who_is_no_tenant_does_not_count():
-    assert standings(POLICY, (loan("gone", "c", 1000),), None)["c"] == standing(
-        4000, 4000, (4000, 0)
-    )
+    assert standings(POLICY, (loan("gone", "c", 1000),))["c"] == standing(4000, 4000, (4000, 0))
 
 
 def test_a_tenant_above_others_can_not_take_what_they_are_due():
     """Its own jobs were let in by what its account may hold, that of those below it included."""
     above = tenant("dept", 8000, borrowing_limit_millislices=Millislices(1000))
     below = tenant("team", 4000, "dept")
-    found = standings({"dept": above, "team": below}, (), None)
+    found = standings({"dept": above, "team": below}, ())
     assert found["dept"] == standing(8000, 4000, (4000, 0))
     assert found["team"] == standing(4000, 4000, (4000, 0))
 
 
 def test_what_is_on_its_way_back_is_in_nobodys_limit():
-    found = standings(
-        POLICY, (loan("a", "c", 1000),), None, [Recall("a", "b", Millislices(500), 5)]
-    )
+    found = standings(POLICY, (loan("a", "c", 1000),), [Recall("a", "b", Millislices(500), 5)])
     assert found["a"] == standing(1500, 1500, (1500, 0), lent=1500)
     assert found["b"] == standing(1000, 1000, (1000, 0))
     assert found["c"] == standing(5000, 4000, (4000, 1000), borrowed=1000)
@@ -136,7 +120,7 @@ def test_a_large_job_on_its_own_part_does_not_wait_behind_one_for_which_no_gpu_i
 
 def test_a_guarantee_by_type_comes_before_what_its_tenant_runs_on_loan():
     """Jobs on loan run on three of its four slices, and two wait for the guarantee."""
-    before = standings(POLICY, (), 10_000)["c"]
+    before = standings(POLICY, ())["c"]
     held, waits = {"slicewise_c_borrowed": 3000}, {"slicewise_c": 2000}
     kept = by_use({"c": before}, QosUse(held, waits))["c"]
     assert (kept.own_qos_limit_millislices, kept.borrowed_qos_limit_millislices) == (1000, 3000)

@@ -120,10 +120,11 @@ async def test_looking_changes_nothing():
     assert (slurm.state(), store.remembered) == (before, {})
 
 
-async def test_no_account_may_have_more_than_the_cluster():
+async def test_all_accounts_together_have_no_more_than_the_cluster():
+    """While nobody wants any of it, the first in order gives what is missing."""
     slurm, store = database(), ledger(vision=21_000, lab=7000)
     await compiled(slurm, store)
-    assert (own(slurm, "vision"), own(slurm, "lab")) == (10_500, 3500)
+    assert (own(slurm, "vision"), own(slurm, "lab")) == (14_000, 0)
 
 
 async def test_while_no_gpu_is_seen_limits_are_what_the_ledger_says(

@@ -134,7 +134,7 @@ def test_who_is_no_tenant_any_more_neither_takes_back_nor_keeps_back():
 
 
 def test_what_is_recalled_is_in_no_limit():
-    found = standings(POLICY, (loan(1000),), None, (recall(2000),))
+    found = standings(POLICY, (loan(1000),), (recall(2000),))
     now = {name: one.limit_millislices for name, one in found.items()}
     assert now == {"vision": 1000, "audio": 2000, "nlp": 2000}
     assert found["vision"].lent_millislices == 3000
@@ -143,7 +143,7 @@ def test_what_is_recalled_is_in_no_limit():
 
 def test_a_recall_never_takes_more_than_the_lender_has_beside_its_loans():
     smaller = {**POLICY, "vision": tenant("vision", 1500, lending_limit_millislices=4000)}
-    found = standings(smaller, (loan(1000),), None, (recall(2000), recall(9, lender="gone")))
+    found = standings(smaller, (loan(1000),), (recall(2000), recall(9, lender="gone")))
     assert found["vision"].limit_millislices == 0
 
 
@@ -154,7 +154,7 @@ def test_inside_a_group_the_group_keeps_what_is_on_its_way():
         tenant("nlp", 1000, "lab", borrowing_limit_millislices=3000),
         tenant("other", 1000, borrowing_limit_millislices=3000),
     )
-    found = standings(lab, (), None, (recall(1000), Recall("vision", "other", Millislices(500), 9)))
+    found = standings(lab, (), (recall(1000), Recall("vision", "other", Millislices(500), 9)))
     now = {name: one.limit_millislices for name, one in found.items()}
     assert now == {"lab": 3500, "vision": 1500, "nlp": 1000, "other": 1000}
 

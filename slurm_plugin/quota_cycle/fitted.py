@@ -1,0 +1,220 @@
+"""Fits quotas that together exceed the cluster into what it has: by whole jobs, where they contend.
+
+A site may guarantee more than it has, and nodes go. What is then missing is taken first from
+guaranteed quota that nobody uses or wants, so no job waits for it. Only where tenants' jobs want
+more than there is does each get its part, measured by its guaranteed quota:
+
+1. Runs and waiting jobs are counted as whole, one after the other: next is always one of the tenant
+   that has least of its guaranteed quota, until the capacity is used up. What a tenant holds beyond
+   its part runs on, and nothing new starts in its place.
+2. A waiting job for which GPUs are free that no job within its tenant's part can start on has its
+   quota, too: nobody keeps idle what only another can use.
+3. What no job wants stays with tenants as their quota, with lenders first: there it is lent.
+
+All parts together are never more than the capacity. Jobs in the own QOS preempt none of each other:
+who comes back to a full cluster gets its part as jobs of the others end.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from cluster.language.jobs import JobView
+from cluster.language.units import Millislices
+from slurm_plugin.common.costs import job_cost
+from slurm_plugin.common.per_record import per_record
+from slurm_plugin.common.qos_names import holder_of, is_own
+from slurm_plugin.quota.demand import (
+    has_types,
+    types_left,
+    waits_for_nodes,
+    waits_for_quota,
+    wanted_on_nodes,
+)
+from slurm_plugin.quota.holdings import Holdings, place_in_order
+from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
+from slurm_plugin.quota.types import Policy, Tenant
+from slurm_plugin.reclaim.capacity import JobNeed, shape_of
+from slurm_plugin.reclaim.startable import FreeInstances
+
+
+@per_record
+def need_of(job: JobView) -> JobNeed:
+    """The GPU instances that a waiting job, or each task of an array, needs."""
+    instances, count = wanted_on_nodes(job)
+    return JobNeed(job.job_id, shape_of(instances), count)
+
+
+def fitted(
+    policy: Policy,
+    there: Holdings,
+    free: Mapping[str, Mapping[str, int]],
+    capacity_millislices: int | None,
+) -> Policy:
+    """The policy with nominals that the capacity covers; the same one if it does so already.
+
+    ``free`` are GPU instances by node and type that nobody holds. An unknown capacity (None) covers
+    all.
+    """
+    own = guaranteed_quota(policy)
+    short = 0 if capacity_millislices is None else sum(own.values()) - capacity_millislices
+    if capacity_millislices is None or short <= 0:
+        return policy
+    parts = _parts_of(policy, own, there)
+    _fill(parts, capacity_millislices)
+    _place(parts, FreeInstances(free), capacity_millislices)
+    return _with_own(policy, _without_missing(policy, own, parts, short))
+
+
+class _Unit(NamedTuple):
+    """A run, or a waiting job or task; ``need`` is None for a run, which has its GPUs."""
+
+    cost_millislices: int
+    need: JobNeed | None = None
+
+
+@dataclass
+class _Part:
+    """What a tenant has of the capacity. All amounts are in millislices.
+
+    Attributes:
+        own: its guaranteed quota.
+        units: what its jobs hold of that, then what waits for it.
+        within: the sum of units that are within its part.
+        granted: those of them that wait.
+        later: what waits beyond its part.
+        over: what it holds beyond its part.
+        level: what its quota allows.
+    """
+
+    name: str
+    own: int
+    units: deque[_Unit]
+    within: int = 0
+    granted: list[_Unit] = field(default_factory=list)
+    later: deque[_Unit] = field(default_factory=deque)
+    over: int = 0
+    level: int = 0
+
+    @property
+    def contends(self) -> bool:
+        """Whether it has, or wants, more than its part."""
+        return bool(self.over or self.later)
+
+    @property
+    def turn(self) -> tuple[Fraction, str]:
+        """Who has least of its guaranteed quota is served next."""
+        return Fraction(self.within, self.own), self.name
+
+
+def _parts_of(policy: Policy, own: Mapping[str, int], there: Holdings) -> Sequence[_Part]:
+    """The tenants that are guaranteed anything, with what their jobs hold and want of it."""
+    units = {name: deque[_Unit]() for name, amount in own.items() if amount}
+    left = Counter(own)
+    for name, cost in sorted((holder_of(one.job), one.cost_millislices) for one in there.priced):
+        if name in units and (part := min(cost, left[name])) > 0:
+            left[name] -= part
+            units[name].append(_Unit(part))
+    types = types_left(policy, there)
+    for job in _waiting(there):
+        name, cost = holder_of(job), job_cost(job, there.costs)
+        if cost and name in units and has_types(types.get(name), job.gpus):
+            # Each that could start alone counts: the first may need what is not there.
+            tasks = min(max(1, len(job.untouched)), left[name] // cost)
+            units[name].extend([_Unit(cost, need_of(job))] * tasks)
+    return [_Part(name, own[name], of) for name, of in units.items()]
+
+
+def _waiting(there: Holdings) -> Sequence[JobView]:
+    """Jobs that wait for quota in Slurm's order, those in own QOS first."""
+    found = [
+        (not is_own(qos), *place_in_order(job), job)
+        for qos, queue in there.queues.items()
+        for job in queue.seen
+        if waits_for_quota(job) and not waits_for_nodes(job)
+    ]
+    return [job for *_, job in sorted(found, key=lambda one: one[:-1])]
+
+
+def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
+    """Divide the capacity by whole units, whatever GPUs they need."""
+    left, served = capacity_millislices, [(*part.turn, part) for part in parts if part.units]
+    heapify(served)
+    while served:
+        *_, part = heappop(served)
+        unit = part.units.popleft()
+        if unit.cost_millislices <= min(left, part.own - part.within):
+            left -= unit.cost_millislices
+            part.within += unit.cost_millislices
+            if unit.need is not None:
+                part.granted.append(unit)
+        elif unit.need is None:
+            part.over += unit.cost_millislices
+        else:
+            part.later.append(unit)
+        if part.units:
+            heappush(served, (*part.turn, part))
+
+
+def _place(parts: Sequence[_Part], free: FreeInstances, capacity_millislices: int) -> None:
+    """Set the levels: what runs within the parts, what can start on free GPUs, then the rest.
+
+    A tenant that starts jobs beyond its part needs a level that covers all that it holds.
+    """
+    plans: list[tuple[_Part, _Unit]] = []
+    for part in parts:
+        part.level = part.within - sum(unit.cost_millislices for unit in part.granted)
+        for unit in part.granted:
+            if unit.need is not None and free.place(unit.need):
+                part.level += unit.cost_millislices
+            else:
+                plans.append((part, unit))
+    left = capacity_millislices - sum(part.level for part in parts)
+    for part in sorted(parts, key=lambda one: one.turn):
+        beyond, needed = 0, part.over
+        for unit in part.later:
+            enough = needed + unit.cost_millislices <= min(left, part.own - part.level)
+            if enough and unit.need is not None and free.place(unit.need):
+                needed += unit.cost_millislices
+                beyond = needed
+        part.level += beyond
+        left -= beyond
+    for part, unit in plans:
+        if unit.cost_millislices <= min(left, part.own - part.level):
+            left -= unit.cost_millislices
+            part.level += unit.cost_millislices
+
+
+def _without_missing(
+    policy: Policy, own: Mapping[str, int], parts: Sequence[_Part], short: int
+) -> Mapping[str, int]:
+    """What each tenant is guaranteed, once what the cluster lacks is taken from unused quota.
+
+    Those that contend give first, then what may not be lent. Few limits change with each job if
+    the same tenants always give first.
+    """
+    levels = dict(own)
+    in_order = sorted(parts, key=lambda one: (not one.contends, one.name))
+    for keeps_lendable in (True, False):
+        for part in in_order:
+            lendable = policy[part.name].quota.lending_limit_millislices
+            kept = lendable if keeps_lendable and not part.contends else 0
+            taken = max(0, min(short, levels[part.name] - part.level - kept))
+            levels[part.name] -= taken
+            short -= taken
+    return levels
+
+
+def _with_own(policy: Policy, own: Mapping[str, int]) -> Policy:
+    """The policy in which each tenant is guaranteed that much for its own jobs."""
+    nominal = Counter(own)
+    changed: dict[str, Tenant] = {}
+    for name in reversed(downward(policy)):
+        tenant = policy[name]
+        nominal[parent(policy, name)] += nominal[name]
+        quota = replace(tenant.quota, nominal_millislices=Millislices(nominal[name]))
+        changed[name] = replace(tenant, quota=quota)
+    return {name: changed[name] for name in policy}
