@@ -29,6 +29,7 @@ from docs import dashboards, error_codes, promises, slurm_matrix, wire_api
 from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
 from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
 from launcher.cli.service import EXAMPLE
+from launcher.engines.least_versions import LAST_LOOK, LEAST_VERSIONS
 from launcher.engines.registry import OWN_ENGINES
 from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
 from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
@@ -49,6 +50,16 @@ or month (`2026-01-31`, `2026-01`), a time (`2026-01-31T18:30`, local unless it 
 `today`, `yesterday`, or a span (`90s`, `30m` or `30min`, `12h`, `7d`, `2w`): that long ago, for
 `--expires` from now. The calendar's `--first` and `--last` take the same in the
 ledger's zone, spans from now; a day or month as `--last` is all in the window.
+"""
+_ENGINE_VERSIONS = """\
+# Engine versions
+
+Run no older engine: what replicas serve reaches it, clients' requests first of all. Slicewise asks
+each replica for its version when it becomes ready. The launcher warns of an older one
+(`engine_too_old` in its log), `service status` shows it to the owner, and `doctor` names its
+services, and on a node an older one that is installed there (SW-VERSION). It stops nothing.
+
+The publishers' bulletins were looked through last on {day}.
 """
 _EXIT_CODES = """\
 # Exit codes
@@ -137,6 +148,7 @@ def pages() -> Mapping[str, str]:
     """The text of each page, by the name of its file."""
     made: Mapping[str, Iterable[str]] = {
         "commands.md": _commands(),
+        "engine-versions.md": _engine_versions(),
         "errors.md": error_codes.page(),
         "exit-codes.md": _exit_codes(),
         "json-output.md": _json_output(),
@@ -276,6 +288,18 @@ def _section(place: str, model: type[BaseModel]) -> Iterator[str]:
         yield from ("## [qos]", "", _said(qos), "")
         yield from ("A key is the name of a QOS, a value `low`, `normal` or `high`:", "")
         yield from ("```toml", "[qos]", 'urgent = "high"', 'scavenger = "low"', "```", "")
+
+
+def _engine_versions() -> Iterator[str]:
+    """Which version of each engine is the least, and by whose word."""
+    yield from (_ENGINE_VERSIONS.format(day=LAST_LOOK),)
+    yield from _table(
+        ("engine", "least version", "newest bulletin", "what is known of older ones"),
+        (
+            (title, one.release, f"[bulletin]({one.bulletin})", one.holes)
+            for title, one in LEAST_VERSIONS.items()
+        ),
+    )
 
 
 def _engines() -> Iterator[str]:

@@ -860,7 +860,8 @@ class Code(StrEnum):
         """)
 
     VERSION = ("SW-VERSION", Area.SITE, ExitCode.FAILED, """
-        slurmctld is older than 22.05, PostgreSQL than 13, or HAProxy than 2.6.
+        slurmctld is older than 22.05, PostgreSQL than 13, HAProxy than 2.6, or an engine than the
+        least version without known holes (docs/reference/engine-versions.md).
 
         Upgrade it.
         """)

@@ -104,6 +104,13 @@ ModelFile = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$", max_length=255)
 ]
 _MODEL_FILE = "1 to 255 letters, digits and _ . + -, the first no . + or -"
+ANY_HOST = "*"
+"""``media_domains`` of a service whose engine may fetch from anywhere."""
+_HOST = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+MediaDomains = Annotated[
+    str, StringConstraints(pattern=rf"^(\*|{_HOST}(,{_HOST})*)$", max_length=1024)
+]
+_MEDIA_DOMAINS = "*, or hosts of lower-case letters, digits and . -, with commas between them"
 Image = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_./:@#+=-]*$", max_length=1024)
 ]
@@ -253,6 +260,12 @@ class ServiceSpec(BaseModel):
         le=MOST_RANK,
         description="Largest rank of an adapter that replicas can load; each takes more of the "
         f"GPU's memory. Unset: {DEFAULT_RANK}.",
+    )
+    media_domains: MediaDomains | None = Field(
+        None,
+        description="Hosts from which the engine may fetch images and other media that requests "
+        "name by URL, with commas between them; *: any. Unset: none. Only vllm, and llamacpp "
+        "with *.",
     )
     readiness: Literal["inference", "model"] = Field(
         "inference",
@@ -617,6 +630,7 @@ _TEXTS = {
     "profile": _GRES_TYPE,
     "partition": "1 to 63 letters, digits and _ . -",
     "image": _IMAGE,
+    "media_domains": _MEDIA_DOMAINS,
     "engine": ENGINE_NAME_WORDS,
     "environment": ENVIRONMENT,
     "adapters": ADAPTERS,

@@ -280,6 +280,7 @@ class ServiceReport(Message):
             file says it.
         engine_load: what the replicas' servers say that they work on; None is not known.
         adapters: its LoRA adapters.
+        old_engine: engine and version of a replica, if it has holes that a newer one mends; or "".
     """
 
     tenant: str = Field(max_length=64)
@@ -304,6 +305,7 @@ class ServiceReport(Message):
     tpot_ms: float | None = None
     engine_load: ReplicaLoad | None = None
     adapters: tuple[AdapterReport, ...] = ()
+    old_engine: str = Field("", max_length=100, pattern=r"^[ -~]*$")
 
 
 class ServiceReportRequest(Request, Asks[DoneAnswer], post="service-reports", asker="launcher"):

@@ -22,7 +22,10 @@ from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from launcher.cli.show_findings import fix_text, print_reports
 
-_GATHERERS = ("slurm_plugin.cli.doctor", "launcher.cli.gateway_report")
+_GATHERERS = (
+    *("slurm_plugin.cli.doctor", "launcher.cli.gateway_report"),
+    "launcher.cli.engines_report",
+)
 """Modules that look at sections of a site: SECTIONS names them, ``reports`` looks."""
 
 
@@ -55,8 +58,8 @@ def doctor(
 
     Run it as root on slurmctld's host, on the gateway's host and on each GPU node: it looks at
     what belongs there, and changes nothing. Sections: settings, slurm, partitions, limits, script
-    (job_submit.lua), ledger, daemon, web, gateway, nodes, host. What can't be read is a finding,
-    too.
+    (job_submit.lua), ledger, daemon, web, gateway, engines, nodes, host. What can't be read is a
+    finding, too.
 
     Exits 1 if it finds an error, 9 if it finds warnings only, 0 with hints or nothing. Codes that
     [doctor] accept of slicewise.toml names are left out.

@@ -96,6 +96,7 @@ class ServiceJson(TypedDict):
     ttft_p95_ms: float | None
     tpot_ms: float | None
     engine_load: ReplicaLoadJson | None
+    old_engine: str | None
     adapters: Sequence[AdapterJson]
     quality: QualityJson | None
     slots: Mapping[State, Sequence[int]]

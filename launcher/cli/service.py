@@ -39,6 +39,7 @@ from launcher.services.service_file import (
     made_logs,
     read_service_file,
     require_image,
+    require_media,
     require_model,
     require_writable,
 )
@@ -335,6 +336,7 @@ def _script(spec: ServiceSpec, settings: Settings) -> str:
     require_usable(engine, spec.replica_shape, settings)
     require_split(engine, spec)
     require_adapter_engine(spec)
+    require_media(spec)
     return service_script(spec, started, certificate(settings.gateway))
 
 

@@ -11,6 +11,7 @@ from cluster.language.adapters import model_name
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
+from launcher.engines.least_versions import upgrade
 from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def as_json(service: ServiceObservation) -> "ServiceJson":
         "ttft_p95_ms": report.ttft_p95_ms if report is not None else None,
         "tpot_ms": report.tpot_ms if report is not None else None,
         "engine_load": _engine_load_as_json(report),
+        "old_engine": report.old_engine or None if report is not None else None,
         "quality": service.quality.model_dump() if service.quality is not None else None,
         "adapters": [_adapter_as_json(service, one) for one in service.adapters],
         "slots": _slots_by_state(service, service.array_job_id),
@@ -238,6 +240,8 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
             yield "carries", Text(_carries(service.report))
         if service.token_objective:
             yield "tokens", Text(_tokens(service, service.report))
+        if old := service.report.old_engine:
+            yield "engine", Text(f"{old}: {upgrade(old.rpartition(' ')[0])}", style="yellow")
         if service.report.engine_load is not None:
             yield "engines", Text("; ".join(_servers(service.report.engine_load)))
     for one in service.adapters:

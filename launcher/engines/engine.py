@@ -46,6 +46,16 @@ class Probe(StrEnum):
     """Another server has the port."""
 
 
+class MediaFetch(StrEnum):
+    """Whether a server fetches images and other media that a request names by URL."""
+
+    NEVER = "never"
+    ANY = "any"
+    """If at all, from anywhere: it can't tell hosts apart."""
+    BY_HOST = "by host"
+    """From hosts that it is told."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """A replica's answer when it was asked for its identity.
@@ -214,6 +224,13 @@ class Engine(Protocol):
         of this engine can't be measured.
         """
 
+    @property
+    def media_fetch(self) -> MediaFetch:
+        """From where its server may fetch media: a service's ``media_domains`` opens it."""
+
+    def closes_network(self, spec: ServiceSpec, /) -> bool:
+        """Whether its server gets a network that leads nowhere, so that it fetches nothing."""
+
     # What a model repository and a log look like.
 
     @property
@@ -327,8 +344,14 @@ class Engine(Protocol):
         """
 
     @property
-    def upgrade(self) -> str:
-        """Why a server that is too old should be replaced, and by which version."""
+    def version_path(self) -> str:
+        """Path at which the server says its version; "" if it does not."""
+
+    def version(self, said: bytes) -> str:
+        """Read the version at that path.
+
+        Raises TypeError or ValueError if that is no answer of the engine.
+        """
 
     def ready_paths(self, model: str) -> tuple[str, ...]:
         """Return the paths that answer with 200 once server and model are ready."""

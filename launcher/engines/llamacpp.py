@@ -10,7 +10,14 @@ from collections.abc import Collection
 from pydantic import Field
 
 from cluster.language.service import AUTO, ServiceSpec
-from launcher.engines.engine import MEASURED_SLOTS, Answer, Parallelism, Probe, TokenCounts
+from launcher.engines.engine import (
+    MEASURED_SLOTS,
+    Answer,
+    MediaFetch,
+    Parallelism,
+    Probe,
+    TokenCounts,
+)
 from launcher.engines.llamacpp_model import BESIDE, is_model, model_needs
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.metrics_text import counters, figures
@@ -21,6 +28,9 @@ from launcher.engines.said import Said
 _MOST_SLOTS = 256
 """Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
 _MOST_TAGS = 100
+_PROJECTOR = "LLAMA_ARG_MMPROJ"
+"""Beginning of variables by which llama-server reads images, and audio."""
+_BUILD = re.compile("b[0-9]+-")
 _LOG_MARK = re.compile(r"^([0-9.]+ )?([EWIDT] )?")
 _TOKEN_COUNTERS = tuple(
     f"llamacpp:{one}_total"
@@ -42,6 +52,12 @@ class _Models(Said):
     data: list[_Model] = Field(max_length=1)
 
 
+class _Props(Said):
+    """llama-server's answer to /props."""
+
+    build_info: str
+
+
 class LlamaCpp(OpenAIEngine):
     """llama.cpp as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
@@ -55,6 +71,7 @@ class LlamaCpp(OpenAIEngine):
     parallelism = Parallelism(gpus=True)
     # It takes a host that ends in .sock for the path of a unix socket.
     sockets = ("http.sock",)
+    media_fetch = MediaFetch.ANY
     # It ends at once: answers that go on are cut off, and look as if they were complete.
     finishes_requests = False
 
@@ -65,6 +82,7 @@ class LlamaCpp(OpenAIEngine):
     log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
 
     pool = "llamacpp"
+    version_path = "/props"
     # Such a request goes on when its client has gone, for a client that comes back.
     dropped_headers = ("x-conversation-id",)
     # It closes an idle connection after 5 s, maybe just when a request comes, and a thread waits
@@ -88,6 +106,15 @@ class LlamaCpp(OpenAIEngine):
             f"--parallel {slots} --threads {spec.cpus}",
             "--metrics --no-webui",
         )
+
+    def closes_network(self, spec: ServiceSpec, /) -> bool:
+        """Whether it reads images, and its service lets it fetch none.
+
+        It has no option for that, and fetches whatever begins with ``http``, redirects included. A
+        server without a projector refuses images.
+        """
+        reads_images = any(name.startswith(_PROJECTOR) for name, _ in spec.environment)
+        return reads_images and spec.media_domains is None
 
     def token_counts(self, said: bytes) -> TokenCounts:
         """Read llama-server's counters; it does not count requests."""
@@ -118,3 +145,8 @@ class LlamaCpp(OpenAIEngine):
         """Look for the identity among the tags of the model."""
         is_ours = any(identity in one.tags for one in _Models.parse(said).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def version(self, said: bytes) -> str:
+        """Read the number of its build, such as ``b12405-0a1b2c3``; nothing else counts up."""
+        build = _Props.parse(said).build_info
+        return build if _BUILD.match(build) else ""

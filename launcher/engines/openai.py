@@ -11,8 +11,9 @@ from types import MappingProxyType
 from pydantic import Field
 
 from cluster.language.codes import Code
+from cluster.language.service import ServiceSpec
 from launcher.engines import openai_stream, safetensors_model
-from launcher.engines.engine import OPENAI_API, Request, TokenUsage
+from launcher.engines.engine import OPENAI_API, MediaFetch, Request, TokenUsage
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.said import Said
 from launcher.engines.statistics import StatisticsAnswer
@@ -97,6 +98,8 @@ class OpenAIEngine:
     temporary = ""
     library = ""
 
+    media_fetch = MediaFetch.NEVER
+
     model_layout = safetensors_model.LAYOUT
     model_config = ""
     model_indexes: tuple[str, ...] = safetensors_model.INDEXES
@@ -121,7 +124,11 @@ class OpenAIEngine:
     has_slot_memory = False
 
     identity_path = "/v1/models"
-    upgrade = ""
+    version_path = ""
+
+    def closes_network(self, _spec: ServiceSpec, /) -> bool:
+        """Return no."""
+        return False
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it is a model as Hugging Face's tools save one."""
@@ -134,6 +141,10 @@ class OpenAIEngine:
     def log_time_s(self, _line: str, _now_s: float, /) -> float | None:
         """Return nothing: the time in a log may be that of the node's zone."""
         return None
+
+    def version(self, _said: bytes) -> str:
+        """Return nothing."""
+        return ""
 
     def ready_paths(self, _model: str) -> tuple[str, ...]:
         """Return the path that answers 503 while the server can't answer."""

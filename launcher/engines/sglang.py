@@ -46,6 +46,12 @@ class _ModelInfo(Said):
     weight_version: str
 
 
+class _ServerInfo(Said):
+    """SGLang's answer to /server_info."""
+
+    version: str
+
+
 class SGLang(OpenAIEngine):
     """SGLang as an engine; ``launcher.engines.engine.Engine`` says what each part is."""
 
@@ -91,6 +97,7 @@ class SGLang(OpenAIEngine):
     # Most models' cache of keys and values is full before.
     slots = 256
     identity_path = "/model_info"
+    version_path = "/server_info"
 
     def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return the words after ``sglang``; they win over those of the model's ``sglang.yaml``."""
@@ -133,6 +140,10 @@ class SGLang(OpenAIEngine):
         """Compare the version of the weights, which the identity is given as."""
         is_ours = _ModelInfo.parse(said).weight_version == identity
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def version(self, said: bytes) -> str:
+        """Read its version."""
+        return _ServerInfo.parse(said).version
 
     def loaded_adapters(self, said: bytes, _service: str) -> Mapping[str, str]:
         """Read its list of models: adapters have a parent."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from cluster.language.service import ServiceSpec
 from launcher.engines import triton_statistics
-from launcher.engines.engine import Answer, Parallelism, Probe, Request
+from launcher.engines.engine import Answer, MediaFetch, Parallelism, Probe, Request
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 from launcher.engines.statistics import Counts, StatisticsAnswer
 from launcher.engines.triton_inference import (
@@ -61,6 +61,8 @@ class Triton:
     temporary = f"python_env_{'[A-Za-z0-9]' * 6}"
     library = "libtriton_python.so"
 
+    media_fetch = MediaFetch.NEVER
+
     model_layout = "a directory with config.pbtxt or a numbered version"
     model_config = CONFIG
     model_indexes = ()
@@ -107,12 +109,16 @@ class Triton:
     statistics_kind = triton_statistics.TritonCounts()
 
     identity_path = "/v2"
-    upgrade = "clients can take it over through known holes: use Triton 25.07 (2.59.1) or newer"
+    version_path = "/v2"
 
     def options(self, _: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
         """Return Triton's options; it serves all models of the repository unless it is measured."""
         control = ("--model-control-mode=explicit",) if is_measured else ()
         return (*_OPTIONS, *control, '--exit-timeout-secs="$exit_timeout_s"')
+
+    def closes_network(self, _spec: ServiceSpec, /) -> bool:
+        """Return no."""
+        return False
 
     def is_model(self, entries: frozenset[str]) -> bool:
         """Whether it has a config.pbtxt or a numbered version (user guide, "Model Repository")."""
@@ -141,11 +147,13 @@ class Triton:
         return _LOG_MARK.sub("", line)
 
     def identified(self, said: bytes, identity: str) -> Answer:
-        """Compare Triton's ``--id``, and see whether its version is too old."""
-        server = ServerMetadata.parse(said)
-        if server.name != identity:
-            return Answer(Probe.STRANGER)
-        return Answer(Probe.OURS, too_old=server.too_old)
+        """Compare Triton's ``--id``."""
+        is_ours = ServerMetadata.parse(said).name == identity
+        return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def version(self, said: bytes) -> str:
+        """Read what it says beside its name."""
+        return ServerMetadata.parse(said).version
 
     def ready_paths(self, model: str) -> tuple[str, ...]:
         """Return the paths for the server and the model."""

@@ -1,7 +1,6 @@
 """Builds the smallest inference that a model accepts, from what its Triton says of it."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -36,9 +35,6 @@ _MOST_INPUTS = 1000
 _MOST_RANK = 32
 """Dimensions of a tensor at most: frameworks know 8 to 64, models use up to 6."""
 _Name = Annotated[str, Field(max_length=1024)]
-_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", re.ASCII)
-_LEAST_VERSION = (2, 59, 1)
-"""The version of release 25.07; docs/explanation/threats.md says what is wrong with older ones."""
 _Length = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
@@ -47,12 +43,6 @@ class ServerMetadata(Said):
 
     name: str
     version: str = ""
-
-    @property
-    def too_old(self) -> str:
-        """Its version, if that is older than Triton should be; "" if not, or if it states none."""
-        found = _VERSION.match(self.version)
-        return found[0] if found and tuple(map(int, found.groups())) < _LEAST_VERSION else ""
 
 
 class RefusedInference(Said):

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from cluster.language.adapters import MOST_ADAPTERS, model_name
-from cluster.language.service import AUTO, ServiceSpec
+from cluster.language.service import ANY_HOST, AUTO, ServiceSpec
 from launcher.engines import metrics_text
 from launcher.engines.engine import (
     MEASURED_SLOTS,
     Answer,
+    MediaFetch,
     Parallelism,
     Probe,
     Request,
@@ -28,6 +29,7 @@ from launcher.engines.openai import (
     OpenAIEngine,
     json_request,
 )
+from launcher.engines.said import Said
 
 _PROCESS = r"(?:\([A-Za-z]\w* pid=[0-9]+\) )?"
 _TIME = r"[0-9]{2}-[0-9]{2} [0-9:]{8} \[[^]]*\] "
@@ -40,8 +42,17 @@ _COUNTERS = tuple(
         *("prefix_cache_queries", "prefix_cache_hits"),
     )
 )
+_NO_HOST = "none: see media_domains"
+"""What no address has for a host, so that none is even looked up. vLLM's refusals have these words.
+"""
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What --max-lora-rank may be."""
+
+
+class _Version(Said):
+    """vLLM's answer to /version."""
+
+    version: str
 
 
 class Vllm(OpenAIEngine):
@@ -59,11 +70,14 @@ class Vllm(OpenAIEngine):
             # It would tell its project of each start, and look for models in the internet.
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
+            # From a host that it may ask, media could lead anywhere.
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
             # Without --enable-lora it refuses to load one. The gateway lets in no client there.
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         }
     )
     options_file = "vllm.yaml"
+    media_fetch = MediaFetch.BY_HOST
     adapters_path = "/v1/models"
     replaces_adapters = True
     # It aborts them, or with --shutdown-timeout takes all that time even if it has none. New ones
@@ -77,6 +91,7 @@ class Vllm(OpenAIEngine):
     )
 
     pool = "vllm"
+    version_path = "/version"
     http_paths = (*OpenAIEngine.http_paths, SCORES)
     # Most models' cache of keys and values is full before.
     slots = 256
@@ -94,6 +109,7 @@ class Vllm(OpenAIEngine):
             f"--tensor-parallel-size {spec.layer_gpus} --pipeline-parallel-size {spec.stages}",
             *_rank(spec.nodes),
             *_lora(spec),
+            *_media(spec),
             "--enable-force-include-usage --disable-uvicorn-access-log",
             '${options_file:+--config "$options_file"}',
         )
@@ -118,6 +134,10 @@ class Vllm(OpenAIEngine):
         """Look for the identity among the model's names."""
         is_ours = any(one.id == identity for one in Cards.parse(said).data)
         return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def version(self, said: bytes) -> str:
+        """Read its version."""
+        return _Version.parse(said).version
 
     def loaded_adapters(self, said: bytes, service: str) -> Mapping[str, str]:
         """Read its list of models: adapters have a parent."""
@@ -149,6 +169,15 @@ def _lora(spec: ServiceSpec) -> tuple[str, ...]:
         f"--enable-lora --max-lora-rank {rank} --max-loras {batched}",
         f"--max-cpu-loras {MOST_ADAPTERS}",
     )
+
+
+def _media(spec: ServiceSpec) -> tuple[str, ...]:
+    """Say from where media may come; without a host that it may ask vLLM asks any."""
+    no_file = '--allowed-local-media-path ""'
+    if spec.media_domains == ANY_HOST:
+        return (no_file,)
+    hosts = spec.media_domains.replace(",", " ") if spec.media_domains else f'"{_NO_HOST}"'
+    return (f"{no_file} --allowed-media-domains {hosts}",)
 
 
 def _rank(nodes: int) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from launcher.engines.engine import (
     TokenEngine,
 )
 from launcher.engines.failures import ENGINE_FAILURES
+from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from launcher.engines.load import EngineLoad
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
@@ -60,6 +61,7 @@ _MOST_SIZE_BYTES = 16
 _PART_BYTES = 64 * 1024
 """Bytes of a request sent at a time: other replicas are asked in between."""
 _MOST_WARNINGS = 10
+_VERSION_CHARACTERS = 40
 _LOG = logging.getLogger("slicewise.launcher")
 _SILENT = Answer(Probe.SILENT)
 _NOT_LET_IN = Answer(
@@ -130,6 +132,15 @@ class Prober:
             self._asking[one] = asyncio.create_task(self._follow(one))
         return {one: self._answers.get(one, _SILENT) for one in replicas}
 
+    def too_old(self, service: str) -> str:
+        """Return engine and version of a replica of ``tenant/service`` below the least; or ""."""
+        found = (
+            f"{one.engine.title} {answer.too_old}"
+            for one, answer in self._answers.items()
+            if answer.too_old and f"{one.tenant}/{one.service}" == service
+        )
+        return min(found, default="")
+
     async def _follow(self, replica: Replica) -> None:
         service = f"{replica.tenant}/{replica.service}"
         ids = {"service": service, "tenant": replica.tenant, "node": replica.node}
@@ -169,8 +180,8 @@ class Prober:
         engine, found = replica.engine, (replica.engine, too_old)
         if too_old and found not in self._warned and len(self._warned) < _MOST_WARNINGS:
             self._warned.add(found)
-            fields = {"version": too_old, "replica": replica.identity, "why": engine.upgrade}
-            emit(_LOG, logging.WARNING, f"{engine.title.lower()}_too_old", fields)
+            fields = {"engine": engine.title, "version": too_old, "replica": replica.identity}
+            emit(_LOG, logging.WARNING, "engine_too_old", fields | {"why": upgrade(engine.title)})
 
 
 async def probe(gateway: Path, replica: Replica) -> Answer:
@@ -200,9 +211,24 @@ async def probe(gateway: Path, replica: Replica) -> Answer:
     if found.probe is Probe.OURS and replica.adapters:
         # One that can't be loaded keeps neither the model nor other adapters from serving.
         await fit_adapters(gateway, replica)
-    if found.probe is not Probe.OURS or not replica.infers:
-        return found
-    return replace(await _inferred(peer), is_costly=True, too_old=found.too_old)
+    if found.probe is Probe.OURS and replica.infers:
+        found = replace(await _inferred(peer), is_costly=True)
+    return replace(found, too_old=await _too_old(peer)) if found.probe is Probe.OURS else found
+
+
+async def _too_old(peer: "_Peer") -> str:
+    """Return the version of a replica's engine if it is below the least; "" too if none is told."""
+    engine = peer.replica.engine
+    if engine.title not in LEAST_VERSIONS:
+        return ""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            version = engine.version(
+                await _read(peer, engine.version_path, _MOST_BYTES, _MOST_CHUNKS)
+            )
+    except (TooLongError, *_NO_ANSWER):
+        return ""
+    return _plain(version)[:_VERSION_CHARACTERS] if is_too_old(engine.title, version) else ""
 
 
 async def fit_adapters(gateway: Path, replica: Replica) -> Mapping[str, str] | None:

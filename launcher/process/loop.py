@@ -179,7 +179,8 @@ class Launcher:
         self._tokens = tokens or TokenWatch(_never)
         self._adapters = adapters or AdapterWatch(_never)
         self._reporter_of_services = ServiceReporter(
-            daemon, runtime.timings, lambda: self._tokens.loads, self._adapters.reports
+            *(daemon, runtime.timings, lambda: self._tokens.loads),
+            *(self._adapters.reports, self._replicas.too_old),
         )
 
     async def serve(self, settings: LauncherSettings, ended: asyncio.Event) -> None:

@@ -40,10 +40,12 @@ class ServiceReporter:
         timings: Callable[[], Awaitable[Mapping[str, Timings]]],
         loads: Callable[[], Mapping[str, ServersLoad]] = dict,
         adapters: Callable[[str], tuple[AdapterReport, ...]] = lambda _: (),
+        too_old: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """``adapters`` returns what is to be said of the adapters of ``tenant/service``."""
+        """``adapters`` and ``too_old`` return what is to be said of those of ``tenant/service``."""
         self._daemon = daemon
         self._adapters = adapters
+        self._too_old = too_old
         self._timings = timings
         self._loads = loads
         self._timed_s: float | None = None
@@ -135,7 +137,8 @@ class ServiceReporter:
             report = service_report(
                 *(one, state, samples, unrouted, self.qualities.get(key)), load=loads.get(key)
             )
-            yield key, report.model_copy(update={"adapters": self._adapters(key)})
+            more = {"adapters": self._adapters(key), "old_engine": self._too_old(key)}
+            yield key, report.model_copy(update=more)
 
     def _is_due(self, key: str, found: ServiceReport, now_s: float) -> bool:
         told_s, told = self._told.get(key, (0.0, None))

@@ -86,9 +86,11 @@ class Runtime(Protocol):
 
 
 class Replicas(Protocol):
-    """The call by which the loop asks replicas for their identity."""
+    """The calls by which the loop asks replicas for their identity, and hears of old engines."""
 
     def look(self, replicas: Collection[Replica]) -> Mapping[Replica, Answer]: ...  # noqa: D102
+
+    def too_old(self, service: str) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

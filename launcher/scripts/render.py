@@ -151,7 +151,7 @@ def _words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> tuple[
         rank = ['"$node_rank"']
     inside = ("sh", "-c", shlex.quote(read), '"$private/environment"', *rank)
     python = settings.python if spec.runtime == "bare" else "python3"
-    before = (*(inside if spec.environment else ()), *_own_network(engine, python))
+    before = (*(inside if spec.environment else ()), *_own_network(engine, spec, python))
     match spec.runtime:
         case "bare":
             return (*before, shlex.quote(settings.command))
@@ -163,17 +163,19 @@ def _words(engine: Engine, spec: ServiceSpec, settings: StartSettings) -> tuple[
             return (*before, shlex.quote(settings.image_command))
 
 
-def _own_network(engine: Engine, python: str) -> tuple[str, ...]:
-    """Return the words of bash before a server that can't listen on a unix socket.
+def _own_network(engine: Engine, spec: ServiceSpec, python: str) -> tuple[str, ...]:
+    """Return the words of bash before a server that can't listen on a unix socket, or may reach
+    nothing.
 
-    The network has no way out and none in but ``loopback.py``. Without it nothing is started:
-    every user of the node could reach the port.
+    The network has no way out, and none in but unix sockets and ``loopback.py``. Without it nothing
+    is started: every user of the node could reach the port, or a client what the node reaches.
     """
+    apart = ("unshare", "--user", "--map-root-user", "--net")
     if not engine.loopback_port:
-        return ()
+        return apart if engine.closes_network(spec) else ()
     socket = f'"$private/{engine.sockets[0]}"'
     leads = (shlex.quote(python), '"$private/loopback.py"', socket, str(engine.loopback_port))
-    return ("unshare", "--user", "--map-root-user", "--net", *leads)
+    return (*apart, *leads)
 
 
 _HOST_HEADERS = (

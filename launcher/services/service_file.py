@@ -9,8 +9,9 @@ from pathlib import Path
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
+from cluster.language.service import ANY_HOST, ServiceSpec, service_spec
 from cluster.language.toml_text import read_toml
+from launcher.engines.engine import MediaFetch
 from launcher.engines.model_files import listed
 from launcher.engines.registry import engine_named
 from launcher.services.model_repository import directories, entries
@@ -173,3 +174,22 @@ def require_writable(directory: Path) -> None:
             "where you may not write.",
             "Change to a directory that you can write and the nodes see, and try again.",
         )
+
+
+def require_media(spec: ServiceSpec) -> None:
+    """Check that the engine can fetch media as the file says.
+
+    Raises InvalidInputError (SW-SERVICE).
+    """
+    engine = engine_named(spec.engine)
+    fetch = engine.media_fetch
+    if spec.media_domains is None or fetch is MediaFetch.BY_HOST:
+        return
+    if fetch is MediaFetch.NEVER:
+        why, what = f"{engine.title} fetches no media by URL.", "Leave it out."
+    elif spec.media_domains != ANY_HOST:
+        why = f"{engine.title} can't tell hosts apart."
+        what = 'Write "*", and it fetches from all that its node reaches; or leave it out.'
+    else:
+        return
+    raise InvalidInputError(Code.SERVICE, f"media_domains: {why}", what)

@@ -100,7 +100,8 @@ def started_words(own: EngineSettings, place: Path, *, engine: str, **change: ob
 VLLM_WORDS = [
     *("--served-model-name", "m", "chat", "chat.7.3", "--uds", "/tmp/p/http.sock"),
     *("--max-num-seqs", "64", "--tensor-parallel-size", "2"),
-    *("--pipeline-parallel-size", "1"),
+    *("--pipeline-parallel-size", "1", "--allowed-local-media-path", ""),
+    *("--allowed-media-domains", "none: see media_domains"),
     *("--enable-force-include-usage", "--disable-uvicorn-access-log"),
 ]
 
@@ -143,6 +144,51 @@ def test_a_server_without_a_unix_socket_gets_a_network_of_its_own(tmp_path: Path
     text = service_script(service_spec(VALUES | told), settings, GATEWAY)
     compile(text[text.index("<<'LOOPBACK'\n") + 12 : text.index("\nLOOPBACK\n")], "x", "exec")
     assert "LOOPBACK" not in script()
+
+
+@pytest.mark.parametrize(
+    ("media_domains", "allowed"),
+    [
+        (None, ["--allowed-media-domains", "none: see media_domains"]),
+        ("a.example", ["--allowed-media-domains", "a.example"]),
+        ("a.example,b.example", ["--allowed-media-domains", "a.example", "b.example"]),
+        ("*", []),
+    ],
+)
+def test_vllm_fetches_media_from_the_hosts_that_its_service_names_and_follows_no_redirect(
+    tmp_path: Path, media_domains: str | None, allowed: list[str]
+):
+    settings = EngineSettings(command=tmp_path / "server")
+    told = {"engine": "vllm", "media_domains": media_domains}
+    words = started_words(settings, tmp_path, **told)
+    assert words[words.index("") + 1 : words.index("--enable-force-include-usage")] == allowed
+    assert words[words.index("") - 1] == "--allowed-local-media-path"
+    text = service_script(
+        service_spec(VALUES | told), start_settings("vllm", {"vllm": settings}), GATEWAY
+    )
+    assert "export VLLM_MEDIA_URL_ALLOW_REDIRECTS=0\n" in text
+
+
+def test_a_llama_server_that_reads_images_reaches_no_network_unless_its_service_says_so(
+    tmp_path: Path,
+):
+    """It fetches whatever address a request names, and has no option against that."""
+    own = EngineSettings(command=tmp_path / "server")
+    started = start_settings("llamacpp", {"llamacpp": own})
+
+    def line(**change: object) -> str:
+        told = VALUES | {"engine": "llamacpp"} | change
+        text = service_script(service_spec(told), started, GATEWAY)
+        return next(
+            one for one in text.splitlines() if '"${shield[@]}" ' in one and one.endswith("\\")
+        )
+
+    apart, images = "unshare --user --map-root-user --net", {"LLAMA_ARG_MMPROJ": "/m/mmproj.gguf"}
+    assert f"{apart} {tmp_path}/server " in line(environment=images)
+    inside = line(environment=images, runtime="apptainer", image="/i.sif")
+    assert inside.index(" /i.sif ") < inside.index(f"{apart} /app/llama-server ")
+    assert "unshare" not in line(environment=images, media_domains="*")
+    assert "unshare" not in line(environment={"LLAMA_ARG_CTX_SIZE": "9"})
 
 
 # Signals by the second at which they come, seconds until Triton is told, until it is killed.

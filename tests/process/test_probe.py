@@ -139,11 +139,13 @@ async def test_where_the_models_word_is_enough_nothing_is_inferred(served: Serve
     ("version", "too_old"),
     [
         ("2.51.0", "2.51.0"),
-        ("2.59.0", "2.59.0"),
-        ("2.59.1", ""),
+        ("2.59.1", "2.59.1"),
+        ("2.70.9", "2.70.9"),
+        ("2.71.0", ""),
         ("2.100.0", ""),
         ("3.0.0", ""),
-        ("1.9.9\nno", "1.9.9"),
+        ("1.9.9\nno", "1.9.9 no"),
+        ("1.9.9 " + "x" * 90, "1.9.9 " + "x" * 34),
         ("new", ""),
         ("9" * 5000, ""),
     ],
@@ -155,14 +157,21 @@ async def test_an_old_triton_is_warned_of_once(
     server.version = version
     news = asyncio.Event()
     prober = Prober(news, partial(probe, gateway_directory()))
-    others = [replica, replace(replica, start_s=1001)]
+    of_bert = replace(replica, tenant="t", service="bert")
+    others = [of_bert, replace(of_bert, start_s=1001)]
     while {answer.probe for answer in prober.look(others).values()} != {Probe.OURS}:
         await asyncio.wait_for(news.wait(), PATIENCE_S)
         news.clear()
+    told = prober.too_old("t/bert")
+    assert told == (f"Triton {too_old}" if too_old else "")
+    assert prober.too_old("t/other") == ""
     prober.look(())
-    said = [line for line in caplog.messages if line.startswith("triton_too_old")]
+    assert prober.too_old("t/bert") == ""
+    said = [line for line in caplog.messages if line.startswith("engine_too_old")]
     assert len(said) == bool(too_old)
-    assert all(f"version={too_old} " in line for line in said)
+    for line in said:
+        assert too_old.split(maxsplit=1)[0] in line
+        assert "use Triton 26.07 (2.71.0) or newer" in line
 
 
 async def test_another_server_on_its_port_is_a_stranger_and_infers_nothing(served: Served) -> None:

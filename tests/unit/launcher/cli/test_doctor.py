@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from stand_ins.daemon_answers import answer_in_its_place
 from stand_ins.doctors_slurm import settings, slurm_has, slurm_is, two_gpus
 from stand_ins.emulated_gpus import FaultyDriver
 from typer.testing import CliRunner, Result
@@ -16,6 +17,7 @@ from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.exit_codes import ExitCode
 from cluster.language.findings import Mend, Place, error, hint, warning
 from cluster.language.jobs import NodeView, PartitionView
+from cluster.rpc.messages import ViewAnswer, ViewRequest
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
 from launcher.cli.show_findings import fix_text
@@ -30,6 +32,10 @@ app.command()(doctor)
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyDriver]:
+    def away(_: object) -> ViewAnswer:
+        raise UnreachableError("SW-DAEMON-DOWN", "It does not answer.")
+
+    answer_in_its_place(monkeypatch, ViewRequest, away)
     yield from two_gpus(tmp_path, monkeypatch)
 
 
@@ -112,7 +118,7 @@ def test_the_example_of_the_package_is_no_sites_settings(
     monkeypatch.setattr(site_report, "_EXAMPLE", tmp_path / "slicewise.toml")
     slurm_has(monkeypatch, {**ALL, "nvidia_a100_1g.10gb": 1})
     shown = json.loads(run("--node", "gpu07", "--json").stdout)["sections"]
-    assert [one["section"] for one in shown] == ["settings", "nodes", "gateway"]
+    assert [one["section"] for one in shown] == ["settings", "nodes", "gateway", "engines"]
     assert "is an example as yet" in shown[0]["skipped"]
     slurm_has(monkeypatch, {})
     (finding,) = json.loads(run("--json").stdout)["faults"]

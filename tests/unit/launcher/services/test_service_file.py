@@ -7,11 +7,13 @@ import pytest
 from builders.service_specs import a_spec
 
 from cluster.language.errors import InvalidInputError
+from cluster.language.service import service_spec
 from launcher.services.service_file import (
     KEPT_LOGS,
     current_directory,
     made_logs,
     read_service_file,
+    require_media,
     require_model,
     require_writable,
 )
@@ -141,3 +143,35 @@ def test_a_current_directory_that_was_removed_is_refused(
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert code_of(current_directory) == "SW-OUTPUT"
+
+
+@pytest.mark.parametrize(
+    ("engine", "media_domains", "refused"),
+    [
+        ("vllm", None, ""),
+        ("vllm", "a.example,10.0.0.7", ""),
+        ("vllm", "*", ""),
+        ("llamacpp", None, ""),
+        ("llamacpp", "*", ""),
+        ("llamacpp", "a.example", "llama.cpp can't tell hosts apart"),
+        ("sglang", "*", "SGLang fetches no media by URL"),
+        ("triton", "a.example", "Triton fetches no media by URL"),
+        ("vllm", "", "media_domains: "),
+        ("vllm", "*,a.example", "media_domains: "),
+        ("vllm", "a.example;id", "media_domains: "),
+        ("vllm", "a.example b", "media_domains: "),
+        ("vllm", "--served-model-name", "media_domains: "),
+        ("vllm", "http://a.example", "media_domains: "),
+    ],
+)
+def test_media_by_url_are_opened_only_where_the_engine_can_do_it(
+    engine: str, media_domains: str | None, refused: str
+):
+    values = {"name": "a", "tenant": "t", "model_repository": "/m", "model": "m", "gpus": 1}
+    told = values | {"engine": engine, "media_domains": media_domains, "profile": "1g.10gb"}
+    if not refused:
+        require_media(service_spec(told))
+        return
+    with pytest.raises(InvalidInputError, match="SW-SERVICE") as caught:
+        require_media(service_spec(told))
+    assert refused in str(caught.value)

@@ -1,0 +1,73 @@
+"""The doctor's section about engines: which are older than they should be, here and in replicas."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from cluster.language.codes import Code
+from cluster.language.errors import SlicewiseError
+from cluster.language.findings import Finding, SectionReport, looked, warning
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.messages import ViewRequest
+from cluster.settings.engines import EngineSettings
+from cluster.settings.file import Settings, load_settings
+from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
+from launcher.engines.model_files import listed
+from launcher.engines.registry import OWN_ENGINES
+from launcher.services.plain_file import open_file
+
+SECTIONS = ("engines",)
+_PACKAGE = ".dist-info"
+_VERSION_BYTES = 100
+
+
+def reports(
+    sections: Collection[str], _node: str | None, _host_root: Path
+) -> tuple[SectionReport, ...]:
+    """Look at the engines of this host, and hear of those that replicas run."""
+    if "engines" not in sections:
+        return ()
+    try:
+        settings = load_settings()
+    except SlicewiseError:
+        return ()  # Another section says so.
+    return (looked("engines", lambda: SectionReport("engines", tuple(_findings(settings)))),)
+
+
+def _findings(settings: Settings) -> Iterator[Finding]:
+    for name, engine in OWN_ENGINES.items():
+        own = settings.engines.get(name, EngineSettings())
+        command = Path(own.command or engine.command or "/")
+        version = _installed(engine.title, command.parent.parent) if command.is_file() else ""
+        if is_too_old(engine.title, version):
+            yield _old(engine.title, f"{engine.title} {version} is installed here ({command})")
+    for old, services in _served(settings).items():
+        yield _old(old.rpartition(" ")[0], f"{old} serves {listed(services)}")
+
+
+def _old(title: str, what: str) -> Finding:
+    return warning(Code.VERSION, what, upgrade(title))
+
+
+def _installed(title: str, prefix: Path) -> str:
+    """Return the version that files beside an engine's server state; "" if none does."""
+    pattern = LEAST_VERSIONS[title].stated_in
+    for place in sorted(prefix.glob(pattern)) if pattern else ():
+        if place.name.endswith(_PACKAGE):
+            return place.name.removesuffix(_PACKAGE).partition("-")[2]
+        with open_file(place) as file:
+            return file.read(_VERSION_BYTES).decode(errors="replace").strip()
+    return ""
+
+
+def _served(settings: Settings) -> Mapping[str, list[str]]:
+    """Return services whose replicas run an old engine, by that; the daemon heard of them."""
+    try:
+        said = DaemonClient(settings.daemon).call(ViewRequest()).service_reports
+    except SlicewiseError:
+        return {}  # The daemon's section says so.
+    found = defaultdict[str, list[str]](list)
+    for one in said:
+        if one.old_engine:
+            found[one.old_engine].append(f"{one.tenant}/{one.name}")
+    return found
