@@ -64,6 +64,14 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             f"Model {spec.model} can't be loaded: {'; '.join(needs.problems).removesuffix('.')}.",
             f"Correct {Path(spec.model_repository) / spec.model}. {_SKIP}",
         )
+    outside = () if spec.runtime == "bare" else _outside(Path(spec.model_repository), needs)
+    if outside:
+        raise InvalidInputError(
+            Code.SERVICE_MODEL,
+            f"Model {spec.model}: {listed(outside)} leads out of model_repository, and a container "
+            "sees nothing else.",
+            f"Copy what the links lead to there, or name a directory above both. {_SKIP}",
+        )
     broken = {name: one for name, one in found.items() if one.problems}
     if broken and engine.loads_all:
         said = "; ".join(f"{name}: {', '.join(one.problems)}" for name, one in broken.items())
@@ -82,6 +90,13 @@ def require_runnable(spec: ServiceSpec) -> ModelNeeds:
             'Set session_affinity = "sequence", or max_replicas = 1.',
         )
     return needs
+
+
+def _outside(repository: Path, needs: ModelNeeds) -> tuple[str, ...]:
+    """Return the model's files that are links to somewhere else."""
+    root = os.path.realpath(repository)
+    real = {one: os.path.realpath(repository / needs.name / one) for one in needs.files}
+    return tuple(one for one, path in real.items() if not path.startswith(f"{root}{os.sep}"))
 
 
 def model_needs(spec: ServiceSpec) -> ModelNeeds:

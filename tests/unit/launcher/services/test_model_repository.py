@@ -174,6 +174,20 @@ def test_weights_may_be_links_but_none_that_lead_nowhere(tmp_path: Path):
     assert "no b.safetensors" in refused(tmp_path, engine="vllm")[1]
     (tmp_path / "gone").touch()
     assert require_runnable(spec(tmp_path, engine="vllm")).problems == ()
-    index.unlink()
-    os.mkfifo(index)
+    # A container is given the repository alone.
+    inside = {"engine": "vllm", "runtime": "apptainer", "image": "/i.sif"}
+    assert require_runnable(spec(tmp_path, **inside)).problems == ()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "bert").rename(tmp_path / "own" / "bert")
+    for name in "ab":
+        (tmp_path / "own" / "bert" / f"{name}.safetensors").unlink()
+        (tmp_path / "own" / "bert" / f"{name}.safetensors").symlink_to("../../blob")
+    assert require_runnable(spec(tmp_path / "own", engine="vllm")).problems == ()
+    assert "a.safetensors, b.safetensors leads out" in refused(tmp_path / "own", **inside)[1]
+
+
+def test_a_fifo_in_place_of_an_index_is_not_waited_for(tmp_path: Path):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").touch()
+    os.mkfifo(tmp_path / "bert" / "model.safetensors.index.json")
     assert "that is no file" in refused(tmp_path, engine="vllm")[1]
