@@ -294,6 +294,10 @@ class ModelSlurm:
 
         return await self._ctld("requests", found)
 
+    async def throttled(self, array_job_ids: Collection[int]) -> frozenset[int]:
+        # The model has no throttle.
+        return await self._ctld("throttled", frozenset[int])
+
     async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
         def found() -> Mapping[int, frozenset[str]]:
             model = self._site.model

@@ -18,6 +18,9 @@ Wherever counts, costs and limits are by GPU type, these names stand beside the 
 not count such a GPU among the ``gpu`` that a job has.
 """
 
+ALL_GPUS = "gres/gpu"
+"""The TRES that counts all GPUs of a job, whatever their type."""
+
 _TEXT_LIMIT = 4096
 _PREFIX = r"(?:gres[:/])?gpu"
 _COUNT = r"[:=](?P<count>[0-9]{1,8})"
@@ -166,3 +169,9 @@ def gpu_types_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:
 def shared_of_tres(tres: Mapping[str, str]) -> Mapping[str, int]:
     """Counts of ``SHARED`` in an allocation's TRES: ``{"shard": 3}``."""
     return {name: int(tres[f"gres/{name}"]) for name in SHARED if f"gres/{name}" in tres}
+
+
+def untyped_of(tres: Mapping[str, str], gpus: Mapping[str, int]) -> int:
+    """How many GPUs of an allocation's TRES are none of the ``gpus``, which are by type."""
+    typed = sum(count for kind, count in gpus.items() if kind not in SHARED)
+    return max(0, int(tres.get(ALL_GPUS, "0")) - typed)

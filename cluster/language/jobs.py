@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
-from cluster.language.gres import gpu_types_of_tres
+from cluster.language.gres import gpu_types_of_tres, untyped_of
 from cluster.language.job_class import JobClass
 
 
@@ -58,6 +58,8 @@ class JobView:
         reason: Slurm's own word, such as ``JobHeldAdmin`` or ``QOSGrpBilling``.
         tres: TRES of the allocation, or of the request while pending, for example
             ``{"gres/gpu:1g.10gb": "1"}``.
+        unnamed: instances by GPU type that the job holds or asks for and ``tres`` does not name:
+            accounting did not know the type when Slurm wrote them. No limit of Slurm's counts them.
         nodes: names of the allotted nodes.
         submit_s, start_s, end_s, eligible_s: Unix seconds; None where Slurm says Unknown.
         time_limit_s: seconds; None is unlimited.
@@ -94,6 +96,7 @@ class JobView:
     restarts: int
     ended: str = ""
     unread: frozenset[str] = frozenset()
+    unnamed: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @cached_property
     def is_doubtful(self) -> bool:
@@ -114,7 +117,15 @@ class JobView:
     @cached_property
     def gpus(self) -> Mapping[str, int]:
         """Instances by GPU type that the job (of an array: each task) holds or waits for."""
-        return gpu_types_of_tres(self.tres)
+        named = gpu_types_of_tres(self.tres)
+        return {**named, **self.unnamed} if self.unnamed else named
+
+    @cached_property
+    def untyped_gpus(self) -> int:
+        """How many GPUs the job (of an array: each task) has or asks for of which nothing says the
+        type.
+        """
+        return untyped_of(self.tres, self.gpus)
 
 
 @dataclass(frozen=True)
@@ -264,6 +275,11 @@ class RunRecord:
     def gpus(self) -> Mapping[str, int]:
         """Instances by GPU type that the run held."""
         return gpu_types_of_tres(self.tres)
+
+    @cached_property
+    def untyped_gpus(self) -> int:
+        """How many GPUs the run held of which accounting does not say the type."""
+        return untyped_of(self.tres, self.gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ class JobChange:
         gres: per node, as ``--gres`` takes it.
         tres_per_job, tres_per_task: with Slurm's own prefix (``gres:gpu:1g.10gb:1``).
         excluded_nodes: nodes that the job is not to get, in place of all that it excluded before.
+        throttle: how many tasks of the array may run at the same time; 0 is any number.
 
     For gres and tres, "" clears what was asked for. Slurm gives untyped GPUs a type only after they
     have been cleared.
@@ -128,6 +129,7 @@ class JobChange:
     admin_comment: str | None = None
     time_limit_min: int | None = None
     excluded_nodes: frozenset[str] | None = None
+    throttle: int | None = None
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,13 @@ class SlurmReader(Protocol):
 
     async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
         """The nodes that the array's pending tasks are not to get, by job id of their records."""
+        ...
+
+    async def throttled(self, array_job_ids: Collection[int]) -> frozenset[int]:
+        """Those of these arrays with a bound on how many tasks may run at the same time.
+
+        An array of which no task waits is left out.
+        """
         ...
 
     async def priorities(self, job_ids: Collection[int]) -> tuple[PriorityRow, ...]:

@@ -16,6 +16,7 @@ from cluster.slurm.fields import (
     duration_s,
     hosts,
     is_whole,
+    named,
     numbers,
     plain,
     time_s,
@@ -23,6 +24,7 @@ from cluster.slurm.fields import (
     unreadable,
     whole,
 )
+from cluster.slurm.unnamed_gpus import AskedGpus, gpus_of_job
 from cluster.slurm.unread import Fields, ReportsUnread, each
 
 JOB_FIELDS = (
@@ -48,6 +50,11 @@ JOB_FIELDS = (
     "EligibleTime",
     "TimeLimit",
     "RestartCnt",
+    "tres-per-node",
+    "tres-per-job",
+    "tres-per-socket",
+    "tres-per-task",
+    "NumTasks",
 )
 """Fields that ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending.
 """
@@ -55,6 +62,7 @@ JOB_FIELDS = (
 RELEASE_FIELDS = ("ArrayTaskId", "State", "RestartCnt", "SubmitTime")
 
 _JOB_ID = re.compile(r"[0-9]{1,10}")
+_THROTTLED = re.compile(r"^([0-9]{1,10})_\[[^\]%]*%[0-9]+\]$", re.MULTILINE)
 _ENDED = frozenset(
     {
         "BOOT_FAIL",
@@ -156,6 +164,11 @@ def parse_pending(text: str, told: ReportsUnread) -> Mapping[int, frozenset[int]
     return found
 
 
+def parse_throttled(text: str) -> frozenset[int]:
+    """Arrays with a bound on tasks at the same time, from lines as of ``parse_pending``."""
+    return frozenset(int(array) for array in _THROTTLED.findall(text))
+
+
 def _pending(line: str) -> tuple[int, frozenset[int]]:
     array, _, indices = line.partition("_")
     return whole(array), frozenset(numbers(indices.strip("[]")))
@@ -214,6 +227,7 @@ def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
     task_index, untouched = fields.read("task_index", "ArrayTaskId", _task, _NO_TASK)
     is_task = task_index is not None or bool(untouched)
     array_job_id = fields.read("array_job_id", "ArrayJobId", whole, None) if is_task else None
+    gpus = gpus_of_job(fields.read("tres", "tres-alloc", tres, {}), _asked(row))
     return JobView(
         job_id=whole(job_id),
         array_job_id=array_job_id,
@@ -231,7 +245,8 @@ def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
         priority=max(priority, 0),
         admin_comment=plain(row["admin_comment"]),
         comment=plain(row["Comment"]),
-        tres=fields.read("tres", "tres-alloc", tres, {}),
+        tres=gpus.tres,
+        unnamed=gpus.unnamed,
         nodes=fields.read("nodes", "NodeList", hosts, ()),
         submit_s=fields.read("submit_s", "SubmitTime", time_s, None),
         start_s=fields.read("start_s", "StartTime", time_s, None),
@@ -242,6 +257,15 @@ def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
         ended=row["State"] if state is JobState.ENDED else "",
         unread=fields.unread,
     )
+
+
+_PER = ("tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task")
+
+
+def _asked(row: Mapping[str, str]) -> AskedGpus:
+    node, job, socket, task = (named(row[field]) for field in _PER)
+    tasks = row["NumTasks"]
+    return AskedGpus(node, job, socket, task, int(tasks) if _JOB_ID.fullmatch(tasks) else 1)
 
 
 _NO_INDEX = frozenset({"N/A", "(null)", ""})

@@ -68,6 +68,7 @@ def _values(change: JobChange) -> Mapping[str, int | str]:
         "TresPerTask": change.tres_per_task,
         "AdminComment": change.admin_comment,
         "TimeLimit": change.time_limit_min,
+        "ArrayTaskThrottle": change.throttle,
         "ExcNodeList": None
         if change.excluded_nodes is None
         else ",".join(sorted(change.excluded_nodes)),

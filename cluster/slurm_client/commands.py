@@ -4,10 +4,14 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import (
+    ALLOTTED,
+    WAITING,
+    JobState,
     JobView,
     NodeView,
     PartitionView,
@@ -42,6 +46,7 @@ from cluster.slurm.job_rows import (
     parse_jobs,
     parse_pending,
     parse_rows,
+    parse_throttled,
     started,
     uncertain,
 )
@@ -63,7 +68,8 @@ from cluster.slurm.requests import (
     parse_requests,
 )
 from cluster.slurm.submissions import parse_scripts, script_questions
-from cluster.slurm.unread import ReportsUnread, UnreadLog
+from cluster.slurm.unnamed_gpus import shown_gpus
+from cluster.slurm.unread import ReportsUnread, Unread, UnreadLog, quoted
 from cluster.slurm_client.batch import address, named_qos, weights_script
 from cluster.slurm_client.change_jobs import change_jobs
 from cluster.slurm_client.nodes import NodeReader, read_threads
@@ -119,6 +125,7 @@ class CommandSlurm(Slurm):
         self._nodes = NodeReader(self._told)
         self._steps = StepReader(self._told)
         self._waiting: Mapping[Shown, frozenset[int]] = {}
+        self._given: dict[_Run, Mapping[str, int]] = {}
         self._cluster_name, self._named_until_s = "", 0.0
 
     async def version(self) -> tuple[int, ...]:
@@ -154,7 +161,34 @@ class CommandSlurm(Slurm):
         else:
             self._waiting = {one: self._waiting[one] for one in doubted}
         waiting = {shown[0]: indices for shown, indices in self._waiting.items()}
-        return parse_jobs(rows, waiting, self._told)
+        return await self._typed(parse_jobs(rows, waiting, self._told))
+
+    async def _typed(
+        self, jobs: tuple[JobView, ...], *, asked_too: bool = False
+    ) -> tuple[JobView, ...]:
+        """Add to jobs what GPUs they were given where nothing else names the type.
+
+        Slurm is asked once for each run of such a job; with ``asked_too`` also for those that wait,
+        where the jobs were read without all that they ask for.
+        """
+        kept = ALLOTTED | {JobState.ENDED} | (WAITING if asked_too else frozenset())
+        some = {_run(job): job for job in jobs if job.untyped_gpus and job.state in kept}
+        self._given = {run: found for run, found in self._given.items() if run in some}
+        if new := {run: job for run, job in some.items() if run not in self._given}:
+            texts = await self._shown_jobs(tuple(new.values()))
+            for run, job in new.items():
+                text, has_begun = texts.get(job.job_id, ""), job.state not in WAITING
+                found = shown_gpus(job.tres, text, has_begun=has_begun)
+                if found is None:
+                    self._told(Unread("job", job.task, "JOB_GRES", quoted(text)))
+                self._given[run] = found.unnamed if found is not None else {}
+        if not any(self._given.values()):
+            return jobs
+        found_by = {some[run].job_id: given for run, given in self._given.items() if given}
+        return tuple(
+            replace(job, unnamed=found_by[job.job_id]) if job.job_id in found_by else job
+            for job in jobs
+        )
 
     async def tasks(self, array_job_ids: Collection[int]) -> tuple[JobView, ...]:
         """Run ``squeue`` for these arrays: for a few, once for each.
@@ -198,13 +232,18 @@ class CommandSlurm(Slurm):
         self, jobs: Collection[JobView]
     ) -> Mapping[int, Mapping[str, frozenset[int]]]:
         """Run ``scontrol show job -d`` for each job; for more than 100, once for all jobs."""
+        texts = await self._shown_jobs(jobs)
+        return {job.job_id: parse_devices(texts.get(job.job_id, "")) for job in jobs}
+
+    async def _shown_jobs(self, jobs: Collection[JobView]) -> Mapping[int, str]:
+        """What ``scontrol show job -d`` prints of each job; jobs that are gone are left out."""
+        texts: Mapping[int, str] = {}
         if len(jobs) > _FEW_JOBS:
             shown = await run(("scontrol", "-d", "show", "job"), deadline_s=CHANGE_DEADLINE_S)
             texts = by_job(shown)
-        else:
-            answered = zip(jobs, await _details(jobs), strict=False)
-            texts = {job.job_id: text for job, text in answered}
-        return {job.job_id: parse_devices(texts.get(job.job_id, "")) for job in jobs}
+        left = [job for job in jobs if job.job_id not in texts]
+        answered = zip(left, await _details(left) if left else (), strict=False)
+        return {**texts, **{job.job_id: text for job, text in answered}}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """Run ``sacct`` for requeued runs too (``-D``), of whole jobs (``-X``), by state.
@@ -288,6 +327,13 @@ class CommandSlurm(Slurm):
         which = (f"--jobs={array_job_id}", "--states=pending,special_exit")
         argv = (*SQUEUE, "--array", *which, f"--format={EXCLUDED_FORMAT}")
         return parse_excluded(await run(argv), self._told)
+
+    async def throttled(self, array_job_ids: Collection[int]) -> frozenset[int]:
+        """Run ``squeue``, of these arrays if they are few."""
+        few = 0 < len(array_job_ids) <= _FEW_ARRAYS
+        which = (f"--jobs={','.join(map(str, sorted(array_job_ids)))}",) if few else ()
+        shown = await run((*SQUEUE, "--states=pending,special_exit", *which, IDS))
+        return parse_throttled(shown) & set(array_job_ids)
 
     async def hold(self, target: Target) -> None:
         """Run ``scontrol hold``: as administrator if this process is SlurmUser or root.
@@ -394,6 +440,14 @@ class CommandSlurm(Slurm):
         where = ("where", f"name={','.join(sorted(names))}") if len(names) <= _FEW_QOS else ()
         shown = parse.parse_qos(await _show("qos", parse.QOS_FIELDS, *where), self._told)
         return Changed(refused, tuple(one for one in shown if one.name in names))
+
+
+_Run = tuple[int, int | None]
+"""Job id, and Unix second of the start of its run."""
+
+
+def _run(job: JobView) -> _Run:
+    return job.job_id, None if job.state in WAITING else job.start_s
 
 
 def _is_line(change: tuple[str, ...]) -> bool:

@@ -46,8 +46,16 @@ class PyslurmSlurm(CommandSlurm):
         self._preferred = Preferred("pyslurm_failed", warn, self._give_up)
 
     async def jobs(self) -> tuple[JobView, ...]:
-        """Call ``Jobs.load()``: one look, where squeue takes two."""
-        return await self._ask(super().jobs, "jobs")
+        """Call ``Jobs.load()``: one look, where squeue takes two.
+
+        It shows only a part of what jobs ask for.
+        """
+        by_commands = super().jobs
+
+        async def read() -> tuple[JobView, ...]:
+            return await self._typed(await self._read(("jobs",)), asked_too=True)
+
+        return await self._preferred.ask(read, by_commands, request="jobs")
 
     async def steps(self, jobs: Collection[JobView]) -> tuple[StepView, ...]:
         """Call ``JobSteps.load_all()``."""

@@ -7,9 +7,10 @@ text that is not UTF-8, which any user can write into a job, raises at each acce
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cluster.language.jobs import JobState, JobView, StepView
+from cluster.language.jobs import ALLOTTED, JobState, JobView, StepView
 from cluster.slurm.fields import MOST_STEPS, hosts, numbers, tres
 from cluster.slurm.job_rows import HOLDABLE, OVER, job_state
+from cluster.slurm.unnamed_gpus import AskedGpus, GpusOfJob, gpus_of_job, names_all
 from cluster.slurm.unread import Fields, ReportsUnread, each
 
 _COUNTED = ("cpu", "node", "billing")
@@ -29,6 +30,18 @@ def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> 
     uid = fields.read("uid", "user_id", int, -1)
     end_s = fields.read("end_s", "end_time", _whole, None)
     array_job_id, task_index, untouched = fields.read("task_index", "array_id", _place, _NO_PLACE)
+    said: Mapping[str, str] = fields.read(
+        "tres",
+        "allocated_tres",
+        lambda _: _tres(job.allocated_tres or job.requested_tres),
+        {},
+    )
+    gpus = fields.read(
+        "unnamed",
+        "gres_per_node",
+        lambda per_node: gpus_of_job(said, _asked(per_node), _given(job, said, state)),
+        GpusOfJob(said, {}),
+    )
     return JobView(
         job_id=job_id,
         array_job_id=array_job_id,
@@ -47,12 +60,8 @@ def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> 
         priority=max(priority, 0),
         admin_comment=_text(job, "admin_comment"),
         comment=_text(job, "comment"),
-        tres=fields.read(
-            "tres",
-            "allocated_tres",
-            lambda _: _tres(job.allocated_tres or job.requested_tres),
-            {},
-        ),
+        tres=gpus.tres,
+        unnamed=gpus.unnamed,
         nodes=fields.read("nodes", "allocated_nodes", lambda text: hosts(text or ""), ()),
         submit_s=fields.read("submit_s", "submit_time", _whole, None),
         start_s=fields.read("start_s", "start_time", _whole, None),
@@ -110,6 +119,21 @@ def _place(job: Any) -> _Place:
     if len(waiting) > 1:
         return array_job_id, None, waiting
     return array_job_id, next(iter(waiting), int(job.array_task_id or 0)), frozenset()
+
+
+def _asked(per_node: Any) -> AskedGpus:
+    """What it asks for on each node: pyslurm shows nothing of what is asked for otherwise."""
+    return AskedGpus(",".join(f"{name}:{count}" for name, count in (per_node or {}).items()))
+
+
+def _given(job: Any, said: Mapping[str, str], state: JobState) -> str:
+    """What a job holds on all nodes, where its TRES do not name all of it."""
+    if state not in ALLOTTED or names_all(said):
+        return ""
+    places = job.get_resource_layout_per_node().values()
+    return ",".join(
+        f"{name}:{gres['count']}" for place in places for name, gres in place["gres"].items()
+    )
 
 
 def _whole(number: Any) -> int | None:

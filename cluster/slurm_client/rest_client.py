@@ -78,7 +78,12 @@ class RestSlurm(CommandSlurm):
 
     async def jobs(self) -> tuple[JobView, ...]:
         """Ask for ``/slurm/PARSER/jobs/``, or what has changed since the last answer."""
-        return await self._preferred.ask(self._read, super().jobs)
+        by_commands = super().jobs
+
+        async def read() -> tuple[JobView, ...]:
+            return await self._typed(await self._read())
+
+        return await self._preferred.ask(read, by_commands)
 
     async def _give_up(self) -> Mapping[str, object]:
         self._parser = self._last = None

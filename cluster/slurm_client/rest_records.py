@@ -9,6 +9,7 @@ from typing import Any
 from cluster.language.jobs import JobState, JobView
 from cluster.slurm.fields import hosts, numbers, tres, unreadable
 from cluster.slurm.job_rows import HOLDABLE, OVER, job_state
+from cluster.slurm.unnamed_gpus import AskedGpus, GpusOfJob, gpus_of_job
 from cluster.slurm.unread import Fields, ReportsUnread
 
 _FLAGS = (
@@ -47,6 +48,15 @@ def job_view(
     array_job_id, task_index, untouched = fields.read(
         "task_index", "array_job_id", _place, _NO_PLACE
     )
+    said: Mapping[str, str] = fields.read(
+        "tres", "tres_alloc_str", lambda text: tres(text or job["tres_req_str"]), {}
+    )
+    gpus = fields.read(
+        "unnamed",
+        "gres_detail",
+        lambda given: gpus_of_job(said, _asked(job), ",".join(filter(None, given))),
+        GpusOfJob(said, {}),
+    )
     return JobView(
         job_id=job_id,
         array_job_id=array_job_id,
@@ -66,9 +76,8 @@ def job_view(
         priority=max(priority, 0),
         admin_comment=job["admin_comment"],
         comment=job["comment"],
-        tres=fields.read(
-            "tres", "tres_alloc_str", lambda text: tres(text or job["tres_req_str"]), {}
-        ),
+        tres=gpus.tres,
+        unnamed=gpus.unnamed,
         nodes=fields.read("nodes", "nodes", hosts, ()),
         submit_s=fields.read("submit_s", "submit_time", _time_s, None),
         start_s=fields.read("start_s", "start_time", _time_s, None),
@@ -86,6 +95,13 @@ def _word(words: Any) -> str:
     word = str(next((flag for flag in _FLAGS if flag in words), words[0]))
     job_state(word)
     return word
+
+
+def _asked(job: Mapping[str, Any]) -> AskedGpus:
+    node, per_job, socket, task = (
+        job[f"tres_per_{what}"] for what in ("node", "job", "socket", "task")
+    )
+    return AskedGpus(node, per_job, socket, task, int(job["tasks"]["number"]))
 
 
 def _number(found: Any) -> int:

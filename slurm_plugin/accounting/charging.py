@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NewType
 
 from cluster.language.billing import MILLISLICES, BillingUnit
-from cluster.language.jobs import JobView, RunRecord
+from cluster.language.gres import ALL_GPUS, tres_name
+from cluster.language.jobs import WAITING, JobView, RunRecord
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.lost_runs import LIVE, live_runs
 from slurm_plugin.accounting.types import (
@@ -87,8 +88,12 @@ def charge(
     A run is settled if accounting shows its end, even if its job still seems to run. A job that
     gives nodes back continues, and is charged to its end for the GPUs with which it began. A charge
     that the ledger already has is decided again without effect (see ``Charge.after``).
+
+    Accounting names a type of GPUs only if it knew the type when the run began. A run whose types
+    it does not name is charged for those that slurmctld showed while it knew the job.
     """
     jobs, held = tuple(jobs), {reservation.key: reservation for reservation in reservations}
+    records = tuple(_typed(tariff.cluster, jobs, records, held))
     ended = _ended(tariff, _whole_runs(tariff.costs, jobs, records, held), held)
     missed = {
         key: _bounded(held[key], end_s)
@@ -105,7 +110,49 @@ def charge(
             observations.extend(_observations(sightings[key], held.get(key), tariff.billing))
     observations.extend(_lost(held[key], missed[key]) for key in sorted(missed))
     types = frozenset(kind for seen in sightings.values() for kind in seen.run.gres)
-    return Charging(tuple(charges), tuple(observations), types - tariff.costs.keys())
+    unpriced, untyped = types - tariff.costs.keys(), _untyped(tariff, jobs, records, held)
+    return Charging(tuple(charges), tuple(observations), unpriced, untyped)
+
+
+def _typed(
+    cluster: str,
+    jobs: Iterable[JobView],
+    records: Iterable[RunRecord],
+    held: Mapping[RunKey, Reservation],
+) -> Iterator[RunRecord]:
+    """Yield accounting's records with the types of GPUs that only slurmctld has named."""
+    shown = {
+        RunKey(cluster, job.job_id, job.start_s): job.gpus
+        for job in jobs
+        if job.start_s is not None and job.unnamed and job.state not in WAITING
+    }
+    for record in records:
+        key = RunKey(cluster, record.job_id, record.start_s)
+        gpus: Mapping[str, int] = {}
+        if record.untyped_gpus or (ALL_GPUS not in record.tres and key not in held):
+            gpus = held[key].gres if key in held else shown.get(key, {})
+        named = {tres_name(kind): str(count) for kind, count in gpus.items()}
+        # What was billed says nothing: Slurm did not know the types.
+        said = {name: value for name, value in record.tres.items() if name != "billing"}
+        yield replace(record, tres={**named, **said}) if named else record
+
+
+def _untyped(
+    tariff: Tariff,
+    jobs: Iterable[JobView],
+    records: Iterable[RunRecord],
+    held: Mapping[RunKey, Reservation],
+) -> frozenset[RunKey]:
+    """Return the runs on managed partitions with GPUs whose type nothing says."""
+    live = (job for job in jobs if job.state in LIVE and not job.is_doubtful)
+    ended = (record for record in records if record.end_s is not None)
+    several: Iterable[JobView | RunRecord] = (*live, *ended)
+    found = (
+        RunKey(tariff.cluster, one.job_id, one.start_s)
+        for one in several
+        if one.untyped_gpus and one.start_s is not None and one.partition in tariff.partitions
+    )
+    return frozenset(found) - held.keys()
 
 
 def _live(tariff: Tariff, jobs: Iterable[JobView]) -> dict[RunKey, _ShownRun]:
@@ -217,7 +264,8 @@ def _sighting(
     )
     wanted_s = UNLIMITED_RESERVE_S if seen.time_limit_s is None else seen.time_limit_s
     limit_s = min(max(1, wanted_s), MOST_RESERVED_S)
-    billing = seen.tres.get("billing")
+    knew_types = not (isinstance(seen, JobView) and seen.unnamed)
+    billing = seen.tres.get("billing") if knew_types else None
     return _ShownRun(run, _Seconds(limit_s), end_s, None if billing is None else int(billing))
 
 
@@ -292,14 +340,14 @@ def _observations(
     """Yield what does not fit together when a run is charged, at its start, extension or end."""
     run = seen.run
     due = billing.held(run.cost_millislices)
-    if seen.billing is not None and seen.billing != due:
+    # No GPUs are no contradiction: accounting learns a short run's GPUs some seconds after its end.
+    if seen.billing is not None and seen.billing != due and run.gres:
         yield Anomaly(
             run.key,
             f"Slurm bills {seen.billing}, the settings say {due} for {run.cost_millislices} "
             "millislices: check the partition's TRESBillingWeights, unless the run began before "
             "they were changed",
         )
-    # No GPUs are no contradiction: accounting learns a short run's GPUs some seconds after its end.
     if held is not None and run.gres and dict(held.gres) != dict(run.gres):
         yield Anomaly(
             run.key, f"reserved for {dict(held.gres)}, but accounting shows {dict(run.gres)}"

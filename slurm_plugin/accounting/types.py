@@ -160,11 +160,14 @@ class Charging:
 
     Attributes:
         unpriced: GPU types of runs for which no cost is set: nothing is charged for them.
+        untyped: runs with GPUs of which neither accounting nor slurmctld says the type: nothing is
+            charged for these.
     """
 
     charges: tuple[Charge, ...]
     observations: tuple[Anomaly, ...]
     unpriced: frozenset[str]
+    untyped: frozenset[RunKey] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from cluster.slurm.interface import Association, Target, target_of
 from slurm_plugin.common.qos_names import is_ours, qos_name
 from slurm_plugin.quota.demand import is_managed
 
-_UNTYPED = "gres/gpu"
 _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 
 
@@ -24,7 +23,7 @@ class Adoption:
         moves: the tenant's own QOS, by job or tasks of an array.
         no_tenant: jobs whose account is no tenant: the gate keeps them.
         no_qos: jobs whose tenant may not use its own QOS in this cluster yet.
-        untyped: jobs whose GPUs have no type: neither gate nor limits count them.
+        untyped: jobs that ask for GPUs of any type: neither gate nor limits count them.
     """
 
     moves: Mapping[Target, str] = field(hash=False)
@@ -52,13 +51,13 @@ def adoption(
         if job.state in _WAITS and not is_ours(job.qos) and is_managed(job, partitions)
         if not job.is_doubtful and not _is_undecided(job)
     ]
-    typed = [job for job in waiting if job.gpus]
+    typed = [job for job in waiting if job.gpus and not job.untyped_gpus]
     of_tenants = [job for job in typed if job.account in tenants]
     return Adoption(
         {target_of(job): qos_name(job.account) for job in of_tenants if job.account in ready},
         tuple(job for job in typed if job.account not in tenants),
         tuple(job for job in of_tenants if job.account not in ready),
-        tuple(job for job in waiting if not job.gpus and job.tres.get(_UNTYPED, "0") != "0"),
+        tuple(job for job in waiting if job.untyped_gpus),
     )
 
 

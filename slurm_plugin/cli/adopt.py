@@ -12,7 +12,7 @@ from cluster.language.exit_codes import ExitCode
 from cluster.language.jobs import JobView
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from cluster.slurm.interface import JobChange, Target
+from cluster.slurm.interface import JobChange, Target, target_of
 from cluster.slurm_client.batch import address
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.adoption import Adoption, adoption
@@ -44,15 +44,19 @@ def adopt(
             {
                 "moved": moved,
                 "refused": {address(target): why for target, why in refused.items()},
-                "no_tenant": {job.task: job.account for job in found.no_tenant},
-                "no_qos": {job.task: job.account for job in found.no_qos},
-                "untyped": {job.task: job.account for job in found.untyped},
+                "no_tenant": _accounts(found.no_tenant),
+                "no_qos": _accounts(found.no_qos),
+                "untyped": _accounts(found.untyped),
             }
         )
     else:
         _print(found, moved, refused, dry_run=dry_run)
     if refused:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _accounts(jobs: Iterable[JobView]) -> Mapping[str, str]:
+    return {address(target_of(job)): job.account for job in jobs}
 
 
 def _print(
@@ -65,7 +69,9 @@ def _print(
         _say(f"Slurm refused {address(target)}: {why}")
     _say_jobs("Of accounts that are no tenants, and never start", found.no_tenant)
     _say_jobs("Of tenants without a QOS yet (is the daemon in mode enforce?)", found.no_qos)
-    _say_jobs("GPUs without a type, which start above all limits (hold or cancel)", found.untyped)
+    _say_jobs(
+        "They ask for GPUs of any type, and start above all limits (hold or cancel)", found.untyped
+    )
     if not (moved or refused or found.no_tenant or found.no_qos or found.untyped):
         _say("No job waits for GPUs of managed partitions in a QOS of the site.")
 
@@ -83,9 +89,10 @@ async def _adopt(
 
 
 def _say_jobs(what: str, jobs: Iterable[JobView]) -> None:
-    names = [f"{job.task} ({job.account})" for job in jobs]
+    names = [f"{job} ({account})" for job, account in _accounts(jobs).items()]
     if names:
-        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        more = len(names) - _SHOWN
+        others = f" and {more} more, which --json lists" if more > 0 else ""
         _say(f"{what}: {', '.join(names[:_SHOWN])}{others}.")
 
 

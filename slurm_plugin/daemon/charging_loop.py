@@ -48,7 +48,7 @@ shows the run again. Then the charge is reported and given up: otherwise a singl
 would make each query read all that accounting ever had."""
 
 _MOST_TOLD = 16
-"""Most log lines about refused charges in one turn."""
+"""Most log lines in one turn about refused charges, and about GPUs without a type."""
 
 
 def tariff(settings: Settings, policy: Policy) -> Tariff:
@@ -110,6 +110,7 @@ class ChargingLoop:
         self._is_ahead = False
         self._refused: Mapping[RunKey, _Refused] = {}
         self._unpriced: frozenset[str] = frozenset()
+        self._untyped: frozenset[RunKey] = frozenset()
 
     async def start(self) -> None:
         """Check the ledger's version, and set the watermark if there is none: from now on every
@@ -201,6 +202,10 @@ class ChargingLoop:
             warn("gpu_type_without_cost", type=kind)
         # Each type is reported once, not each time that one of its jobs runs.
         self._unpriced |= decided.unpriced
+        for key in sorted(decided.untyped - self._untyped)[:_MOST_TOLD]:
+            warn("gpus_without_type", job_id=key.job_id, start_s=key.start_s)
+        # Without accounting's answer, ended runs are not among them.
+        self._untyped = decided.untyped if records is not None else self._untyped | decided.untyped
         if has_caught_up:
             await self._move_watermark(since_s, safe_s, jobs)
 

@@ -70,11 +70,12 @@ class Claims:
     """The claims on budgets by which budgets are divided.
 
     Attributes:
-        may_take: millislice-minutes that running jobs may still take, by QOS.
+        may_take: millislice-minutes that running jobs may still take, as far as Slurm counts them,
+            by QOS.
         elsewhere: millislice-minutes that each tenant's own jobs may still take in QOS that are no
-            tenant's. Accounts without a quota below the tenant are not included: what jobs of a
-            removed tenant may still take is subtracted from what budgets have left, and other
-            accounts pay for themselves.
+            tenant's, or that Slurm does not count. Accounts without a quota below the tenant are
+            not included: what jobs of a removed tenant may still take is subtracted from what
+            budgets have left, and other accounts pay for themselves.
         waiting: waiting runs, in Slurm's order.
         limits: millislices that jobs of each QOS may hold together.
         held: millislices that jobs of each QOS hold together.

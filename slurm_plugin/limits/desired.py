@@ -9,11 +9,13 @@ from cluster.language.billing import MILLISLICES, BillingUnit
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED, tres_name
+from cluster.language.jobs import JobState
 from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.qos_names import (
     GATE_QOS,
     borrowed_qos,
     can_have_qos,
+    holder,
     is_ours,
     qos_name,
 )
@@ -22,11 +24,12 @@ from slurm_plugin.limits.budget_parts import (
     Claims,
     Runs,
     may_still_take,
+    minutes_left,
     parts,
     runs_of,
 )
 from slurm_plugin.quota.holdings import Holdings
-from slurm_plugin.quota.standings import Standing, less_elsewhere
+from slurm_plugin.quota.standings import Standing, less_elsewhere, less_uncounted
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy
 
@@ -73,16 +76,36 @@ class SlurmLimits:
 
 
 @dataclass(frozen=True)
+class Uncounted:
+    """What running jobs hold and Slurm's limits do not count, by account and QOS.
+
+    Slurm counts of a run what it bills for it, by the types and weights that it knew when the run
+    began. Of a completing run it counts nothing: others start in its place.
+
+    Attributes:
+        millislices: held beyond what is billed.
+        minutes: millislice-minutes that may still be taken beyond what is billed.
+        gpus: instances by GPU type.
+    """
+
+    millislices: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
+    minutes: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
+    gpus: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
 class InUse:
     """What jobs mean for the limits.
 
     Attributes:
         held: millislices that running jobs hold, by account and QOS.
         runs: what jobs take of budgets; empty if there are no budgets.
+        uncounted: what of both Slurm's limits do not count.
     """
 
     held: Mapping[tuple[str, str], int] = field(default_factory=dict, hash=False)
     runs: Runs = field(default_factory=Runs)
+    uncounted: Uncounted = field(default_factory=Uncounted)
 
 
 @dataclass(frozen=True)
@@ -199,12 +222,31 @@ def found_of(
     )
 
 
-def in_use(there: Holdings, *, now_s: float, has_budgets: bool) -> InUse:
+def in_use(
+    there: Holdings, *, now_s: float, has_budgets: bool, billing: BillingUnit = MILLISLICES
+) -> InUse:
     """Sum up what jobs ``there`` hold, and take of budgets if there are any."""
     return InUse(
         held=+Counter(there.by_qos),
         runs=runs_of(there, may_still_take(there, now_s)) if has_budgets else Runs(),
+        uncounted=_uncounted(there, now_s, billing),
     )
+
+
+def _uncounted(there: Holdings, now_s: float, billing: BillingUnit) -> Uncounted:
+    millislices, minutes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    gpus: dict[tuple[str, str], Counter[str]] = {}
+    for job, cost, place in there.priced:
+        if job.state is JobState.COMPLETING:
+            continue
+        billed = job.tres.get("billing")
+        if billed is not None and int(billed) < billing.held(cost):
+            lacks = cost - billing.millislices(int(billed))
+            millislices[place] += lacks
+            minutes[place] += minutes_left(job, lacks, now_s)
+        if job.unnamed:
+            gpus.setdefault(place, Counter()).update(job.unnamed)
+    return Uncounted(millislices, minutes, gpus)
 
 
 def desired_limits(
@@ -254,7 +296,8 @@ def _listed(account: str, tenants: Collection[str], found: SlurmLimits) -> str:
 def _tenant_account(name: str, allowed: Allowed, found: SlurmLimits) -> Settings:
     fields = {QOS_LIST: Setting(_listed(name, (name,), found), "its own QOS, and its borrowed one")}
     limits = type_limits(allowed.policy[name].quota, allowed.costs, allowed.models)
-    for gres_type, count in limits.items():
+    taken = _gpus_below(name, found) if limits else {}
+    for gres_type, count in _less(limits, taken).items():
         if (tres := tres_name(gres_type)) in found.tres:
             fields[f"grptres={tres}"] = Setting(str(count), "limit on the type or its model")
     return {LimitKey("account", name, field): setting for field, setting in fields.items()}
@@ -301,11 +344,13 @@ def _qos_settings(
 ) -> Settings:
     elsewhere = _elsewhere(tenants, found, found.in_use.held)
     limits = less_elsewhere({name: allowed.standings[name] for name in tenants}, elsewhere)
+    limits = less_uncounted(limits, _by_qos(found.in_use.uncounted.millislices))
     of_budgets = _parts(limits, allowed, found)
     borrowers = _borrowers(tenants, allowed, found)
     preempted = Setting(_text(map(borrowed_qos, borrowers)), "guaranteed goes first")
     gate = {BILLING: Setting("0", "nothing in other QOS")}
     types = own_type_limits(allowed.policy, allowed.costs, allowed.models)
+    uncounted = _gpus_in_qos(found.in_use.uncounted.gpus)
     settings = dict(_qos(GATE_QOS, "QOS of the managed partitions", gate))
     for tenant, limit in sorted(limits.items()):
         name, on_loan = qos_name(tenant), borrowed_qos(tenant)
@@ -313,7 +358,8 @@ def _qos_settings(
         borrowed = found.billing.limit(limit.borrowed_qos_limit_millislices)
         settings |= _own_settings(tenant, own, preempted)
         settings |= _minutes(name, of_budgets.get(name), found.billing)
-        settings |= _guaranteed_types(name, types.get(tenant, {}), found)
+        less = uncounted.get(name, {})
+        settings |= _guaranteed_types(name, _less(types.get(tenant, {}), less), found)
         settings |= _loan_settings(tenant, borrowed, allowed.term_s)
         settings |= _minutes(on_loan, of_budgets.get(on_loan), found.billing)
     wanted_names = {key.name for key in settings}
@@ -363,6 +409,31 @@ def _borrowers(tenants: Collection[str], allowed: Allowed, found: SlurmLimits) -
     )
 
 
+def _gpus_in_qos(
+    gpus: Mapping[tuple[str, str], Mapping[str, int]],
+) -> Mapping[str, Mapping[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for (_, qos), counts in gpus.items():
+        found.setdefault(qos, Counter()).update(counts)
+    return found
+
+
+def _gpus_below(account: str, found: SlurmLimits) -> Mapping[str, int]:
+    """Instances that limits of the account do not count, of its own jobs and of those below."""
+    counts = Counter[str]()
+    for (name, _), gpus in found.in_use.uncounted.gpus.items():
+        row = found.accounts.get(name)
+        while row is not None and row.account != account:
+            row = found.accounts.get(row.parent)
+        if row is not None:
+            counts.update(gpus)
+    return counts
+
+
+def _less(limits: Mapping[str, int], taken: Mapping[str, int]) -> Mapping[str, int]:
+    return {kind: max(0, count - taken.get(kind, 0)) for kind, count in limits.items()}
+
+
 def _limited(tenants: Iterable[str]) -> Collection[str]:
     return {name for tenant in tenants for name in (qos_name(tenant), borrowed_qos(tenant))}
 
@@ -389,14 +460,19 @@ def _elsewhere(
 
 
 def _paid_elsewhere(
-    tenants: Collection[str], may_take: Mapping[tuple[str, str], int]
+    tenants: Collection[str],
+    may_take: Mapping[tuple[str, str], int],
+    uncounted: Mapping[tuple[str, str], int],
 ) -> Mapping[str, int]:
-    """Return what each tenant's own jobs may still take in QOS that are no tenant's."""
+    """Return what each tenant's own jobs may still take without being counted in a tenant's QOS."""
     limited = _limited(tenants)
     found: Counter[str] = Counter()
     for (account, qos), amount in may_take.items():
         if account in tenants and qos not in limited:
             found[account] += amount
+    for (account, qos), amount in uncounted.items():
+        if qos in limited:
+            found[holder(account, qos)] += amount
     return found
 
 
@@ -408,15 +484,24 @@ def _parts(
     for tenant, limit in limits.items():
         of_qos[qos_name(tenant)] = limit.own_qos_limit_millislices
         of_qos[borrowed_qos(tenant)] = limit.borrowed_qos_limit_millislices
-    runs = found.in_use.runs
+    runs, uncounted = found.in_use.runs, found.in_use.uncounted
     claims = Claims(
-        _by_qos(runs.may_take),
-        _paid_elsewhere(limits.keys(), runs.may_take),
+        _counted(runs.may_take, uncounted.minutes),
+        _paid_elsewhere(limits.keys(), runs.may_take, uncounted.minutes),
         runs.waiting,
         of_qos,
-        _by_qos(found.in_use.held),
+        _counted(found.in_use.held, uncounted.millislices),
     )
     return parts(allowed.policy, allowed.run_minutes, limits, claims)
+
+
+def _counted(
+    amounts: Mapping[tuple[str, str], int], uncounted: Mapping[tuple[str, str], int]
+) -> Mapping[str, int]:
+    """What Slurm counts of the amounts, by QOS."""
+    found = Counter(_by_qos(amounts))
+    found.subtract(_by_qos(uncounted))
+    return found
 
 
 def _by_qos(amounts: Mapping[tuple[str, str], int]) -> Mapping[str, int]:

@@ -112,6 +112,30 @@ def _less(standing: Standing, held: int) -> Standing:
     )
 
 
+def less_uncounted(
+    found: Mapping[str, Standing], uncounted: Mapping[str, int]
+) -> Mapping[str, Standing]:
+    """Reduce the limit of each QOS by the millislices of its own runs that Slurm does not count."""
+    if not uncounted:
+        return found
+    return {
+        name: replace(
+            standing,
+            own_qos_limit_millislices=_left(
+                standing.own_qos_limit_millislices, uncounted.get(qos_name(name), 0)
+            ),
+            borrowed_qos_limit_millislices=_left(
+                standing.borrowed_qos_limit_millislices, uncounted.get(borrowed_qos(name), 0)
+            ),
+        )
+        for name, standing in found.items()
+    }
+
+
+def _left(limit: int, taken: int) -> Millislices:
+    return Millislices(max(0, limit - taken))
+
+
 def standings(
     policy: Policy, loans: Iterable[Loan], recalls: Iterable[Recall] = ()
 ) -> Mapping[str, Standing]:

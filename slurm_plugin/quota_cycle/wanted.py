@@ -87,7 +87,11 @@ def wanted_limits(
     if shown.quota_jobs is not inputs.seen.jobs:
         there = holdings(shown.quota_jobs, rules.partitions, rules.costs, rules.models)
     now_s, has_budgets = inputs.ledger_view.now_s, bool(allowed.run_minutes)
-    used = planned.in_use if planned else in_use(there, now_s=now_s, has_budgets=has_budgets)
+    used = (
+        planned.in_use
+        if planned
+        else in_use(there, now_s=now_s, has_budgets=has_budgets, billing=billing)
+    )
     config = shown.conf.config
     found = found_of(cluster, shown.associations, shown.qos, config, used, billing=billing)
     return WantedLimits(allowed, found, desired_limits(allowed, found, inputs.ledger_view.known))

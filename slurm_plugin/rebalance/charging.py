@@ -19,6 +19,8 @@ from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 if TYPE_CHECKING:
     from slurm_plugin.ledger.store import Ledger
 
+_MOST_TOLD = 5
+
 
 async def reconcile(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:
     """Reserve for running jobs and settle ended ones; without accounting only the first.
@@ -43,6 +45,9 @@ async def reconcile(site: RunContext, look: RebalanceLook, *, apply: bool) -> Re
     known = {one.run.key for one in decided.charges} - set(new)
     odd = [one.text for one in decided.observations if one.key not in known]
     odd += [f"no cost is set for GPU type {kind}" for kind in sorted(decided.unpriced)]
+    if decided.untyped:
+        ids = ", ".join(str(key.job_id) for key in sorted(decided.untyped)[:_MOST_TOLD])
+        odd += [f"nothing says the type of the GPUs of {len(decided.untyped)} runs, such as {ids}"]
     return Report(
         saw={"jobs": len(look.jobs), "records": len(records), "open": len(reservations)},
         lines=tuple(_booked_lines(one for one in decided.charges if one.run.key in new)),

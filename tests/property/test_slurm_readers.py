@@ -276,6 +276,8 @@ PYSLURM = {
     "requeue_count": 0,
     "array_tasks_waiting": None,
     "array_task_id": None,
+    "gres_per_node": None,
+    "get_resource_layout_per_node": dict,
 }
 
 

@@ -107,6 +107,8 @@ class ScriptedSlurm:
         self.unreadable: SlicewiseError | None = None
         self.requested = JobRequest()
         self.excluded: Mapping[int, frozenset[str]] = {}
+        self.throttles: frozenset[int] = frozenset()
+        self.throttles_asked = 0
         self.planned: tuple[PlannedStart, ...] = ()
         self.known_reservations: tuple[ReservationView, ...] = ()
         self.run_in: Mapping[int, frozenset[str]] = {}
@@ -190,6 +192,10 @@ class ScriptedSlurm:
     async def requests(self, job_ids: Collection[int]) -> Mapping[int, JobRequest]:
         self.done.append(("requests", sorted(job_ids)))
         return dict.fromkeys(job_ids, self.requested)
+
+    async def throttled(self, array_job_ids: Collection[int]) -> frozenset[int]:
+        self.throttles_asked += 1
+        return self.throttles & set(array_job_ids)
 
     async def excluded_nodes(self, array_job_id: int) -> Mapping[int, frozenset[str]]:
         self.done.append(("excluded_nodes", array_job_id))

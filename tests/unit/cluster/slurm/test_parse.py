@@ -47,6 +47,9 @@ NOT_RECORDED = {
     "Partition": "gpu",
     "SubmitTime": "1795222565",
     "EndTime": "N/A",
+    "tres-per-socket": "N/A",
+    "tres-per-task": "N/A",
+    "NumTasks": "1",
 }
 
 
@@ -104,6 +107,8 @@ def row(**values: str) -> Mapping[str, str]:
         "admin_comment": "(null)",
         "Comment": "(null)",
         "tres-alloc": "(null)",
+        "tres-per-node": "N/A",
+        "tres-per-job": "N/A",
         "NodeList": "",
         "StartTime": "N/A",
         "EligibleTime": "N/A",
@@ -210,6 +215,12 @@ def test_more_than_64_characters_of_indices() -> None:
     assert job_rows.parse_pending(f"9_[{listed}%4]\n9_14\n10\n", ignored) == {9: indices | {14}}
 
 
+def test_arrays_with_a_throttle() -> None:
+    text = "9_[0-3,7%4]\n9_8\n10_[1-2]\n11\n12_[5%1]\n13_[0-8:2%2]\n"
+    assert job_rows.parse_throttled(text) == {9, 12, 13}
+    assert job_rows.parse_throttled("") == frozenset()
+
+
 @pytest.mark.parametrize(
     ("word", "state", "held"),
     [
@@ -241,7 +252,9 @@ def test_unreadable_replies_are_failures() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS[1:])
 def test_newer_versions_have_the_fields_of_squeue(version: str) -> None:
-    known = {name.lower() for name in recorded(version, "squeue-helpformat.txt").split()}
+    told = recorded(version, "squeue-helpformat.txt").split()
+    # Its help leaves out tres-per-node.
+    known = {name.lower() for name in (*told, *RECORDED_FIELDS)}
     assert {field.lower() for field in job_rows.JOB_FIELDS} <= known
 
 

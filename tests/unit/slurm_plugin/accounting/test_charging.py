@@ -357,6 +357,73 @@ def test_accounting_that_does_not_know_the_gpus_yet_is_not():
     assert decided.observations == ()
 
 
+UNNAMED = {"cpu": "1", "gres/gpu": "1", "billing": "3"}
+"""TRES of a run that began before accounting knew its type."""
+
+
+def test_a_run_whose_type_accounting_does_not_name_is_charged_from_its_start_to_its_end():
+    run = a_run(limit_s=600)
+    seen = replace(job_view(run), tres=UNNAMED, unnamed={"1g.10gb": 1})
+    (begun,) = charge(TARIFF, [seen], [], (), {}).charges
+    assert (begun.run.gres, begun.run.key.start_s) == ({"1g.10gb": 1}, START_S)
+    assert begun.transfers[-1].amount_millislice_s == 600_000
+    store = MemoryStore()
+    store.charges.post([begun])
+    (held,) = store.charges.open_reservations()
+    run.end_s = run.visible_s = START_S + 90
+    record = replace(run_record(run, run.end_s), tres=UNNAMED)
+    decided = charge(TARIFF, [], [record], (held,), {})
+    store.charges.post(decided.charges)
+    assert [transfer.kind.value for transfer in decided.charges[0].transfers] == ["post", "void"]
+    assert decided.charges[0].transfers[0].amount_millislice_s == 90_000
+    assert decided.untyped == frozenset()
+    # Accounting goes on to show it, and so does slurmctld: nothing is booked twice.
+    over = replace(seen, state=JobState.ENDED, end_s=run.end_s)
+    assert [one.run.key for one in charge(TARIFF, [over], [record], (), {}).charges] == [
+        begun.run.key
+    ]
+    again = charge(TARIFF, [over], [record], (), {}).charges
+    assert not store.charges.post(again)
+
+
+@pytest.mark.parametrize("tres", [UNNAMED, {"cpu": "1"}], ids=["no type", "no GPUs"])
+def test_a_run_that_ended_unseen_has_the_type_that_slurmctld_still_knows(tres: dict[str, str]):
+    run = a_run(gres={"3g.40gb": 2})
+    run.end_s = run.visible_s = START_S + 20
+    record = replace(run_record(run, run.end_s), tres=tres)
+    over = replace(
+        job_view(run), tres={"gres/gpu": "2"}, unnamed={"3g.40gb": 2}, state=JobState.ENDED
+    )
+    (one,) = charge(TARIFF, [over], [record], (), {}).charges
+    assert (one.run.gres, one.run.cost_millislices) == ({"3g.40gb": 2}, 7000)
+    # Another run of the job may have had other GPUs.
+    before = charge(TARIFF, [replace(over, start_s=START_S + 500)], [record], (), {})
+    assert (before.charges, bool(before.untyped)) == ((), tres is UNNAMED)
+
+
+def test_a_run_of_which_nothing_says_the_type_is_named_and_not_charged():
+    run = a_run()
+    run.end_s = run.visible_s = START_S + 20
+    record = replace(run_record(run, run.end_s), tres=UNNAMED)
+    decided = charge(TARIFF, [], [record], (), {})
+    assert (decided.charges, [key.job_id for key in decided.untyped]) == ((), [7])
+    elsewhere = charge(TARIFF, [], [replace(record, partition="other")], (), {})
+    assert elsewhere.untyped == frozenset()
+    lives = charge(TARIFF, [replace(job_view(run), tres=UNNAMED)], [], (), {})
+    assert (lives.charges, len(lives.untyped)) == ((), 1)
+
+
+def test_of_two_types_accounting_may_name_one():
+    run = a_run(gres={"1g.10gb": 1, "3g.40gb": 1})
+    held = reservation(run)
+    run.end_s = run.visible_s = START_S + 20
+    record = run_record(run, run.end_s)
+    partly = replace(record, tres={"gres/gpu": "2", "gres/gpu:1g.10gb": "1"})
+    decided = charge(TARIFF, [], [partly], (held,), {})
+    assert decided.charges == charge(TARIFF, [], [record], (held,), {}).charges
+    assert (decided.observations, decided.untyped) == ((), frozenset())
+
+
 def test_a_run_that_accounting_has_lost_is_charged_up_to_when_it_had_ended():
     run = a_run(gres={"1g.10gb": 2})
     held = reservation(run)

@@ -57,6 +57,15 @@ def test_what_waits_in_a_qos_of_the_site_gets_its_tenants() -> None:
     assert (found.no_tenant, found.no_qos, found.untyped) == ((STRANGER,), (), (UNTYPED,))
 
 
+def test_jobs_from_before_their_type_was_named_are_moved() -> None:
+    """They have had a type all the time, which is not in their TRES."""
+    before = {"tres": {"cpu": "1", "gres/gpu": "2"}}
+    typed = job(14, unnamed={"1g.10gb": 2}, **before)
+    partly = job(15, unnamed={"1g.10gb": 1}, **before)
+    found = adoption((typed, partly), frozenset({"gpu"}), TENANTS, ROWS)
+    assert (found.moves, found.untyped) == ({14: "slicewise_vision"}, (partly,))
+
+
 def test_the_qos_of_a_removed_tenant_makes_no_tenant() -> None:
     removed = job(1, account="removed")
     found = adoption((removed,), frozenset({"gpu"}), TENANTS, ROWS)

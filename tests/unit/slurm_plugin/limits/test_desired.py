@@ -537,6 +537,40 @@ def with_part(one: Qos, minutes: int) -> Qos:
     return replace(one, grp_tres_run_mins={"billing": minutes})
 
 
+def test_what_slurm_does_not_count_of_a_run_is_taken_off_its_limits():
+    """They began before accounting knew their type, or before the partition billed it."""
+    costs = {name: Millislices(cost) for name, cost in COSTS.items()}
+
+    def run(qos: str, billing: str, **changes: object) -> JobView:
+        fields = {"tres": {"billing": billing, "gres/gpu": "1"}, "unnamed": {"3g.40gb": 1}}
+        one = replace(slot(0), account="vision", qos=qos, state=JobState.RUNNING, partition="gpu")
+        return replace(one, end_s=600, **{**fields, **changes})  # type: ignore[arg-type]
+
+    own, borrowed = qos_name("vision"), borrowed_qos("vision")
+    jobs = [
+        run(own, "0"),
+        run(own, "500"),
+        run(own, "0", state=JobState.COMPLETING),
+        run(own, "3500", unnamed={}, tres={"billing": "3500", "gres/gpu:3g.40gb": "1"}),
+        run("normal", "3"),
+    ]
+    there = holdings(jobs, frozenset({"gpu"}), costs, {})
+    use = in_use(there, now_s=0, has_budgets=True)
+    assert use.uncounted.millislices == {("vision", own): 6500, ("vision", "normal"): 3497}
+    limits = {"type_limits": {"3g.40gb": 9}, "type_nominals": {"3g.40gb": 5}}
+    policy = {"vision": tenant("vision", 30_000, **limits)}
+    rights = allowed(policy, run_minutes={"vision": 300_000})
+    has = found_of("c", (ROOT, account("vision")), (), CONFIG, use)
+    settings = desired_limits(rights, has, {}).settings
+    # 30,000 less the 3,500 that run in another QOS, less the 6,500 that count nowhere.
+    assert settings[LimitKey("qos", own, "grptres=billing")].value == "20000"
+    assert settings[LimitKey("qos", borrowed, "grptres=billing")].value == "0"
+    assert settings[LimitKey("account", "vision", "grptres=gres/gpu:3g.40gb")].value == "6"
+    assert settings[LimitKey("qos", own, "grptres=gres/gpu:3g.40gb")].value == "3"
+    # Of five runs of 35,000 millislice-minutes Slurm counts one and a seventh.
+    assert settings[BUDGETS[own]].value == str(300_000 - 35_000 - 65_000)
+
+
 class TestBudgets:
     RIGHTS = allowed(tenants(vision=6000), run_minutes={"vision": 600_000})
     ROWS = (ROOT, replace(done("vision"), grp_tres_run_mins={"billing": 500_000}))
