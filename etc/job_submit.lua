@@ -48,7 +48,7 @@ do
     -- Fields of a change that only slicewise.lua can check: texts, and numbers, each with Slurm's
     -- value for "not set".
     local TEXTS = {
-        "partition", "reservation", "qos", "account", "array_inx", "cpus_per_tres", "mem_per_tres",
+        "partition", "reservation", "qos", "account", "cpus_per_tres", "mem_per_tres",
     }
     local NO_VAL, NO_VAL16 = 4294967294, 65534
     local NUMBERS = {

@@ -25,6 +25,9 @@ local SHAPES = {
     "ntasks_per_core", "ntasks_per_board", "pn_min_cpus", "sockets_per_node", "cores_per_socket",
     "threads_per_core",
 }
+-- Said with a refusal, since Slurm has set the throttle of the whole array before it asks.
+local THROTTLE = " Its throttle is set all the same: Slurm does that before it asks."
+local THROTTLE_OF_SERVICE = " A throttle is taken off again within five minutes."
 local SIZES = { "min_nodes", "max_nodes", "min_cpus" }
 local MEMORY = { "min_mem_per_node", "min_mem_per_cpu" }
 
@@ -111,10 +114,17 @@ local function growth(job_desc, job_rec)
     return claims_nodes(job_desc) and "shared" or nil
 end
 
--- The first field in the change that the owner may not change; nil if there is none.
+-- Whether a change sets the array's throttle, and no other indices.
+local function sets_throttle(job_desc)
+    return (text(job_desc.array_inx) or ""):find("^%%?%d+$") ~= nil
+end
+
+-- The first field in the change that the owner may not change; nil if there is none. The throttle
+-- of a plain array only orders what quota allows.
 local function forbidden_change(job_desc, job_rec, comment, tag_start)
+    local is_his = not is_slot(comment, tag_start) and sets_throttle(job_desc)
     for _, field in ipairs(OWNERS_MAY_NOT_CHANGE) do
-        if job_desc[field] ~= nil then
+        if job_desc[field] ~= nil and not (is_his and field == "array_inx") then
             return field
         end
     end
@@ -220,10 +230,12 @@ function M.objection(job_desc, job_rec, is_managed, beside_among, rules)
         }
     end
     local field = forbidden_change(job_desc, job_rec, comment, tag_start)
+    local beside = is_slot(comment, tag_start) and THROTTLE_OF_SERVICE or THROTTLE
     return field and {
         field = field,
         code = "SW-RESUBMIT",
-        message = "Slicewise manages this job: its " .. field .. " can't be changed by its owner.",
+        message = "Slicewise manages this job: its " .. field .. " can't be changed by its owner."
+            .. (sets_throttle(job_desc) and beside or ""),
         hint = "Cancel it and submit it again, or ask for slots through its service.",
     }
 end

@@ -144,6 +144,13 @@ class Actuator:
             refused = await self._slurm.update(again)
             warn("slots_not_moved", array=array_job_id, again=len(again), refused=len(refused))
 
+    async def unthrottle(self, arrays: Collection[int]) -> None:
+        """Let all released tasks of these arrays run at the same time."""
+        found = await self._slurm.throttled(arrays)
+        if found:
+            refused = await self._slurm.update(dict.fromkeys(sorted(found), JobChange(throttle=0)))
+            warn("throttles_taken_off", arrays=found, refused=" ".join(refused.values()))
+
     async def cancel(self, array_job_id: int) -> None:
         """Cancel a service's array."""
         report("cancel", array=array_job_id)

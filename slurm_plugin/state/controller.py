@@ -56,6 +56,9 @@ _SPENT_S = 1.0
 """The same where the questions that the settings allow are used up."""
 _AVOIDS_AGAIN_S = 10.0
 """Seconds until slots that could not be let onto the nodes that they avoid are tried again."""
+_THROTTLES_S, _THROTTLED_S = 300.0, 5.0
+"""Seconds between looks for throttles of services' arrays: as a rule, and while one is felt."""
+_FELT = "JobArrayTaskLimit"
 _NOTHING = Observation(0.0, (), (), (), {})
 
 
@@ -118,6 +121,7 @@ class ClusterState:
         self._notes: dict[int, str] = {}
         self._followed: frozenset[int] = frozenset()
         self._avoids_due_s: dict[int, float] = {}
+        self._throttles_read_s = float("-inf")
         self._orders: Mapping[tuple[str, str], ServiceOrder] = {}
         self._ends: Mapping[SlotRunKey, LeaseEnd] = {}
         self.quotas = QuotaInForce(settings)
@@ -485,6 +489,7 @@ class ClusterState:
             except SlicewiseError as error:
                 report_failure("guard_failed", error, array=array)
         await self._stop_avoiding(cancelled)
+        await self._stop_throttling(cancelled)
 
     async def _stop_avoiding(self, cancelled: Collection[int]) -> None:
         """Let slots that have waited too long start on any node.
@@ -505,6 +510,24 @@ class ClusterState:
                 report_failure("avoidance_failed", error, array=array)
             if not is_done:
                 self._avoids_due_s[array] = now_s + _AVOIDS_AGAIN_S
+
+    async def _stop_throttling(self, cancelled: Collection[int]) -> None:
+        """Take the throttles of services' arrays off.
+
+        slurmctld sets a throttle before it asks whether its user may, and before slicewise.lua can
+        refuse it.
+        """
+        services, now_s = self.view.services, time.monotonic()
+        arrays = {service.array_job_id for service in services}.difference(cancelled)
+        is_felt = any(slot.reason == _FELT for service in services for slot in service.slots)
+        due_s = self._throttles_read_s + (_THROTTLED_S if is_felt else _THROTTLES_S)
+        if not arrays or now_s < due_s:
+            return
+        self._throttles_read_s = now_s
+        try:
+            await self._actuator.unthrottle(arrays)
+        except SlicewiseError as error:
+            report_failure("throttles_not_read", error)
 
     async def _avoid(self, release: Release) -> bool:
         return await self._actuator.avoid(release, self.jobs, self.nodes)

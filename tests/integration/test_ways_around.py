@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from jobs_as_users import Job, Outcome, Users
+from jobs_as_users import Job, Modes, Outcome, Users
 from quotas import until_in_force
 from waiting import best_of_three, until, until_is
 
@@ -147,6 +147,34 @@ def test_a_slots_owner_can_not_release_it(users: Users, slot: str) -> None:
 )
 def test_an_owner_changes_what_is_his(users: Users, job: str, change: str) -> None:
     assert users.scontrol("alice", "update", f"JobId={job}", change) == (0, "")
+
+
+def test_an_owner_may_throttle_plain_arrays(users: Users, clean: None) -> None:
+    """It orders what quota allows already."""
+    first, second = (
+        users.submit("alice", "sbatch", "--hold", "--array=1-6%2", GPU).jobs[0] for _ in range(2)
+    )
+    several = f"JobId={first.job_id},{second.job_id}"
+    named = f"JobName={first['JobName']}"
+    for what, throttle in ((f"JobId={first.job_id}", 3), (several, 4), (named, 5)):
+        words = ("update", what, f"ArrayTaskThrottle={throttle}")
+        assert users.scontrol("alice", *words) == (0, "")
+        assert users.job(first.job_id)["ArrayTaskThrottle"] == str(throttle)
+    # With what is refused it takes effect all the same, and nothing else does.
+    words = ("update", f"JobId={first.job_id}", "ArrayTaskThrottle=1", "QOS=normal")
+    status, told = users.scontrol("alice", *words)
+    assert status != 0
+    assert "throttle is set" in told or "SW-RESUBMIT" not in told
+    assert users.job(first.job_id)["QOS"] == "slicewise_vision"
+
+
+def test_a_throttle_of_a_service_is_refused_and_does_not_stay(users: Users, slot: str) -> None:
+    array = slot.partition("_")[0]
+    status, _ = users.scontrol("alice", "update", f"JobId={array}", "ArrayTaskThrottle=1")
+    assert status != 0
+    # It looks at its start; later only every some minutes while no slot waits for the throttle.
+    Modes(users.sandbox).restart_daemon()
+    until(lambda: not users.job(array)["ArrayTaskThrottle"])
 
 
 def test_an_owner_may_release_what_he_held(users: Users, job: str) -> None:

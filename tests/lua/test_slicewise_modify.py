@@ -49,10 +49,17 @@ MODIFY = [
             "tres_per_job",
             "tres_per_socket",
             "tres_per_task",
-            "array_inx",
             "admin_comment",
         )
     ],
+    # The throttle of a plain array is its owner's: Slurm sends its number.
+    *[(tag, {"array_inx": "3"}, ALICE, True) for tag in (TAG, UNDECIDED_TAG, f"service=x {TAG}")],
+    (TAG, {"array_inx": "0", "time_limit": 5}, ALICE, True),
+    (TAG, {"array_inx": "%3"}, ALICE, True),
+    *[(TAG, {"array_inx": odd}, ALICE, False) for odd in ("0-9", "0-9%3", "1,2", "", "3 ", "x")],
+    (TAG, {"array_inx": "3", "qos": "x"}, ALICE, False),
+    *[(SERVICE_TAG, {"array_inx": inx}, ALICE, False) for inx in ("0", "%3", "0-9%3")],
+    (SERVICE_TAG, {"array_inx": "0"}, SLURM_UID, True),
     *[
         (TAG, {key: 1}, ALICE, False)
         for key in (
@@ -169,6 +176,22 @@ def test_a_job_without_a_maximum_of_nodes_gets_no_larger_one(
     change = {"min_nodes": 2, "max_nodes": most}
     result = run_case(path, "job_modify", job_desc=change, job_rec=rec)
     assert result["code"] == (SUCCESS if allowed else DENIED)
+
+
+@pytest.mark.parametrize(
+    ("comment", "change", "said"),
+    [
+        (TAG, {"array_inx": "3", "qos": "x"}, "throttle is set all the same"),
+        (SERVICE_TAG, {"array_inx": "3"}, "taken off again"),
+        (TAG, {"qos": "x"}, ""),
+    ],
+)
+def test_a_throttle_that_slurm_has_set_before_it_asks_is_said(
+    path: Path, comment: str, change: Any, said: str
+) -> None:
+    told = run_case(path, "job_modify", job_desc=change, job_rec={"admin_comment": comment})["told"]
+    assert said in told
+    assert ("throttle" in told) == bool(said)
 
 
 def test_modify_asks_nobody(path: Path, listening: Any) -> None:

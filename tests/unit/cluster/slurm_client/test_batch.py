@@ -33,12 +33,12 @@ invalid keyword: {MARK}"""
 
 def test_each_change_is_a_line_and_each_line_has_a_mark() -> None:
     changes = {
-        814: JobChange(site_factor=-3),
+        814: JobChange(site_factor=-3, throttle=0),
         TASKS: JobChange(site_factor=500, time_limit_min=7),
     }
     said = [update_words(*each, {}) for each in changes.items()]
     assert update_script(said, MARK) == (
-        f"{MARK}\nupdate JobId=814 SiteFactor=-3\n{MARK}\n"
+        f"{MARK}\nupdate JobId=814 SiteFactor=-3 ArrayTaskThrottle=0\n{MARK}\n"
         f"update JobId=22_[0-2,4] SiteFactor=500 TimeLimit=7\n{MARK}\n"
     )
 

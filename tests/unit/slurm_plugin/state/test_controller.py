@@ -619,6 +619,30 @@ async def test_what_slots_avoid_hinders_no_guard_and_is_not_tried_at_each_look(
     assert slurm.actions == [("hold", [1])] * 3
 
 
+async def test_a_throttle_is_taken_off_a_services_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmctld sets it before it asks anybody; a slot that waits for it makes it urgent."""
+    slurm, now_s = with_nodes(ScriptedSlurm(job(0), job(1))), [1000.0]
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: now_s[0])
+    monkeypatch.setattr(controller, "time", clock)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await desire(cluster_state, 814, frozenset({0}))
+    slurm.throttles = frozenset({814, 5})
+    felt = job(0, held=False, reason="JobArrayTaskLimit", priority=1)
+    for passes_s, shown, times in ((10, job(0), 0), (4, felt, 1), (4, felt, 1), (1, felt, 2)):
+        now_s[0] += passes_s
+        slurm.shown = (shown, job(1))
+        await cluster_state.turn()
+        off = [name for name, _ in slurm.actions if name == f"update {JobChange(throttle=0)}"]
+        assert len(off) == times
+    slurm.throttles, slurm.shown = frozenset(), (job(0), job(1))
+    asked = slurm.throttles_asked
+    for passes_s, more in ((299, 0), (1, 1)):
+        now_s[0] += passes_s
+        await cluster_state.turn()
+        assert slurm.throttles_asked - asked == more
+
+
 async def test_that_slurm_refused_all_changes_is_no_success(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
