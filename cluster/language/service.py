@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from cluster.language.accounts import account_name
 from cluster.language.adapters import ADAPTERS, DEFAULT_RANK, MOST_RANK, Adapters, adapters_of
 from cluster.language.codes import Code
 from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
@@ -82,8 +84,12 @@ Name = Annotated[
     AfterValidator(_not_openai),
 ]
 _NAME = "1 to 32 lower-case letters, digits and hyphens, with no hyphen at either end"
-Tenant = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$")]
-_TENANT = "1 to 63 lower-case letters, digits and _ . -, the first no . or -"
+Tenant = Annotated[
+    str,
+    BeforeValidator(lambda written: account_name(written) if isinstance(written, str) else written),
+    StringConstraints(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,62}$"),
+]
+_TENANT = "1 to 63 letters, digits and _ . -, the first no . or -"
 ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
 _MODEL_NAME = "1 to 128 letters, digits and _ . -, the first no . or -"
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -124,7 +130,7 @@ class ServiceSpec(BaseModel):
 
     name: Name = Field(description="Part of the service's address: lower case, digits, hyphens.")
     tenant: Tenant = Field(
-        description="The Slurm account that is charged (Slurm keeps these in lower case)."
+        description="The Slurm account that is charged, in any case: Slurm's are in small letters."
     )
     model_repository: SafePath = Field(
         description="Absolute path that the nodes can read: a directory with one for each model."

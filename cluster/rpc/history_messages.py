@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from cluster.language.accounts import account_name
 from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request
 
 MOST_POINTS = 1000
@@ -62,6 +63,10 @@ class HistoryRequest(Request, Asks[HistoryAnswer], get="history"):
     for their own tenants and services, root and SlurmUser for all.
     """
 
-    about: str = Field(CLUSTER, min_length=1, max_length=129, pattern=NO_CONTROLS)
+    about: Annotated[
+        str,
+        Field(min_length=1, max_length=129, pattern=NO_CONTROLS),
+        AfterValidator(account_name),
+    ] = CLUSTER
     since_s: HistorySecond
     until_s: HistorySecond

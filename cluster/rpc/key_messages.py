@@ -4,7 +4,15 @@ from typing import Self
 
 from pydantic import Field
 
-from cluster.rpc.message import NO_CONTROLS, Answer, Asks, DoneAnswer, Message, Request
+from cluster.rpc.message import (
+    NO_CONTROLS,
+    Answer,
+    Asks,
+    DoneAnswer,
+    Message,
+    Request,
+    TenantText,
+)
 
 _LATEST_S = 253_402_300_799
 """The end of the year 9999: the last second that a calendar shows."""
@@ -48,7 +56,7 @@ class KeyCreateRequest(Request, Asks[DoneAnswer], post="key-create"):
     """
 
     key_id: str = Field(pattern=r"^[0-9a-f]{12}$")
-    tenant: str = Field(max_length=64, pattern=NO_CONTROLS)
+    tenant: TenantText
     name: str = Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]+$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     service: str = Field("", max_length=63, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
@@ -67,7 +75,7 @@ class KeyOpenRequest(Request, Asks[DoneAnswer], post="key-open"):
     For users who may make the tenant's keys, and only if every key of the tenant is revoked.
     """
 
-    tenant: str = Field(max_length=64, pattern=NO_CONTROLS)
+    tenant: TenantText
 
 
 class KeysAnswer(Answer):

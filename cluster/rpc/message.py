@@ -6,11 +6,12 @@ client and the reference of the wire all follow from that.
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar, get_args, get_origin
 from urllib.parse import quote, urlencode
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 
@@ -18,6 +19,9 @@ VERSION_PATH = "/v1/"
 
 NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
 """Pattern of a request's text without control characters: PostgreSQL refuses NUL in any text."""
+
+TenantText = Annotated[str, Field(max_length=64, pattern=NO_CONTROLS), AfterValidator(account_name)]
+"""A tenant as a user has typed it, in any case."""
 
 ACTING_PATH = f"{VERSION_PATH}as/"
 """What comes before the user's name where the web server asks for a user: ``/v1/as/alice/why``."""

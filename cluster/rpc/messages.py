@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request
+from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
 VERSION = 1
@@ -456,7 +456,7 @@ class DeleteRequest(Request, Asks[DoneAnswer], post="service-delete"):
 class CheckRequest(Request, Asks[SubmitAnswer], post="admission-check", changes=False):
     """Asks what the answer to this submission would be; leaves nothing behind."""
 
-    tenant: str
+    tenant: TenantText
     directives: tuple[str, ...]
 
 

@@ -3,6 +3,7 @@
 Ordinary users see their own tenants, operators see all.
 """
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 
@@ -10,9 +11,16 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 def complete_tenant(incomplete: str) -> list[str]:
     """Return tenants for the shell's completion; none if the daemon does not answer."""
     try:
-        return [name for name in _tenants() if name.startswith(incomplete)]
+        return [name for name in _tenants() if name.startswith(account_name(incomplete))]
     except SlicewiseError:
         return []
+
+
+def typed_account(written: str | None) -> str | None:
+    """Return an argument of a command that names an account, a tenant, or a tenant's service, in
+    Slurm's form: the callback of all such arguments.
+    """
+    return None if written is None else account_name(written)
 
 
 def own_tenant(named: str | None) -> str:

@@ -2,12 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator
 
-from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request
+from cluster.language.accounts import account_name
+from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request, TenantText
 
-TenantText = Annotated[str, Field(max_length=64, pattern=NO_CONTROLS)]
-"""A tenant as a user has typed it."""
 Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
 """Job ids and Unix seconds."""
 Record = dict[str, JsonValue]
@@ -169,7 +168,7 @@ class WhyRequest(Request, Asks[WhyAnswer], get="why"):
     ``about``: ``814``, ``814_3``, a tenant's name, or a service as NAME or TENANT/NAME.
     """
 
-    about: str = Field(max_length=96, pattern=NO_CONTROLS)
+    about: Annotated[str, Field(max_length=96, pattern=NO_CONTROLS), AfterValidator(account_name)]
 
 
 class PriorityTerm(Message):

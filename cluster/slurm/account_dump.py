@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.gres import parse_tres
@@ -56,6 +57,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
     can't be read.
     """
     parent, has_cluster = "", False
+    lines: dict[str, list[int]] = {}
     found: list[DumpedAccount] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -71,9 +73,18 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
         if kind == "Cluster":
             has_cluster = True
         elif kind == "Parent":
-            parent = name
+            parent = account_name(name)
         elif kind == "Account":
+            lines.setdefault(account_name(name), []).append(number)
             found.append(account_limits(name, parent, (specs or "",)))
+    for account, several in lines.items():
+        if len(several) > 1:
+            where = " and ".join(map(str, several))
+            raise InvalidInputError(
+                Code.INPUT_FILE,
+                f"Lines {where} are one account, {account}: Slurm's names know no case.",
+                "Take all but one out.",
+            )
     if not has_cluster:
         raise InvalidInputError(Code.INPUT_FILE, "The file names no cluster.", "See its source.")
     return tuple(found)
@@ -82,7 +93,7 @@ def parse_account_dump(text: str) -> tuple[DumpedAccount, ...]:
 def account_limits(
     account: str, parent: str, specs: Iterable[str], quota: str = ""
 ) -> DumpedAccount:
-    """Return the limits of an account that has these ``KEY=VALUE:KEY=VALUE``.
+    """Return the limits of an account that has these ``KEY=VALUE:KEY=VALUE``, in any spelling.
 
     Of a key that stands twice, the last one counts, as sacctmgr has it.
     """
@@ -103,7 +114,8 @@ def account_limits(
                 else:
                     read[key] = counts
     found = (read.get("grptres", {}), read.get("grptresmins", {}))
-    return DumpedAccount(account, parent or ROOT, *found, quota, tuple(unread))
+    above = account_name(parent) or ROOT
+    return DumpedAccount(account_name(account), above, *found, quota, tuple(unread))
 
 
 def _counts(text: str) -> Mapping[str, int] | None:

@@ -20,7 +20,7 @@ from cluster.rpc.key_messages import (
     KeysAnswer,
     KeyView,
 )
-from cluster.rpc.own_tenant import complete_tenant, own_tenant
+from cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from cluster.rpc.read_messages import GenerationsRequest
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
 from cluster.runtime.questions import confirm
@@ -40,6 +40,7 @@ OwnTenant = Annotated[
         help="A tenant of yours; if left out, the only one that you have.",
         show_default=False,
         autocompletion=complete_tenant,
+        callback=typed_account,
     ),
 ]
 
@@ -63,6 +64,7 @@ def create_key(
             "out, the only tenant that you have.",
             show_default=False,
             autocompletion=complete_tenant,
+            callback=typed_account,
         ),
     ] = None,
     *,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.language.errors import SlicewiseError
-from cluster.rpc.own_tenant import complete_tenant
+from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.settings.file import load_settings
 from launcher.engines.engine import MeasuredEngine, PromptedEngine
 from launcher.profiling.figures import ProfileTask
@@ -145,6 +145,7 @@ Account = Annotated[
         help="Tenant that the jobs are charged to; if left out, the only one that you have.",
         show_default=False,
         autocompletion=complete_tenant,
+        callback=typed_account,
     ),
 ]
 Runtime = Annotated[str, typer.Option(help="How the engine starts: bare, apptainer or pyxis.")]

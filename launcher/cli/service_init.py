@@ -9,7 +9,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.measurements import read_measurements
 from cluster.language.serving_cost import TokenObjective
-from cluster.rpc.own_tenant import own_tenant
+from cluster.rpc.own_tenant import own_tenant, typed_account
 from cluster.runtime.console import print_json
 from cluster.settings.file import load_settings
 from launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
@@ -33,7 +33,10 @@ def init_service(
         str, typer.Option(help="The .gguf file, if the model's directory has several models.")
     ] = "",
     tenant: Annotated[
-        str, typer.Option(help="The tenant, if you may see several; else yours.")
+        str,
+        typer.Option(
+            help="The tenant, if you may see several; else yours.", callback=typed_account
+        ),
     ] = "",
     name: Annotated[str, typer.Option(help="The service's name; unset: the model's.")] = "",
     profile: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
@@ -45,7 +46,7 @@ def choose(name: str, services: Iterable[str]) -> str:
 
     Raises InvalidInputError: SW-SERVICE-UNKNOWN, SW-USAGE.
     """
-    known = sorted(set(services))
+    known, name = sorted(set(services)), account_name(name)
     found = [service for service in known if name in {service, service.partition("/")[2]}]
     if len(found) == 1:
         return found[0]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from cluster.language.accounts import account_name
 from simulation.cluster import SimulatedCluster
 from simulation.history.jobs import HistoryJob, even_nodes
 from slurm_plugin.common.qos_names import is_ours
@@ -122,9 +123,9 @@ def _unknown_work(
 ) -> Mapping[str, float]:
     """GPU-seconds of jobs that come in that time, by account, of all accounts that are unknown."""
     work: defaultdict[str, float] = defaultdict(float)
-    known = {name.lower() for name in known}
+    known = {account_name(name) for name in known}
     for job in jobs:
-        if job.account.lower() not in known:
+        if account_name(job.account) not in known:
             counts = start_s <= job.submit_s < end_s
             work[job.account] += job.run_s * sum(job.gpus.values()) if counts else 0.0
     return work

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
+from cluster.language.accounts import account_name
 from cluster.language.units import Millislices
 from cluster.rpc.messages import VERSION, SubmitRequest
 from simulation.cluster import SimulatedCluster, SimulatedNode
@@ -55,7 +56,7 @@ class Replayable:
         request = ModelRequest(
             user=job.user,
             uid=self._uids.setdefault(job.user, _FIRST_UID + len(self._uids)),
-            account=job.account.lower(),
+            account=account_name(job.account),
             partition=partition,
             qos=job.qos.lower(),
             gpus={kind: ceil(count / nodes) for kind, count in job.gpus.items() if count},

@@ -29,7 +29,7 @@ from simulation.cluster import (
 from simulation.snapshot.boards import boards_of, with_pads
 from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.quota_file import FileFaults, table_update
+from slurm_plugin.quota.quota_file import FileFaults, table_updates
 from slurm_plugin.quota.tenants import changed_together
 from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
 
@@ -197,7 +197,7 @@ def _policy(path: Path, raw: bytes, tables: object, settings: Settings) -> Polic
     if not isinstance(tables, dict):
         raise _refused(path, "tenants: write tables [tenants.NAME]")
     faults = FileFaults(str(path), raw.decode())
-    updates = [table_update(name, table, {}, settings, faults) for name, table in tables.items()]
+    updates = table_updates(tables, {}, settings, faults)
     faults.check()
     policy, refused = changed_together({}, updates)
     for name, error in refused.items():

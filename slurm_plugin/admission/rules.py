@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Literal
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal
 from cluster.language.gres import SHARED, gres_text
@@ -216,8 +217,7 @@ class _Submission:
 def _admit(
     request: SubmitRequest, snapshot: Snapshot, token: str, recent: Recent
 ) -> AdmissionDecision:
-    # Slurm stores account names in lower case.
-    tenant = (request.account or request.default_account).lower()
+    tenant = account_name(request.account or request.default_account)
     submission = _Submission(request, tenant, token, snapshot, recent)
     directives = _NO_DIRECTIVES
     if request.directives:

@@ -100,7 +100,7 @@ class Admission:
             return _NOT_READY
         submission = submission_of(request, uid, self._snapshot.partitions)
         if uid != 0:
-            check_membership(uid, request.tenant.lower(), self._snapshot)
+            check_membership(uid, request.tenant, self._snapshot)
         return self.preview(submission)
 
     def _decide(self, request: SubmitRequest) -> tuple[SubmitAnswer, AdmissionDecision | None]:

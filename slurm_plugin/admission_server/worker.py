@@ -18,6 +18,7 @@ from secrets import token_hex
 import uvloop
 from pydantic import BaseModel
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from cluster.rpc.message import build
@@ -301,7 +302,7 @@ def _verdict(request: SubmitRequest, decision: AdmissionDecision) -> GpuVerdict 
     types = sorted(decision.instances) if tag else named_types(request)
     qos = (answer.qos or "") if tag else ""
     return GpuVerdict(
-        tenant=(tag.tenant if tag else named.lower())[:_WORD],
+        tenant=(tag.tenant if tag else account_name(named))[:_WORD],
         code=answer.code,
         gpu_type="+".join(types)[:_WORD],
         is_borrowed=is_borrowed(qos),

@@ -13,7 +13,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.periods import clock_times_s
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
-from cluster.rpc.own_tenant import complete_tenant
+from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.cli_common.options import (
@@ -80,6 +80,7 @@ Tenant = Annotated[
         help="A Slurm account; or --all instead.",
         show_default=False,
         autocompletion=complete_tenant,
+        callback=typed_account,
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All tenants together; needs --cap.")]

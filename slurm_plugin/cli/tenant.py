@@ -10,6 +10,7 @@ from rich.text import Text
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.rpc.own_tenant import typed_account
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
 from cluster.settings.file import load_settings
@@ -67,7 +68,8 @@ def add_tenant(
         str | None,
         typer.Option(
             help="The tenant above it, '' for none; by default the nearest above its account in"
-            " Slurm."
+            " Slurm.",
+            callback=typed_account,
         ),
     ] = None,
     reason: Reason = "",

@@ -12,7 +12,7 @@ import typer
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
-from cluster.rpc.own_tenant import complete_tenant
+from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.settings.file import Settings, database_url
 from slurm_plugin.cli_common.in_force import sets_no_limits
 from slurm_plugin.common.known_names import names_text
@@ -45,6 +45,7 @@ TenantName = Annotated[
         help="A Slurm account.",
         show_default=False,
         autocompletion=complete_tenant,
+        callback=typed_account,
     ),
 ]
 AnyTenant = Annotated[
@@ -53,6 +54,7 @@ AnyTenant = Annotated[
         help="A Slurm account; all if left out.",
         show_default=False,
         autocompletion=complete_tenant,
+        callback=typed_account,
     ),
 ]
 

@@ -10,9 +10,9 @@ from slurm_plugin.quota.types import Policy, TenantUpdate
 def read_quota_file(
     path: Path, policy: Policy, settings: Settings
 ) -> tuple[tuple[TenantUpdate, ...], FileFaults]:
-    """Return one update for each table, in the file's order, and where to note further faults.
+    """Return one update for each table, in the file's order, and what is wrong with the others.
 
-    Raises InvalidInputError (SW-INPUT-FILE) that names each faulty table and what is wrong in it.
+    Raises InvalidInputError (SW-INPUT-FILE) for a file that can't be read at all.
     """
     try:
         text = path.read_text(encoding="utf-8")

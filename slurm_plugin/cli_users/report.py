@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from cluster.language.periods import Period, period_start_s
-from cluster.rpc.own_tenant import complete_tenant
+from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
@@ -43,6 +43,7 @@ def report(
             help="This tenant alone, with drawings of its services.",
             show_default=False,
             autocompletion=complete_tenant,
+            callback=typed_account,
         ),
     ] = None,
     out: Annotated[

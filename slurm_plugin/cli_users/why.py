@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cluster.rpc.own_tenant import complete_tenant, own_tenant
+from cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
@@ -26,6 +26,7 @@ def why(
             " account; your tenant if left out.",
             show_default=False,
             autocompletion=complete_tenant,
+            callback=typed_account,
         ),
     ] = None,
     *,

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from difflib import get_close_matches
 
+from cluster.language.accounts import account_name
+
 _FEW = 5
 
 
@@ -13,5 +15,5 @@ def names_text(name: str, known: Collection[str]) -> str:
     """
     if len(known) <= _FEW:
         return ", ".join(sorted(known)) or "none"
-    near = ", ".join(get_close_matches(name, sorted(known), n=_FEW))
+    near = ", ".join(get_close_matches(account_name(name), sorted(known), n=_FEW))
     return f"{len(known)}, " + (f"the nearest {near}" if near else "none like it")

@@ -104,14 +104,13 @@ def planned_change(
     """Compute the effects of a file's updates; ``zone`` is the time zone of budgets' periods.
 
     ``accounts`` are those of Slurm now. Raises InvalidInputError (SW-INPUT-FILE) with all that is
-    refused of the file.
+    refused of the file, and what it would set without that.
     """
     policy, now_s = inputs.ledger_view.tenants, inputs.ledger_view.now_s
     updates = in_order(policy, _placed(updates, policy, accounts, faults))
-    after, refused = changed_together(policy, updates)
-    for tenant, error in refused.items():
-        faults.add(tenant, error)
-    faults.check()
+    updates, after = _changed(policy, updates, faults)
+    named = (one.tenant for one in updates)
+    faults.check([change_words(name, policy.get(name), after.get(name)) for name in named])
     plan = quota_plan(inputs, after, _periods(after, now_s, zone))
     return PlannedChange(
         updates=updates,
@@ -128,6 +127,24 @@ def planned_change(
             if one.tenant in policy.keys() - after.keys()
         ),
     )
+
+
+def _changed(
+    policy: Policy, updates: Sequence[TenantUpdate], faults: FileFaults
+) -> tuple[tuple[TenantUpdate, ...], Policy]:
+    """Return the updates that can be made together without the faulty ones, and what they make.
+
+    What is refused is noted. Others may depend on it, so these are tried again without it.
+    """
+    right = tuple(update for update in updates if update.tenant not in faults.tenants)
+    while True:
+        after, refused = changed_together(policy, right)
+        for tenant, error in refused.items():
+            faults.add(tenant, error)
+        left = tuple(update for update in right if update.tenant not in faults.tenants)
+        if len(left) == len(right):
+            return right, after
+        right = left
 
 
 def _placed(

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.account_dump import DumpedAccount, account_limits
@@ -38,7 +39,7 @@ def parse_allocations(text: str) -> tuple[DumpedAccount, ...]:
                 raise _unreadable("it has no attributes")
             said = _by_name(allocation["allocation_attributes"])
             for name in said.get(_NAME, ())[:1]:
-                merged = found.setdefault(name, {})
+                merged = found.setdefault(account_name(name), {})
                 for key, values in said.items():
                     merged.setdefault(key, []).extend(values)
     except (ValueError, KeyError, TypeError, AttributeError):

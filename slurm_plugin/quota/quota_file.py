@@ -1,10 +1,12 @@
 """Reads a file of quotas: changes of several tenants together, in TOML."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from typing import Literal, TypeVar
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.toml_text import read_toml
@@ -85,7 +87,8 @@ _KEYS = (
 )
 _BUDGET_KEYS = ("period", "amount", "carry_over", "overdraft")
 
-_HEADING = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*\]""")
+_HEADING = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*[\].]""")
+_ANY_HEADING = re.compile(r"\s*\[\[?[^\[\]=,]+\]\]?\s*(#.*)?$")
 
 _T = TypeVar("_T")
 
@@ -98,17 +101,19 @@ class FileFaults:
 
     def __init__(self, file: str, text: str = "") -> None:
         self._file = file
-        self._lines = {
-            _name(found["name"]): number
-            for number, line in enumerate(text.split("\n"), 1)
-            if (found := _HEADING.match(line)) is not None
-        }
-        self._faults: list[str] = []
+        self._lines = _table_lines(text)
+        self._faults: dict[str, list[str]] = {}
+
+    @property
+    def tenants(self) -> AbstractSet[str]:
+        """The tenants whose tables are faulty."""
+        return self._faults.keys()
 
     def add(self, tenant: str, error: InvalidInputError) -> None:
         """Note a fault in the table of that tenant."""
-        line = f"line {self._lines[tenant]}: " if tenant in self._lines else ""
-        self._faults.append(f"{line}[{_TENANTS}.{tenant}] {error}")
+        several = self._lines.get(tenant, ())
+        line = f"line {several[0][0]}: " if several else ""
+        self._faults.setdefault(tenant, []).append(f"{line}[{_TENANTS}.{tenant}] {error}")
 
     def tried(self, tenant: str, read: Callable[..., _T | None], *given: object) -> _T | None:
         """Return what ``read`` returns; if it refuses, note the fault and return None."""
@@ -118,10 +123,64 @@ class FileFaults:
             self.add(tenant, error)
             return None
 
-    def check(self) -> None:
-        """Raise InvalidInputError (SW-INPUT-FILE) if there are faults."""
-        if self._faults:
-            raise unreadable(self._file, "\n".join(("nothing was changed.", *self._faults)))
+    def check_spellings(self, written: Iterable[str]) -> None:
+        """Note the accounts of which there are several tables, in several spellings."""
+        names: dict[str, list[str]] = {}
+        for name in written:
+            names.setdefault(account_name(name), []).append(name)
+        for account, several in names.items():
+            if len(several) > 1:
+                lines = " and ".join(str(first) for first, _ in self._lines.get(account, ()))
+                where = f", lines {lines}," if lines else ""
+                error = InvalidInputError(
+                    Code.INPUT_FILE,
+                    f"{' and '.join(several)}{where} are one account.",
+                    "Slurm's account names know no case: write one table.",
+                )
+                self.add(account, error)
+
+    def check(self, right: Sequence[str] = ()) -> None:
+        """Raise InvalidInputError (SW-INPUT-FILE) if there are faults.
+
+        ``right`` says what the other tables would set, a text for each.
+        """
+        if not self._faults:
+            return
+        said = [one for several in self._faults.values() for one in several]
+        if right:
+            ranges = [lines for name in self._faults for lines in self._lines.get(name, ())]
+            where = ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in sorted(ranges))
+            taken = f"lines {where}" if where else ", ".join(map(_table_name, self._faults))
+            said += [f"The other {len(right)} are right. Without {taken} it would set:", *right]
+        raise unreadable(self._file, "\n".join(("nothing was changed.", *said)))
+
+
+def _table_name(tenant: str) -> str:
+    return f"[{_TENANTS}.{tenant}]"
+
+
+def _table_lines(text: str) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """The first and last line of each table, by account; an account may have several."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    name, first, last = "", 0, 0
+
+    def end() -> None:
+        if name:
+            found.setdefault(account_name(name), []).append((first, last))
+
+    for number, line in enumerate(text.split("\n"), 1):
+        heading = _HEADING.match(line)
+        written = _name(heading["name"]) if heading is not None else ""
+        if heading is not None and written != name:
+            end()
+            name, first, last = written, number, number
+        elif heading is None and _ANY_HEADING.match(line):
+            end()
+            name = ""
+        elif line.strip() and not line.lstrip().startswith("#"):
+            last = number
+    end()
+    return found
 
 
 def _name(key: str) -> str:
@@ -131,17 +190,26 @@ def _name(key: str) -> str:
 def quota_updates(
     file: str, text: str, policy: Policy, settings: Settings
 ) -> tuple[tuple[TenantUpdate, ...], FileFaults]:
-    """Return one update for each table of a file's text, in its order, and where to note further
-    faults.
+    """Return one update for each table of a file's text, in its order, and what is wrong with the
+    others: ``FileFaults.check`` must be asked before anything is done.
 
-    Raises InvalidInputError (SW-INPUT-FILE) that names each faulty table and what is wrong in it.
+    Raises InvalidInputError (SW-INPUT-FILE) for text that is no such file.
     """
-    tables, faults = _tables(file, text), FileFaults(file, text)
-    found = tuple(
-        table_update(name, table, policy, settings, faults) for name, table in tables.items()
-    )
-    faults.check()
+    faults = FileFaults(file, text)
+    found = table_updates(_tables(file, text), policy, settings, faults)
     return found, faults
+
+
+def table_updates(
+    tables: Mapping[str, object], policy: Policy, settings: Settings, faults: FileFaults
+) -> tuple[TenantUpdate, ...]:
+    """Return what each table sets of its account, without those in which something is wrong."""
+    faults.check_spellings(tables)
+    found = tuple(
+        table_update(account_name(name), table, policy, settings, faults)
+        for name, table in tables.items()
+    )
+    return tuple(update for update in found if update.tenant not in faults.tenants)
 
 
 def _tables(file: str, text: str) -> Mapping[str, object]:
@@ -206,7 +274,7 @@ def _check_removal(words: Mapping[str, object]) -> None:
 def _parent(words: Mapping[str, object]) -> str | None:
     given = words.get("parent")
     if given is None or isinstance(given, str):
-        return given
+        return given if given is None else account_name(given)
     raise InvalidInputError(
         Code.VALUE, f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
     )

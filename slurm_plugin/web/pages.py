@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
+from cluster.language.accounts import account_name
 from cluster.rpc.history_messages import CLUSTER, HistoryRequest
 from cluster.rpc.journal_messages import RebalancesRequest, RepartitionsRequest
 from cluster.rpc.message import Request
@@ -191,7 +192,7 @@ def _repartitions(place: PagePlace) -> Mapping[str, Request]:
 
 def _statement(place: PagePlace) -> Mapping[str, Request]:
     month = month_of(place.chosen("month"), place.now_s, place.site_zone)
-    tenant = place.chosen("tenant").strip() or None
+    tenant = account_name(place.chosen("tenant").strip()) or None
     return {
         "statement": StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)
     }

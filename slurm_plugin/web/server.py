@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from aiohttp import web
 from jinja2 import Environment
 
+from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.message import Answer, Request
@@ -445,6 +446,8 @@ class WebServer:
         for page in PAGES:
             if (words := page.match(path)) is not None:
                 decoded = {name: unquote(one) for name, one in words.items()}
+                if "tenant" in decoded:
+                    decoded["tenant"] = account_name(decoded["tenant"])
                 return page, PagePlace(path, decoded, visit.query, time.time(), self._site_zone)
         raise _no_page()
 

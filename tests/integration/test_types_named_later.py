@@ -135,6 +135,7 @@ def test_an_end_is_charged_what_accounting_has_in_seconds(
 
 
 def test_adopt_moves_those_whose_type_is_named_anywhere(ids: dict[str, str], users: Users) -> None:
+    users.sandbox.run("alice", ("scancel", ids["running two types"]))
     found = json.loads(users.slicewise("admission", "adopt", "--json"))
     parts = int(ids["waiting parts"])
     array = f"{ids['waiting an array']}_[0-7]"

@@ -11,17 +11,22 @@ from pathlib import Path
 
 import pytest
 from builders.nodes import a_node
+from builders.settings import site_settings
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import PartitionView
 from cluster.language.service import service_spec
+from cluster.language.units import Millislices
 from cluster.settings.file import Settings
+from cluster.slurm.account_dump import parse_account_dump
 from launcher.services.model_repository import require_runnable
 from simulation.cli.inputs import demand, read_site
 from simulation.history.formats import read_history
 from simulation.history.jobs import HistoryJob
 from simulation.history.requests import read_requests
 from simulation.site.requests import Replayable
+from slurm_plugin.cli.quota_propose import proposal_text
+from slurm_plugin.quota.quota_file import quota_updates
 from slurm_plugin.setup.answers import Answers, guessed, unknown_types
 from slurm_plugin.setup.proposals import SlurmsOwn, settings_text
 
@@ -136,7 +141,32 @@ PLAIN = f"{SACCT}|Timelimit|Elapsed|ReqTRES|AllocTRES"
 GPU = "cpu=4,gres/gpu=1,mem=8G,node=1"
 DAY = "2025-10-01T00:00"
 
+
+def quotas(*dump: str) -> Case:
+    """A dump of accounts with limits: the tables of the file that is proposed of it."""
+
+    def said(_: Path) -> str:
+        settings = site_settings(types=["1g.10gb"])
+        accounts = parse_account_dump("\n".join(("Cluster - 'c':", *dump)))
+        text = proposal_text(accounts, {}, settings, Millislices(1000))
+        found, faults = quota_updates("q.toml", text, {}, settings)
+        faults.check()
+        return ", ".join(f"{one.tenant} {one.nominal_millislices}" for one in found)
+
+    return said
+
+
 CASES: dict[str, tuple[Case, str]] = {
+    "an account in capitals, as another tool wrote it": (
+        quotas(
+            "Parent - 'root'",
+            "Account - 'bio':GrpTRES=gres/gpu=5",
+            "Account - 'LAB':GrpTRES=gres/gpu=4",
+            "Parent - 'LAB'",
+            "User - 'Mixed.Case':DefaultAccount='LAB'",
+        ),
+        "bio 5000, lab 4000",
+    ),
     "an H200's 1g.18gb, of which a process sees 16 GiB": (
         gpu_prices({"nvidia_h200_1g.16gb": 7}),
         "H200-141GB nvidia_h200_1g.16gb 1",

@@ -4,14 +4,53 @@ from pathlib import Path
 
 import pytest
 from builders.service_views import a_tenant_view
+from pydantic import create_model
 from stand_ins.daemon_answers import answer_in_its_place
 from stand_ins.own_settings import small_cluster_settings
 
 from cluster.language.errors import InvalidInputError
+from cluster.rpc import (
+    history_messages,
+    journal_messages,
+    key_messages,
+    quota_plan_messages,
+    read_messages,
+    tenant_messages,
+)
+from cluster.rpc.message import requests
 from cluster.rpc.messages import ViewAnswer, ViewRequest
 from cluster.rpc.own_tenant import own_tenant
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+MODULES = (
+    history_messages,
+    journal_messages,
+    key_messages,
+    quota_plan_messages,
+    read_messages,
+    tenant_messages,
+)
+"""Modules with requests: what is imported is among ``requests()``."""
+NAMED = {
+    "tenant": "vision",
+    "about": "vision/bert",
+}
+"""Fields of requests in which users name an account, and what they have typed in capitals."""
+
+
+def test_requests_name_accounts_in_any_case() -> None:
+    fields = [
+        (request, name, field)
+        for request in requests()
+        for name, field in request.model_fields.items()
+        if name in NAMED
+    ]
+    assert len({request for request, *_ in fields}) >= 10
+    for _, name, field in fields:
+        validated = create_model("One", **{name: (field.annotation, field)})  # type: ignore[call-overload]
+        read = validated.model_validate({name: NAMED[name].upper()})
+        assert getattr(read, name) == NAMED[name]
 
 
 @pytest.fixture(autouse=True)

@@ -26,6 +26,18 @@ def test_a_dump_of_sacctmgr_has_its_accounts_places_and_limits_of_gpus():
     )
 
 
+def test_account_names_know_no_case():
+    head = "Cluster - 'c'\nParent - 'root'\n"
+    text = f"{head}Account - 'TEST':GrpTRES=gres/gpu=4\nParent - 'Test'\nAccount - 'Sub'\n"
+    assert parse_account_dump(text) == (
+        DumpedAccount("test", "root", {"gres/gpu": 4}),
+        DumpedAccount("sub", "test"),
+    )
+    twice = f"{head}Account - 'TEST':GrpTRES=gres/gpu=4\nAccount - 'test'\n"
+    with pytest.raises(InvalidInputError, match="Lines 3 and 4 are one account, test"):
+        parse_account_dump(twice)
+
+
 def test_coldfront_1_1_tears_the_name_of_a_gpu_type_and_such_limits_are_not_guessed():
     found = parse_account_dump((ASSETS / "coldfront" / "sandbox.cfg").read_text())
     by_name = {one.account: one for one in found}

@@ -179,6 +179,55 @@ def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Pat
     assert ledger.shown == {}
 
 
+def test_a_bad_table_does_not_hide_that_the_others_are_right(ledger: FakeLedger, quotas: Path):
+    lines = [
+        *("# ours", "[tenants.physics]", "nominal = 7", "", "# gone since May", "[tenants.nobody]"),
+        *("nominal = 1", "limits = { '1g.10gb' = 2 }", "", "# kept", "[tenants.bio]", "weight = 0"),
+        *("", "[tenants.optics]", "nominal = 3"),
+    ]
+    quotas.write_text("\n".join(lines))
+    text = refused("plan", str(quotas), "--apply")
+    assert "line 6: [tenants.nobody] Slurm has no account 'nobody'" in text
+    assert "line 11: [tenants.bio] " in text
+    right = "The other 2 are right. Without lines 6 to 8, 11 to 12 it would set:\n"
+    assert right + "physics: nominal 7 slices\noptics: nominal 3 slices" in text
+    assert ledger.shown == {}
+    quotas.write_text("\n".join(lines[:5] + lines[8:10] + lines[12:]))
+    said("plan", str(quotas), "--apply")
+    assert set(ledger.shown) == {"physics", "optics"}
+
+
+def test_what_depends_on_a_bad_table_is_not_right(ledger: FakeLedger, quotas: Path):
+    quotas.write_text(
+        "[tenants.physics]\nnominal = 'much'\n[tenants.optics]\nparent = 'physics'\nnominal = 1\n"
+        "[tenants.bio]\nnominal = 2\n"
+    )
+    text = refused("plan", str(quotas))
+    assert "line 3: [tenants.optics] " in text
+    assert text.partition("it would set:\n")[2].startswith("bio: nominal 2 slices")
+
+
+@pytest.mark.parametrize("name", ["Optics", "OPTICS", '"optICS"'])
+def test_accounts_are_named_in_any_case(ledger: FakeLedger, quotas: Path, name: str):
+    """As with sbatch -A: Slurm keeps them in small letters."""
+    optics = f"[tenants.{name}]\nparent = 'BIO'\nnominal = 3\n"
+    quotas.write_text(f"[tenants.Bio]\nnominal = 7\n{optics}")
+    said("plan", str(quotas), "--apply")
+    assert {one.name: one.parent for one in ledger.shown.values()} == {"bio": "", "optics": "bio"}
+
+
+def test_two_tables_of_one_account_are_refused(ledger: FakeLedger, quotas: Path):
+    quotas.write_text(
+        "[tenants.optics]\nnominal = 3\n[tenants.bio]\nnominal = 1\n[tenants.Optics]\nnominal = 4\n"
+    )
+    text = refused("plan", str(quotas), "--apply")
+    assert "line 1: [tenants.optics] optics and Optics, lines 1 and 5, are one account." in text
+    assert "Without lines 1 to 2, 5 to 6 it would set:\nbio: nominal 1 slice" in text
+    assert ledger.shown == {}
+    quotas.write_text("[tenants]\nbio.nominal = 1\nBIO.nominal = 2\n")
+    assert "bio and BIO are one account." in refused("plan", str(quotas))
+
+
 def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger, quotas: Path):
     quotas.write_text(
         "[tenants.physics]\nnominal = 7\n[tenants.optics]\nnominal = 3\n[tenants.bio]\nweight = 2\n"

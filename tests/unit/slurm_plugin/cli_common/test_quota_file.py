@@ -28,7 +28,9 @@ MONTHLY = Budget(Period.MONTH, MillisliceSeconds(100 * HOUR))
 def read(path: Path, text: str, policy: Policy | None = None) -> tuple[TenantUpdate, ...]:
     file = path / "quotas.toml"
     file.write_text(text)
-    return read_quota_file(file, policy or {}, SETTINGS)[0]
+    updates, faults = read_quota_file(file, policy or {}, SETTINGS)
+    faults.check()
+    return updates
 
 
 def refused(path: Path, text: str) -> str:
