@@ -175,7 +175,10 @@ class CommandSlurm(Slurm):
         some = {_run(job): job for job in jobs if job.untyped_gpus and job.state in kept}
         self._given = {run: found for run, found in self._given.items() if run in some}
         if new := {run: job for run, job in some.items() if run not in self._given}:
-            texts = await self._shown_jobs(tuple(new.values()))
+            texts = dict(await _shown_jobs(new.values()))
+            # Among all others, one that somebody's name imitates is not told apart.
+            if left := [job for job in new.values() if job.job_id not in texts]:
+                texts |= await _shown_apart(left)
             for run, job in new.items():
                 text, has_begun = texts.get(job.job_id, ""), job.state not in WAITING
                 found = shown_gpus(job.tres, text, has_begun=has_begun)
@@ -232,18 +235,8 @@ class CommandSlurm(Slurm):
         self, jobs: Collection[JobView]
     ) -> Mapping[int, Mapping[str, frozenset[int]]]:
         """Run ``scontrol show job -d`` for each job; for more than 100, once for all jobs."""
-        texts = await self._shown_jobs(jobs)
+        texts = await _shown_jobs(jobs)
         return {job.job_id: parse_devices(texts.get(job.job_id, "")) for job in jobs}
-
-    async def _shown_jobs(self, jobs: Collection[JobView]) -> Mapping[int, str]:
-        """What ``scontrol show job -d`` prints of each job; jobs that are gone are left out."""
-        texts: Mapping[int, str] = {}
-        if len(jobs) > _FEW_JOBS:
-            shown = await run(("scontrol", "-d", "show", "job"), deadline_s=CHANGE_DEADLINE_S)
-            texts = by_job(shown)
-        left = [job for job in jobs if job.job_id not in texts]
-        answered = zip(left, await _details(left) if left else (), strict=False)
-        return {**texts, **{job.job_id: text for job, text in answered}}
 
     async def runs(self, since_s: int) -> tuple[RunRecord, ...]:
         """Run ``sacct`` for requeued runs too (``-D``), of whole jobs (``-X``), by state.
@@ -479,6 +472,18 @@ async def _all(
             raise outcome
         refused |= outcome
     return refused
+
+
+async def _shown_jobs(jobs: Collection[JobView]) -> Mapping[int, str]:
+    """What ``scontrol show job -d`` prints of each job; some are left out."""
+    if len(jobs) <= _FEW_JOBS:
+        return await _shown_apart(jobs)
+    return by_job(await run(("scontrol", "-d", "show", "job"), deadline_s=CHANGE_DEADLINE_S))
+
+
+async def _shown_apart(jobs: Collection[JobView]) -> Mapping[int, str]:
+    answered = zip(jobs, await _details(jobs), strict=False)
+    return {job.job_id: text for job, text in answered}
 
 
 async def _details(jobs: Collection[JobView]) -> Sequence[str]:

@@ -34,7 +34,7 @@ WAITING = {
     "parts": ("--hold", f"--gres=gpu:{OTHER}:1", ":", f"--gres=gpu:{THREE}:1"),
     "of any type": ("--hold", "--gpus=1"),
 }
-NOMINAL = 16
+NOMINAL = 17
 
 
 @pytest.fixture(scope="module", params=["AccountingStorageTRES=gres/gpu", ""], ids=["one", "none"])

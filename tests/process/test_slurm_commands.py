@@ -393,6 +393,39 @@ async def test_the_gpus_of_many_jobs_are_asked_for_at_once(
     assert noted(tmp_path, "scontrol") == ["scontrol -d show job"]
 
 
+# A job that runs and asked for GPUs of any type, and one that waits and does.
+UNTYPED = """row() {
+  echo "$SQUEUE_FORMAT2" | sed -e "s/JobId:/$1/" -e "s/State:/$2/" -e "s/StartTime:/$3/" \\
+    -e 's/tres-alloc:/cpu=1,node=1,gres\\/gpu=1/' -e 's/tres-per-node:/gres:gpu:1/' \\
+    -e 's/UserId:/1000/' -e 's/PriorityLong:/1/' -e 's/RestartCnt:/0/' -e 's/TimeLimit:/10:00/' \\
+    -e 's/[A-Za-z_-]*Time:/N\\/A/g' -e 's/ArrayTaskId:/N\\/A/' -e 's/NodeList://' -e 's/,//g'
+}
+row 5 RUNNING 100
+row 6 PENDING Unknown
+"""
+GIVEN = """grep '^show ' {log} | tail -n 2 | while read -r line; do
+  case $line in
+    "show job "*) echo "JobId=5 JobName=a"; echo "   JOB_GRES=gpu:3g.40gb:1"; echo ;;
+    *) echo "${{line#show hostnames }}" ;;
+  esac
+done
+"""
+
+
+async def test_what_a_run_was_given_is_asked_for_once_where_nothing_else_names_the_type(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("squeue", UNTYPED)
+    stand_in("scontrol", GIVEN.format(log=tmp_path / "scontrol.log"))
+    slurm = CommandSlurm()
+    for _ in range(2):
+        runs, waits = await slurm.jobs()
+        assert (dict(runs.gpus), runs.untyped_gpus) == ({"3g.40gb": 1}, 0)
+        assert (dict(waits.gpus), waits.untyped_gpus) == ({}, 1)
+    assert noted(tmp_path, "scontrol").count("show job 5") == 1
+    assert "show job 6" not in noted(tmp_path, "scontrol")
+
+
 # Behind gpu01's true OS its root has written whole records: of gpu02, that it is down and has other
 # GPUs, of a node that there is not, and of what GPUs can be cut into.
 NODES = """node() {
