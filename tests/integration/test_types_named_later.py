@@ -50,21 +50,30 @@ def ids(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[dict[str, 
     before = re.sub(r'TRESBillingWeights="[^"]*"', 'TRESBillingWeights="CPU=3"', before)
     conf.write_text(re.sub(r" QOS=slicewise_gate", "", before))
     users.slicewise("admission", "off")
-    _restart(sandbox)
     found = {}
-    for what, (options, _) in RUNNING.items():
-        found[f"running {what}"] = _submitted(users, *options)
-    for what, asked in WAITING.items():
-        found[f"waiting {what}"] = _submitted(users, *asked)
-    started = [job for what, job in found.items() if what.startswith("running")]
-    until(lambda: all(users.job(job)["JobState"] == "RUNNING" for job in started))
-    conf.write_text(named)
-    users.slicewise("admission", "on")
-    _restart(sandbox)
+    try:
+        _restart(sandbox)
+        for what, (options, _) in RUNNING.items():
+            found[f"running {what}"] = _submitted(users, *options)
+        for what, asked in WAITING.items():
+            found[f"waiting {what}"] = _submitted(users, *asked)
+        wanted = ["RUNNING"] * (len(RUNNING) + 1)
+        until_is(lambda: _states(users), wanted)
+    finally:
+        conf.write_text(named)
+        users.slicewise("admission", "on")
+        _restart(sandbox)
     users.slicewise("tenant-quota", "set", "vision", "--nominal", str(NOMINAL))
     until_in_force(sandbox, "vision")
     yield found
     users.clear()
+
+
+def _states(users: Users) -> list[str]:
+    """Of alice's jobs and tasks that nobody holds."""
+    shown = ("squeue", "--noheader", "--array", "--user=alice", "--format=%T %r")
+    lines = users.sandbox.run("root", shown).stdout.splitlines()
+    return [line.split()[0] for line in lines if "JobHeldUser" not in line]
 
 
 def _restart(sandbox: Sandbox) -> None:
