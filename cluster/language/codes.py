@@ -1085,6 +1085,11 @@ class Code(StrEnum):
 
         `sacctmgr dump CLUSTER file=/etc/slicewise/sacctmgr-before-slicewise.cfg`.
         """)
+    KEY_LEFT = ("SW-KEY-LEFT", Area.SITE, ExitCode.FAILED, """
+        Who made a valid API key is in the tenant's account no more.
+
+        A member makes another with `slicewise key create`; then `slicewise key revoke KEY_ID`.
+        """)
     FILE_RIGHTS = ("SW-FILE-RIGHTS", Area.SITE, ExitCode.FAILED, """
         A file of Slicewise can be read or changed by too many, belongs to another user, or can't be
         read by its own.

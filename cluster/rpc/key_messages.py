@@ -28,6 +28,8 @@ class KeyView(Message):
             expires.
         used_s: Unix seconds at which the key last let a request in, to within a minute or two; None
             if it was never seen.
+        has_left: whether who made it is in Slurm no user of the tenant's account any more, and no
+            operator. False until Slurm's accounts were seen.
     """
 
     key_id: str
@@ -39,6 +41,7 @@ class KeyView(Message):
     service: str = ""
     expires_s: float | None = None
     used_s: float | None = None
+    has_left: bool = False
 
     def is_valid(self, now_s: float) -> bool:
         """Whether the key lets requests in."""

@@ -193,7 +193,8 @@ def list_keys(
 ) -> None:
     """Show the keys of your tenants, without their secrets.
 
-    The last use is known to within two minutes; a key that was never used shows none.
+    The last use is known to within two minutes; a key that was never used shows none. Whoever made
+    a key and is in the tenant's account no more "has left": revoke the key, and make another.
     """
     now_s = time.time()
     answer = _daemon(load_settings()).call(KeyListRequest())
@@ -285,12 +286,16 @@ def _columns(keys: Sequence[KeyView]) -> tuple[Column, ...]:
         column("tenant", (one.tenant for one in keys)),
         column("service", (one.service or "all" for one in keys)),
         column("name", (one.name for one in keys)),
-        column("made by", (one.created_by for one in keys), rank=4),
+        column("made by", (_maker(one) for one in keys), rank=4),
         column("made", (_day(one.created_s) for one in keys), rank=5),
         column("last use", (_day(one.used_s) for one in keys), rank=2),
         column("expires", (_day(one.expires_s) for one in keys), rank=3),
         column("revoked", (_day(one.revoked_s) for one in keys), rank=1),
     )
+
+
+def _maker(key: KeyView) -> str:
+    return f"{key.created_by} (has left)" if key.has_left else key.created_by
 
 
 def _day(at_s: float | None) -> str:

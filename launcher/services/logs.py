@@ -1,18 +1,20 @@
 """Reads the logs of a service's replicas: files that Slurm writes as its user, one for each slot.
 
 That user can put anything in their place, so no reader waits for a file, or takes all of it into
-memory.
+memory, and root reads as that user.
 """
 
 import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
@@ -21,7 +23,7 @@ from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
 from launcher.engines.engine import Engine
 from launcher.engines.registry import engine_of
-from launcher.services.plain_file import open_file
+from launcher.services.plain_file import as_user, open_file
 from launcher.services.service_file import logs_of
 
 _CHUNK_BYTES = 65_536
@@ -46,6 +48,24 @@ class Line:
 
     slot: int
     text: str
+
+
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+
+def _as_its_user(
+    read: Callable[Concatenate[ServiceView, Q], T],
+) -> Callable[Concatenate[ServiceView, Q], T]:
+    @wraps(read)
+    def reading(view: ServiceView, /, *others: Q.args, **named: Q.kwargs) -> T:
+        try:
+            with as_user(view.user):
+                return read(view, *others, **named)
+        except OSError as error:
+            raise _no_logs(view, str(error.strerror)) from None
+
+    return reading
 
 
 def log_file(view: ServiceView, index: int) -> Path:
@@ -79,6 +99,7 @@ def followed_generation(living: Sequence[ServiceView]) -> ServiceView:
     return next(runs, newest)
 
 
+@_as_its_user
 def chosen_slots(view: ServiceView, slot: int | None) -> tuple[int, ...]:
     """Return the given slot; else those under way that have a log, else the one last written.
 
@@ -147,6 +168,7 @@ class Chosen:
         return self.count is None or self.since_s is not None or self.previous
 
 
+@_as_its_user
 def last_lines(
     view: ServiceView, slots: Iterable[int], chosen: Chosen
 ) -> tuple[tuple[Line, ...], Offsets]:
@@ -228,6 +250,7 @@ def plain(text: bytes) -> str:
     return printable(_COLOURS.sub(b"", text).decode(errors="replace").rstrip("\r"))
 
 
+@_as_its_user
 def offsets_now(view: ServiceView, slots: Iterable[int]) -> Offsets:
     """Return where each log ends now; one that is not there yet begins at 0."""
     return {index: _size(log_file(view, index)) for index in slots}
@@ -240,6 +263,7 @@ def _size(path: Path) -> int:
         return 0
 
 
+@_as_its_user
 def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offsets]:
     """Return whole lines written since, and how far they reach; an unreadable log has none."""
     lines: list[Line] = []

@@ -20,6 +20,7 @@ from cluster.rpc.key_messages import (
 )
 from cluster.rpc.message import DoneAnswer
 from cluster.runtime.leadership import Leader
+from cluster.slurm_client.user_names import uid_of
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
@@ -40,12 +41,14 @@ class ServiceKeys:
         leader: Leader,
         *,
         rates: RateLimiter,
+        operators: frozenset[int],
     ) -> None:
         self._ledger = ledger
         self._cluster_state = cluster_state
         self._reads = reads
         self._leader = leader
         self._rates = rates
+        self._operators = operators
         self._grants = GrantsAnswer(opens={})
 
     async def turn(self) -> None:
@@ -94,7 +97,15 @@ class ServiceKeys:
         visible = await self._visible(principal)
         unprotected = self._cluster_state.quotas.policy.keys() - set(self._grants.protected)
         own = sorted(filter(principal.may_read, unprotected))
+        visible = tuple(one.model_copy(update={"has_left": self._has_left(one)}) for one in visible)
         return KeysAnswer(keys=visible, unprotected=tuple(own))
+
+    def _has_left(self, key: KeyView) -> bool:
+        accounts = self._cluster_state.quotas.accounts_by_uid
+        uid = uid_of(key.created_by)
+        if uid is not None and (uid in self._operators or key.tenant in accounts.get(uid, ())):
+            return False
+        return bool(accounts)
 
     async def _create(self, request: KeyCreateRequest, principal: Principal) -> None:
         require_own(request.tenant, principal)

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
@@ -16,6 +17,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.findings import Finding, SectionReport, failure, looked
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
+from cluster.rpc.key_messages import KeyListRequest
 from cluster.rpc.messages import StatusAnswer, StatusRequest
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import (
@@ -46,6 +48,7 @@ from slurm_plugin.doctor.host_checks import (
     clock_checks,
     daemon_checks,
     host_checks,
+    key_checks,
     node_programs_checks,
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
@@ -346,7 +349,11 @@ class _Site:
             looked_s=time.time() - known.observed_s,
         )
         mode = settings.daemon.mode if self._is_controller else known.mode
-        return _found("daemon", daemon_checks(facts, mode, is_pair=settings.daemon.pair))
+        found = tuple(daemon_checks(facts, mode, is_pair=settings.daemon.pair))
+        with suppress(SlicewiseError):  # What keeps it from the ledger is said there.
+            keys = DaemonClient(settings.daemon).call(KeyListRequest()).keys
+            found += tuple(key_checks(keys, time.time()))
+        return _found("daemon", found)
 
     def web(self) -> SectionReport:
         """Look at the page in the browser."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 import signal
 import socket
 import time
@@ -118,7 +119,9 @@ class _Daemon:
         cluster_state, leader = self._cluster_state, self._leader
         self._orders = ServiceOrders(own.mode, ledger, cluster_state, reads, leader, rates=rates)
         self._generations = ServiceGenerations(ledger, cluster_state, reads)
-        self._keys = ServiceKeys(ledger, cluster_state, reads, leader, rates=rates)
+        self._keys = ServiceKeys(
+            ledger, cluster_state, reads, leader, rates=rates, operators=self._who.administrators
+        )
         desk = Desk(
             self._cluster_state,
             self._admission.preview,
@@ -262,7 +265,10 @@ def _only_one(run_dir: Path) -> Iterator[None]:
     The kernel releases the lock however the daemon ends.
     """
     own_directory(run_dir, 0o755)
-    with (run_dir / "daemon.lock").open("w") as file:
+    # Whoever can read it can lock it, and so keep the daemon from starting.
+    lock = os.open(run_dir / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(lock, "w") as file:
+        os.fchmod(lock, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -112,6 +112,8 @@ class FileFacts:
             its owner.
         owner: its owner's name, or number.
         owners: who may own it.
+        holds_password: whether there is a URL with a password in it, which is for a file of its
+            own.
     """
 
     path: str
@@ -119,6 +121,7 @@ class FileFacts:
     mode: int
     owner: str
     owners: tuple[str, ...]
+    holds_password: bool = False
 
 
 @dataclass(frozen=True)

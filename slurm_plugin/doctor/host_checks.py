@@ -1,9 +1,10 @@
 """Checks the daemon, this host's files, users and ports, and clocks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, warning
+from cluster.rpc.key_messages import KeyView
 from cluster.slurm.fields import numbers_text
 from slurm_plugin.doctor.facts import DaemonFacts, FileFacts, HostFacts
 
@@ -52,6 +53,20 @@ def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[F
         )
 
 
+def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
+    """Name the valid keys of who is no member of their tenant any more."""
+    for one in keys:
+        if one.has_left and one.is_valid(now_s):
+            yield warning(
+                Code.KEY_LEFT,
+                f"API key {one.key_id} ({one.name}) of {one.tenant} was made by {one.created_by},"
+                " who is not in that account any more",
+                "whoever has the key still asks its services",
+                Mend(Place.HOST, f"slicewise key revoke {one.key_id}"),
+                advice="If a program needs one, let a member make another first.",
+            )
+
+
 def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Finding, ...]:
     """Return what is wrong on this host; ``replica_ports`` are those of MpiParams."""
     return (
@@ -76,6 +91,15 @@ def _file(file: FileFacts) -> Iterator[Finding]:
             f"{file.path} has mode {file.mode:04o}",
             "others than its owner can change it",
             Mend(Place.HOST, f"chmod {file.mode & ~_OTHERS_WRITE & 0o7777:04o} {file.path}"),
+        )
+    if file.holds_password:
+        yield error(
+            Code.FILE_RIGHTS,
+            f"{file.path} holds a password of the database",
+            "every unit of Slicewise gets it, the page's server and the launcher, too, which must"
+            " not have the ledger's",
+            advice="Put the URL into the file that [database] url_file names, 0640 with SlurmUser's"
+            " group, and take it out there.",
         )
     if file.owner not in file.owners:
         yield error(

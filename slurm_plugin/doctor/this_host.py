@@ -2,10 +2,12 @@
 
 import os
 import pwd
+import re
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
@@ -19,6 +21,8 @@ _NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 _NODE_PROGRAMS = ("openssl", "unshare")
 _PROOF = b"slicewise doctor"
 _TTL_S = 60
+_PASSWORD = re.compile(r"://[^\s/@:]*:[^\s@]+@|\bPGPASSWORD=.|[?&]password=")
+"""Of a URL, or for all that libpq connects to."""
 
 
 def is_here(name: str) -> bool:
@@ -49,6 +53,7 @@ def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator
     operators = ("root", slurm)
     yield from _file(settings_file(), "own", operators)
     yield from _file(settings_file().parent, "own", operators)
+    yield from _environment(settings_file().parent / "environment")
     yield from _file(settings.gateway.directory / "identity.pem", "secret", (launcher, "root"))
     if settings.database.url_file is not None:
         yield from _file(settings.database.url_file, "secret", (slurm, "root"))
@@ -67,6 +72,16 @@ def _web_secrets(settings: Settings) -> Iterator[FileFacts]:
         yield from _file(path, "secret", ("root", web.user))
     if web.slurm_jwt_key is not None:
         yield from _file(web.slurm_jwt_key, "secret", (settings.daemon.slurm_user, "root"))
+
+
+def _environment(path: Path) -> Iterator[FileFacts]:
+    """Yield the file of variables that all units read: who can change it says what they run."""
+    text = ""
+    with suppress(OSError):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    holds = any(_PASSWORD.search(line) for line in text.splitlines() if line[:1] != "#")
+    for one in _file(path, "secret" if holds else "own", ("root",)):
+        yield replace(one, holds_password=holds)
 
 
 def _file(path: Path, duty: str, owners: tuple[str, ...]) -> Iterator[FileFacts]:

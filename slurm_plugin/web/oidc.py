@@ -27,6 +27,7 @@ _PATIENCE_S = 10.0
 _LEEWAY_S = 60
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 """Signatures by the provider's own key: none that the client's secret could make."""
+_EMAIL, _EMAIL_IS_OWN = "email", "email_verified"
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
@@ -108,6 +109,13 @@ class OidcLogins:
             except Exception as error:  # noqa: BLE001 -- Authlib's, httpx2's, joserfc's own
                 raise _unbelieved(error) from None
         name = claims.get(self._settings.claim)
+        if self._settings.claim == _EMAIL and claims.get(_EMAIL_IS_OWN) is not True:
+            # Many providers let people write any address, and say whether it was tried.
+            raise OutsideError(
+                Code.WEB_OIDC,
+                "The provider does not say that this e-mail address is the visitor's.",
+                "It must say email_verified; or take another claim in web.oidc.claim",
+            )
         if not isinstance(name, str) or not name:
             raise OutsideError(
                 Code.WEB_OIDC,

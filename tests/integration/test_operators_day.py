@@ -113,7 +113,7 @@ def test_files_sockets_and_ports_are_those_that_the_pages_name(sandbox: Sandbox)
         key, _, rest = name.partition("`")
         path = Path(f"{places[key]}{rest}")
         assert f"{path.stat().st_mode & 0o777:04o}" == mode, name
-    assert len(named) == 10
+    assert len(named) == 11
     listen = int(str(settings.daemon.listen).rpartition(":")[2])
     assert (listening(sandbox, "daemon"), listening(sandbox, "launcher")) == ({listen}, set())
 

@@ -33,6 +33,14 @@ def provider() -> Iterator[str]:
         oidc_provider_mock.User(sub=f"{n}", claims={"preferred_username": name})
         for n, name in enumerate(("alice", "root", "mallory"))
     ]
+    mails = {"tried": True, "untried": False, "said": "true", "silent": None}
+    users += [
+        oidc_provider_mock.User(
+            sub=sub,
+            claims={"email": "alice"} | ({} if tried is None else {"email_verified": tried}),
+        )
+        for sub, tried in mails.items()
+    ]
     bare = oidc_provider_mock.User(sub="bare", claims={})
     with oidc_provider_mock.run_server_in_thread(user_claims=[*users, bare]) as server:
         yield f"http://localhost:{server.server_port}"
@@ -110,6 +118,19 @@ async def test_a_code_of_another_login_is_not_believed(page: PageServer):
     own = await back(page, await to_provider(page), "2")
     (code,), (mine,) = (parse_qs(urlsplit(one).query)["code"] for one in (stolen, own))
     assert (await page.get(own.replace(mine, code)))[0] == 502
+
+
+@pytest.mark.parametrize(
+    ("sub", "status"), [("tried", 303), ("untried", 502), ("said", 502), ("silent", 502)]
+)
+async def test_an_address_that_nobody_has_tried_names_nobody(
+    tmp_path: Path, provider: str, sub: str, status: int
+):
+    """Where people write any address into their account, one of alice's made its writer alice."""
+    async with served(tmp_path, provider, claim="email", scope="openid email") as page:
+        path = await back(page, await to_provider(page), sub)
+        assert (await page.get(path))[0] == status
+        assert (await page.get("/cluster"))[0] == (200 if status == 303 else 401)
 
 
 @pytest.mark.parametrize(("sub", "status"), [("1", 403), ("2", 403), ("bare", 502)])

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
 from launcher.cli import service_view
 from launcher.cli.service import service_app
+from launcher.services import logs
 from launcher.services.logs import (
     Chosen,
     Line,
@@ -28,6 +30,12 @@ from launcher.services.logs import (
 )
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+
+@pytest.fixture(autouse=True)
+def _our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs the tests may be root, and alice no user here."""
+    monkeypatch.setattr(logs, "as_user", lambda _: nullcontext())
 
 
 def service(directory: Path | str, *states: str) -> ServiceView:

@@ -34,6 +34,7 @@ from cluster.runtime.leadership import ALONE
 from cluster.settings.file import WebSettings
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api import desk as desk_module
+from slurm_plugin.api import keys as keys_module
 from slurm_plugin.api.desk import Desk, Roles
 from slurm_plugin.api.generations import ServiceGenerations
 from slurm_plugin.api.keys import ServiceKeys
@@ -90,6 +91,8 @@ class Asking:
 @pytest.fixture
 async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(desk_module, "user_name", NAMES.__getitem__)
+    uids = {name: uid for uid, name in NAMES.items()}
+    monkeypatch.setattr(keys_module, "uid_of", uids.get)
     slurm = ScriptedSlurm(job(0), job(1))
     cluster_state = sync_of(slurm)
     accounts = {ALICE: frozenset({"vision"}), BOB: frozenset({"nlp"})}
@@ -107,7 +110,9 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         reads=reads,
         orders=ServiceOrders("enforce", ledger, cluster_state, reads, ALONE, rates=rates),
         generations=ServiceGenerations(ledger, cluster_state, reads),
-        keys=ServiceKeys(ledger, cluster_state, reads, ALONE, rates=rates),
+        keys=ServiceKeys(
+            ledger, cluster_state, reads, ALONE, rates=rates, operators=who.administrators
+        ),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
         daemon=(daemon := Daemon()),
     )
@@ -281,6 +286,24 @@ async def test_keys_are_made_seen_and_revoked_by_members_of_their_tenant(asked: 
     with pytest.raises(SlicewiseError, match=f"{'a' * 12} of vision, {'b' * 12} of vision"):
         await asked.as_user(ALICE, op="key-revoke", key_id="ci")
     assert isinstance(await asked.as_user(ALICE, op="key-revoke", key_id="b" * 12), DoneAnswer)
+
+
+async def test_keys_of_who_has_left_the_tenant_are_marked(asked: Asking):
+    for uid, key_id in ((ALICE, "a" * 12), (ROOT, "b" * 12)):
+        await asked.as_user(uid, **KEY, key_id=key_id)
+
+    async def marked() -> dict[str, bool]:
+        answer: Any = await asked.as_user(ROOT, op="keys")
+        return {one.key_id[0]: one.has_left for one in answer.keys}
+
+    assert await marked() == {"a": False, "b": False}
+    asked.cluster_state.set_accounts({ALICE: {"nlp": frozenset()}, BOB: {"vision": frozenset()}})
+    assert await marked() == {"a": True, "b": False}
+    asked.cluster_state.set_accounts({BOB: {"vision": frozenset()}})
+    assert await marked() == {"a": True, "b": False}
+    # Slurm's accounts were not seen yet.
+    asked.cluster_state.set_accounts({})
+    assert await marked() == {"a": False, "b": False}
 
 
 async def test_keys_are_made_at_a_bounded_rate(asked: Asking):

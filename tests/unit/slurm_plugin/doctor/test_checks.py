@@ -12,6 +12,7 @@ from builders.nodes import a_node
 from cluster.language.findings import Finding, Place, Severity
 from cluster.language.jobs import PartitionView
 from cluster.language.units import Millislices
+from cluster.rpc.key_messages import KeyView
 from cluster.slurm.billing_limits import BillingLimit
 from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.ledger_facts import LedgerFacts, LockHolder
@@ -30,6 +31,7 @@ from slurm_plugin.doctor.host_checks import (
     clock_checks,
     daemon_checks,
     host_checks,
+    key_checks,
     node_programs_checks,
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
@@ -112,6 +114,9 @@ HOST = HostFacts(
     client_ports=(32768, 60999),
 )
 PORTS = frozenset(range(21000, 22000))
+OWN = KeyView(key_id="a" * 12, tenant="vision", name="ci", created_by="alice", created_s=1.0)
+GONE = OWN.model_copy(update={"has_left": True})
+OLD = GONE.model_copy(update={"expires_s": 4.0})
 WEB = WebFacts(
     listen="127.0.0.1:8690",
     user="slicewise-web",
@@ -330,6 +335,8 @@ PLANTED = [
     ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, mode=0o644),))),
     ("SW-FILE-RIGHTS", ERROR, host(files=(replace(TOML, mode=0o666),))),
     ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, owner="olga"),))),
+    ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, holds_password=True),))),
+    ("SW-KEY-LEFT", WARNING, key_checks((GONE, OLD, OWN), 5.0)),
     ("SW-USER", ERROR, host(users={"launcher_user=slicewise": False})),
     ("SW-MUNGE", ERROR, host(munge="munged does not answer.")),
     ("SW-HOST-PORTS", WARNING, host(client_ports=(1024, 60999))),

@@ -1,0 +1,52 @@
+"""Looks at files of this host as the doctor does."""
+
+from pathlib import Path
+
+import pytest
+from stand_ins.scripted import settings
+
+from slurm_plugin.doctor.facts import FileFacts
+from slurm_plugin.doctor.this_host import host_facts
+
+
+def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> FileFacts:
+    """What is seen of the variables that units read."""
+    monkeypatch.setenv("SLICEWISE_CONFIG", str(place / "slicewise.toml"))
+    file = place / "environment"
+    file.write_text(text)
+    file.chmod(mode)
+    found = host_facts(settings(), place / "lua", is_controller=False, needs_munge=False)
+    (seen,) = [one for one in found.files if one.path == str(file)]
+    return seen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SLURM_CONF=/x\nSLICEWISE_DATABASE_URL=postgresql://slicewise:geheim@db/slicewise\n",
+        "SLICEWISE_DATABASE_URL='postgresql://:geh:eim@db/slicewise'",
+        "PGPASSWORD=geheim",
+        "SLICEWISE_DATABASE_URL=postgresql://slicewise@db/slicewise?x=1&password=geheim",
+    ],
+)
+def test_a_password_in_the_variables_of_all_units_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    seen = environment(tmp_path, text, 0o644, monkeypatch)
+    assert (seen.holds_password, seen.duty, seen.mode) == (True, "secret", 0o644)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SLURM_CONF=/etc/slurm/slurm.conf\n",
+        "SLICEWISE_DATABASE_URL=postgresql://slicewise@db:5432/slicewise",
+        "# SLICEWISE_DATABASE_URL=postgresql://slicewise:PASSWORD@db/slicewise",
+        "",
+    ],
+)
+def test_variables_without_a_password_are_the_owners_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    seen = environment(tmp_path, text, 0o666, monkeypatch)
+    assert (seen.holds_password, seen.duty, seen.owners) == (False, "own", ("root",))
