@@ -211,7 +211,8 @@ class Code(StrEnum):
         `min_replicas`.
         """)
     RATE = ("SW-RATE", Area.JOBS, ExitCode.BUSY, """
-        A user has changed services and keys 60 times in a row, or a tenant's users 240 times.
+        A user has changed services and keys 60 times in a row, or submitted services as often, or
+        a tenant's users have changed them 240 times.
 
         Wait as long as the message says. Operators are not limited, nor is `key revoke`.
         """)

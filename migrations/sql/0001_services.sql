@@ -40,9 +40,38 @@ CREATE INDEX ix_service_generations_latest
 CREATE INDEX ix_service_generations_array
     ON slicewise.service_generations (cluster, array_job_id, tenant, id);
 COMMENT ON TABLE slicewise.service_generations
-    IS 'What was submitted of each service, one row a generation. Append-only.';
-CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.service_generations
+    IS 'What was submitted of each service, one row a generation. Only what never ran is deleted.';
+CREATE TRIGGER append_only BEFORE UPDATE OR TRUNCATE ON slicewise.service_generations
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+CREATE TRIGGER kept_while_young BEFORE DELETE ON slicewise.service_generations
+    FOR EACH ROW WHEN (OLD.recorded_at > now() - interval '90 days')
+    EXECUTE FUNCTION slicewise.refuse_change();
+
+-- Deletes that many generations from before that moment that never ran, but for those of these
+-- arrays; returns how many. No role may delete one that a statement names.
+CREATE FUNCTION slicewise.forget_generations(
+    of_cluster text, before timestamptz, living bigint[], most integer
+) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    forgotten integer;
+BEGIN
+    WITH old AS (
+        SELECT g.id FROM slicewise.service_generations g
+         WHERE g.cluster = of_cluster
+           AND g.recorded_at < least(before, now() - interval '90 days')
+           AND g.array_job_id <> ALL (living)
+           AND NOT EXISTS (
+               SELECT FROM slicewise.runs r
+                WHERE r.cluster = g.cluster AND r.tenant = g.tenant
+                  AND substring(r.task, '^[0-9]{1,18}')::bigint = g.array_job_id)
+         LIMIT most
+    )
+    DELETE FROM slicewise.service_generations g USING old WHERE g.id = old.id;
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    RETURN forgotten;
+END $$;
 
 CREATE TABLE slicewise.api_keys (
     cluster text,

@@ -5,6 +5,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TypeVar
 
 from cluster.language.codes import Code
@@ -21,11 +22,14 @@ from slurm_plugin.admission.rules import (
 )
 from slurm_plugin.admission.snapshot import Recent, Snapshot
 from slurm_plugin.common.qos_names import is_borrowed
+from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
 
 _REMEMBERED_S = 2.0
 """Seconds for which an admitted job counts although Slurm doesn't show it: its submission may still
 fail for reasons of Slurm's own."""
 _REMEMBERED = 10_000
+SUBMISSIONS = RateLimit(at_once=60, every_s=60.0)
+"""Of one user's services: each is a lasting row, with a script that slurmctld keeps."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Admission:
         self._guaranteed: Counter[str] = Counter()
         self._services: Counter[tuple[str, str, int]] = Counter()
         self._instances: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._submitted: dict[int, RateUse] = {}
         self._recent = Recent(self._used, self._guaranteed, self._services, self._instances)
 
     def publish(self, snapshot: Snapshot, observed_s: float) -> None:
@@ -108,12 +113,22 @@ class Admission:
             return _NOT_READY, None
         token = request.token or secrets.token_hex(8)
         decision = decide(request, self._snapshot, token, self._recent)
+        if _is_service(decision) and (wait := self._wait_s(request.uid)):
+            decision = AdmissionDecision(_too_often(wait))
         mode = "observe" if self._snapshot.is_uninstalled else self._mode
         return as_mode_allows(decision.answer, request, mode), decision
+
+    def _wait_s(self, uid: int) -> float:
+        """Seconds until this user may submit another service; 0 for root."""
+        used = self._submitted.get(uid, RateUse())
+        return wait_s(used, SUBMISSIONS, time.monotonic()) if uid else 0.0
 
     def _remember(self, decision: AdmissionDecision, uid: int) -> None:
         if decision.tag is None:
             return
+        if _is_service(decision):
+            used = self._submitted.get(uid, RateUse())
+            self._submitted[uid] = after_change(used, SUBMISSIONS, time.monotonic())
         tenant, service = decision.tag.tenant, decision.tag.service
         is_guaranteed = not is_borrowed(decision.answer.qos or "")
         # A service's slots are held until they are released: they take nothing yet.
@@ -136,6 +151,20 @@ class Admission:
                 _add(self._instances[one.tenant], kind, sign * count)
         if one.service is not None:
             _add(self._services, (one.tenant, one.service, one.uid), sign)
+
+
+def _is_service(decision: AdmissionDecision) -> bool:
+    return decision.tag is not None and decision.tag.service is not None
+
+
+def _too_often(wait: float) -> SubmitAnswer:
+    return refused(
+        Refusal(
+            Code.RATE,
+            f"You submitted services {SUBMISSIONS.at_once} times in a row.",
+            f"Once in {SUBMISSIONS.every_s:g} s is allowed: try again in {ceil(wait)} s.",
+        )
+    )
 
 
 def _add(counter: Counter[_K], key: _K, amount: int) -> None:

@@ -1,6 +1,6 @@
 """Deletes what is old in the ledger's journals, once a day, some rows in each turn.
 
-Charges, budgets, quotas, keys and generations are never deleted.
+Charges, budgets, quotas, keys and generations that ran are never deleted.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ _RETRY_S = 3600.0
 _AT_ONCE = 5000
 """Changes of loans in one statement, which takes some 50 ms."""
 
-_REPARTITIONS_AT_ONCE = 100
+_REPARTITIONS_AT_ONCE, _GENERATIONS_AT_ONCE = 100, 5000
 
 
 class RetentionLoop:
-    """Goes through the changes of loans and then the repartitions, from the oldest on.
+    """Goes through the changes of loans, then the repartitions, then generations, the oldest first.
 
     A change is compared with the newer ones of the same statement: what a day leaves of them is
     looked at again the next day.
@@ -56,4 +56,11 @@ class RetentionLoop:
             self._seen_id = seen_id
             return False
         forgotten = self._ledger.repartitions.forget(before_s, _REPARTITIONS_AT_ONCE)
-        return forgotten < _REPARTITIONS_AT_ONCE
+        if forgotten == _REPARTITIONS_AT_ONCE:
+            return False
+        view = self._cluster_state.view
+        if not view.complete:
+            return False
+        living = [one.array_job_id for one in view.services]
+        generations = self._ledger.generations.forget(before_s, living, _GENERATIONS_AT_ONCE)
+        return generations < _GENERATIONS_AT_ONCE

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import BigInteger, cast, func, insert, select
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import reading, writing
@@ -61,6 +62,18 @@ class Generations(LedgerPart):
         return tuple(
             GenerationRecord.model_validate({key: row[key] for key in fields}) for row in rows
         )
+
+    def forget(self, before_s: float, living: Collection[int], most: int) -> int:
+        """Delete at most ``most`` old generations of which no replica ever ran; return how many.
+
+        A generation is old if it was recorded before ``before_s``, and 90 days ago. Those of the
+        arrays ``living`` stay. It looks at all runs, so it may take long.
+        """
+        forget = func.slicewise.forget_generations(
+            self._cluster, func.to_timestamp(before_s), cast(list(living), ARRAY(BigInteger)), most
+        )
+        with writing(self._engine) as connection:
+            return int(connection.execute(select(forget)).scalar_one())
 
 
 def not_recorded(

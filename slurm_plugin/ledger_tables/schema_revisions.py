@@ -69,7 +69,7 @@ _REPLACED = ("recalls",)
 _CALLED = ("enter_budget", "lock_policy")
 """Functions that operators and the daemon call, so that they need no right to write entries."""
 
-_CALLED_BY_DAEMON = ("book", "seal", "forget_loans")
+_CALLED_BY_DAEMON = ("book", "seal", "forget_loans", "forget_generations")
 
 _READS = "seal_hash"
 """A function that reads only what any role may read."""

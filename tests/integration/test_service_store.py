@@ -10,12 +10,14 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.key_messages import GrantsAnswer
 from cluster.rpc.order_messages import ServiceOrder
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process.store import StateStore
 from sandbox.cluster import Sandbox
+from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
 from slurm_plugin.common.observations import (
     DAY_S,
     LentBetween,
@@ -162,6 +164,36 @@ def test_generations_are_recorded_once_and_read_by_name_and_tenant(
     assert ledger.generations.named("bert", {"vision"}) == (changed, second, first)
     with Ledger(role_url("reader"), "other") as elsewhere:
         assert elsewhere.generations.named("bert", None) == ()
+
+
+def test_old_generations_that_never_ran_are_forgotten(
+    ledger: Ledger, database: str, role_url: Callable[..., str]
+) -> None:
+    """A tenant could fill the ledger with services that it cancelled at once."""
+    ran, living, never, young = (submitted(number) for number in (814, 820, 830, 840))
+    ledger.generations.record([ran, living, never])
+    run = Run(
+        RunKey("testing", 900, 100), "vision", "alice", "814_3", {}, Millislices(1000), "vision"
+    )
+    reserve = Transfer(TransferKind.RESERVE, MillisliceSeconds(1000), 160)
+    ledger.charges.post([Charge(run, 0, (reserve,))])
+    aged = (
+        "ALTER TABLE slicewise.service_generations DISABLE TRIGGER append_only",
+        "UPDATE slicewise.service_generations SET recorded_at = now() - interval '100 days'",
+        "ALTER TABLE slicewise.service_generations ENABLE TRIGGER append_only",
+    )
+    with psycopg.connect(database) as connection:
+        for statement in aged:
+            connection.execute(statement)
+    ledger.generations.record([young])
+    with Ledger(role_url("daemon"), "testing") as own:
+        # Neither a clock that is ahead nor a short setting makes young ones old.
+        assert own.generations.forget(time.time() - 200 * 86_400, [820], 10) == 0
+        assert own.generations.forget(time.time() + 1e9, [820], 10) == 1
+        assert own.generations.forget(time.time() + 1e9, [820], 10) == 0
+        assert own.generations.named("bert", None) == (young, living, ran)
+        assert own.generations.forget(time.time(), [], 10) == 1
+    assert ledger.generations.named("bert", None) == (young, ran)
 
 
 # Keys

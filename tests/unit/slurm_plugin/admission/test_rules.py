@@ -1,6 +1,7 @@
 """Tests each rule of admission, in its order of precedence."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.rules import Mode, as_mode_allows, check_membership, submission_of
 from slurm_plugin.admission.rules import decide as decision
 from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Recent, Snapshot
-from slurm_plugin.admission_server.admit import Admission
+from slurm_plugin.admission_server import admit
+from slurm_plugin.admission_server.admit import SUBMISSIONS, Admission
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -871,6 +873,28 @@ class TestAdmission:
     def test_the_token_of_slicewise_lua_is_kept(self) -> None:
         answer = self.admission().submit(submit(token=TOKEN))
         assert f"token={TOKEN} " in (answer.tag or "")
+
+    def test_a_user_submits_services_at_a_bounded_rate(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each leaves a row in the ledger, also if it is cancelled at once."""
+        clock = SimpleNamespace(s=50.0)
+        fake = SimpleNamespace(monotonic=lambda: clock.s, time=lambda: clock.s)
+        monkeypatch.setattr(admit, "time", fake)
+        admission = self.admission()
+        for number in range(SUBMISSIONS.at_once):
+            # What is refused, or only tried, is not counted.
+            assert admission.preview(service()).action == "admit"
+            assert admission.submit(service(name="a" * 80)).action == "refuse"
+            assert admission.submit(service(name=f"s{number}")).action == "admit"
+        refused = admission.submit(service())
+        assert (refused.action, refused.code) == ("refuse", "SW-RATE")
+        assert "60 s" in refused.hint
+        assert admission.submit(altered_uid(service(name="other"))).action == "admit"
+        assert admission.submit(submit()).action == "admit"
+        clock.s += SUBMISSIONS.every_s
+        assert admission.submit(service()).action == "admit"
+        assert admission.submit(service()).code == "SW-RATE"
 
     def test_tokens_differ(self) -> None:
         admission = self.admission()

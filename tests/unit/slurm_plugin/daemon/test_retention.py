@@ -1,6 +1,7 @@
 """Tests that old rows are deleted a part in each turn, once a day."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ class Journals:
 
     def __init__(self) -> None:
         self.loans, self.repartitions = SimpleNamespace(), SimpleNamespace()
+        self.generations = SimpleNamespace(forget=self._of_generations)
+        self.old_generations, self.living = 5100, list[int]()
         self.loans.forget, self.repartitions.forget = self._of_loans, self._of_repartitions
         self.changes, self.old_repartitions = 12_000, 150
         self.asked: list[float] = []
@@ -34,6 +37,13 @@ class Journals:
         self.old_repartitions -= forgotten
         return forgotten
 
+    def _of_generations(self, before_s: float, living: list[int], most: int) -> int:
+        self.asked.append(before_s)
+        self.living = living
+        forgotten = min(most, self.old_generations)
+        self.old_generations -= forgotten
+        return forgotten
+
 
 @pytest.fixture
 def journals() -> Journals:
@@ -49,26 +59,43 @@ def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def loop(journals: Journals) -> RetentionLoop:
-    state = SimpleNamespace(looked_s=LOOKED_S)
+    services = (SimpleNamespace(array_job_id=814),)
+    view = SimpleNamespace(complete=True, services=services)
+    state = SimpleNamespace(looked_s=LOOKED_S, view=view)
     return RetentionLoop(journals, state, 400)  # type: ignore[arg-type]
 
 
 async def test_a_turn_is_one_statement_and_a_day_has_one_sweep(
     loop: RetentionLoop, journals: Journals, now: SimpleNamespace
 ):
-    for asked in (1, 2, 3, 5, 7):
+    for asked in (1, 2, 3, 5, 8, 11):
         await loop.turn()
         assert len(journals.asked) == asked
-    assert journals.old_repartitions == 0
+    assert (journals.old_repartitions, journals.old_generations) == (0, 0)
+    assert journals.living == [814]
     assert set(journals.asked) == {LOOKED_S - 400 * DAY_S}
     now.s += DAY_S - 1
     await loop.turn()
-    assert len(journals.asked) == 7
+    assert len(journals.asked) == 11
     # The next one begins at the oldest again.
     now.s += 1
     for _ in range(4):
         await loop.turn()
-    assert len(journals.asked) == 7 + 3 + 2
+    assert len(journals.asked) == 11 + 3 + 3
+
+
+async def test_no_generation_goes_while_it_is_not_known_which_live(
+    loop: RetentionLoop, journals: Journals, now: SimpleNamespace
+):
+    state: Any = loop._cluster_state
+    state.view.complete = False
+    for _ in range(8):
+        await loop.turn()
+    assert journals.old_generations == 5100
+    state.view.complete = True
+    for _ in range(3):
+        await loop.turn()
+    assert journals.old_generations == 0
 
 
 async def test_a_right_that_lacks_is_reported_once_an_hour(
