@@ -593,6 +593,13 @@ class Code(StrEnum):
         Let the proxy speak https, and write that into `web.url`.
         """)
 
+    WEB_NAME = ("SW-WEB-NAME", Area.SERVERS, ExitCode.FAILED, """
+        The page and the gateway have one host name: browsers send the cookies of a host to all its
+        ports.
+
+        Give the page a host name of its own, in DNS, its certificate and `web.url`.
+        """)
+
     GATEWAY_UNKNOWN = ("SW-GATEWAY-UNKNOWN", Area.CLIENTS, ExitCode.FAILED, """
         404: no route for `/TENANT/SERVICE`, or at `/TENANT/v1` no service of OpenAI's API for the
         `model`: misspelt, deleted, just submitted, or without a place.

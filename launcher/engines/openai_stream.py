@@ -97,7 +97,7 @@ def parse_prompts(text: str) -> tuple[Mapping[str, Any], ...]:
             continue
         try:
             body = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict) or not {"prompt", "messages"} & body.keys():
             raise _no_prompts(f"line {number} is no JSON object with prompt or messages")

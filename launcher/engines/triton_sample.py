@@ -57,7 +57,7 @@ def parse_sample(text: str) -> Sample:
     """Read a request's JSON; raises InvalidInputError (SW-INPUT-FILE) for anything else."""
     try:
         return Sample([_input(one) for one in json.loads(text)["inputs"]])
-    except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, OverflowError, struct.error) as error:
         raise InvalidInputError(
             Code.INPUT_FILE,
             f"The data are not an inference request: {type(error).__name__}: {error}.",

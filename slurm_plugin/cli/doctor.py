@@ -366,7 +366,7 @@ class _Site:
         from slurm_plugin.api.http_server import SERVER  # noqa: PLC0415
 
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
-        facts = page_facts(own, config, SERVER)
+        facts = page_facts(own, self._settings.gateway.url, config, SERVER)
         return _found("web", (*_short_secrets(own), *web_checks(facts)))
 
     def nodes(self) -> SectionReport:

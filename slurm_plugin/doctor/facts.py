@@ -169,6 +169,7 @@ class WebFacts:
         answered: who answers at ``listen``.
         unread: files that the user can't read.
         is_plain: whether browsers of other hosts ask by http.
+        shared_name: the host name of both page and gateway; "" if they have two.
         tokens_by: the key file by which the daemon knows Slurm's tokens; "" if it knows none, or
             if slurmctld does not answer.
         slurms_tokens_by: that of slurm.conf; "" if Slurm makes no tokens.
@@ -181,6 +182,7 @@ class WebFacts:
     answered: Answerer = "page"
     unread: tuple[str, ...] = ()
     is_plain: bool = False
+    shared_name: str = ""
     tokens_by: str = ""
     slurms_tokens_by: str = ""
     auth_alt: Mapping[str, str] = field(default_factory=dict, hash=False)

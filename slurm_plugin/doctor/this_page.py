@@ -16,7 +16,9 @@ _READ, _ENTER = 0o4, 0o1
 _ACL = "system.posix_acl_access"
 
 
-def page_facts(web: WebSettings, config: Mapping[str, str], server: str) -> WebFacts:
+def page_facts(
+    web: WebSettings, gateway_url: str, config: Mapping[str, str], server: str
+) -> WebFacts:
     """Return what is to be checked of the page; ``server`` is what its server calls itself.
 
     ``config`` is slurm.conf as slurmctld has it, empty if it does not answer. Raises
@@ -33,6 +35,7 @@ def page_facts(web: WebSettings, config: Mapping[str, str], server: str) -> WebF
         answered=_answer(web, server),
         unread=tuple(_unread(web, user)) if user else (),
         is_plain=_is_plain(web),
+        shared_name=_shared_name(web, gateway_url),
         tokens_by=str(web.slurm_jwt_key.resolve()) if web.slurm_jwt_key and config else "",
         slurms_tokens_by=_slurms_key(config),
         auth_alt={key: text for key, text in config.items() if key.startswith("AuthAlt")},
@@ -55,9 +58,21 @@ def _answer(web: WebSettings, server: str) -> Answerer:
 
 
 def _is_plain(web: WebSettings) -> bool:
-    place = urlsplit(web.address)
-    host = place.hostname or ""
-    return place.scheme == "http" and not is_loopback(f"[{host}]:1" if ":" in host else f"{host}:1")
+    return urlsplit(web.address).scheme == "http" and not _is_here(_host(web.address))
+
+
+def _shared_name(web: WebSettings, gateway_url: str) -> str:
+    """Return the host of both addresses; on loopback they are for one person."""
+    host = _host(web.address)
+    return host if host == _host(gateway_url) and not _is_here(host) else ""
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").removesuffix(".")
+
+
+def _is_here(host: str) -> bool:
+    return is_loopback(f"[{host}]:1" if ":" in host else f"{host}:1")
 
 
 # Files

@@ -14,6 +14,7 @@ def web_checks(facts: WebFacts) -> tuple[Finding, ...]:
         *_server(facts),
         *_files(facts),
         *_plain(facts),
+        *_name(facts),
         *_tokens(facts),
     )
 
@@ -61,6 +62,17 @@ def _plain(facts: WebFacts) -> Iterator[Finding]:
             "Browsers reach the page by http, from other hosts, too",
             "whoever can listen in between can be whoever is logged in",
             advice="Let the proxy before it speak https, and name that address in [web] url.",
+        )
+
+
+def _name(facts: WebFacts) -> Iterator[Finding]:
+    if facts.shared_name:
+        yield warning(
+            Code.WEB_NAME,
+            f"The page and the gateway are both at {facts.shared_name}",
+            "browsers send the page's cookies to the gateway, too, which deletes them; whatever"
+            " else stands there gets them",
+            advice="Give the page a host name of its own, in DNS, its certificate and [web] url.",
         )
 
 

@@ -39,10 +39,12 @@ def secrets(place: Path) -> dict[str, Any]:
     }
 
 
-def seen(config: Mapping[str, str] = SLURM, **web: object) -> WebFacts:
+def seen(
+    config: Mapping[str, str] = SLURM, gateway: str = "https://models.example.org", **web: object
+) -> WebFacts:
     """What there is to say of a page with these settings."""
     known = {"listen": f"127.0.0.1:{free_port()}", "url": f"https://{HOST}", **web}
-    return page_facts(WebSettings.model_validate(known), config, "slicewise")
+    return page_facts(WebSettings.model_validate(known), gateway, config, "slicewise")
 
 
 @contextmanager
@@ -79,6 +81,20 @@ def test_an_address_by_http_is_plain_unless_it_is_this_host():
     plain = [seen(url=url).is_plain for url in ("http://page.example.org", "http://192.0.2.7:81")]
     others = [seen(url=url).is_plain for url in ("", "http://localhost:81", f"https://{HOST}")]
     assert (plain, others) == ([True, True], [False, False, False])
+
+
+@pytest.mark.parametrize(
+    ("gateway", "name"),
+    [
+        (f"https://{HOST}:8443", HOST),
+        (f"http://{HOST.upper()}./", HOST),
+        ("https://models.example.org", ""),
+        (f"https://a.{HOST}", ""),
+    ],
+)
+def test_a_name_of_both_page_and_gateway_is_seen(gateway: str, name: str):
+    assert seen(gateway=gateway).shared_name == name
+    assert seen(gateway="http://127.0.0.1:8080", url="").shared_name == ""
 
 
 @pytest.fixture

@@ -322,6 +322,7 @@ PLANTED = [
     ("SW-WEB-DOWN", ERROR, web(answered="nobody")),
     ("SW-WEB-DOWN", ERROR, web(answered="another")),
     ("SW-FILE-RIGHTS", ERROR, web(unread=("/etc/ssl/page.key",))),
+    ("SW-WEB-NAME", WARNING, web(shared_name="models.example.org")),
     ("SW-WEB-PLAIN", WARNING, web(is_plain=True)),
     ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="/etc/slurm/other.key")),
     ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="")),
