@@ -75,7 +75,14 @@ def test_a_user_s_requests_are_one_a_line():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("", "no request"), ('{"prompt":1}\nx', "line 2"), ('{"a":1}', "line 1")]
+    ("text", "said"),
+    [
+        ("", "no request"),
+        ('{"prompt":1}\nx', "line 2"),
+        ('{"a":1}', "line 1"),
+        ("[" * 100_000, "line 1"),
+        ('{"prompt": ' + "9" * 5000 + "}", "line 1"),
+    ],
 )
 def test_what_is_no_request_is_named(text: str, said: str):
     with pytest.raises(InvalidInputError, match=rf"{said}.*SW-INPUT-FILE"):

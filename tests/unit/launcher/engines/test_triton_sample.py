@@ -71,6 +71,9 @@ def test_a_sample_that_is_a_batch_itself_is_refused() -> None:
         text("FP32", [1], ["x"]),
         text("BF16", [1], [1]),
         '{"inputs": ' + "[" * 100_000,
+        text("FP32", [1], [0]).replace("[0]", f"[{'9' * 4000}]"),
+        text("FP32", [1], [0]).replace("[0]", f"[{'9' * 5000}]"),
+        text("FP32", [7], [0]).replace("[7]", "[1e999]"),
     ],
 )
 def test_anything_else_is_refused(bad: str) -> None:
