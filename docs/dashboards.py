@@ -435,10 +435,10 @@ INTERNALS = Board(
                 ),
             ),
             Panel(
-                "Workers that died, decisions not logged, in 1 h",
+                "Workers replaced, decisions not logged, in 1 h",
                 "none",
                 (
-                    ("died", "sum(increase(slicewise_admission_worker_restarts_total{C}[1h]))"),
+                    ("replaced", "sum(increase(slicewise_admission_worker_restarts_total{C}[1h]))"),
                     (
                         "not logged",
                         "sum(increase(slicewise_admission_unlogged_decisions_total{C}[1h]))",

@@ -544,6 +544,13 @@ class Code(StrEnum):
 
         Do what the hint says: be root or SlurmUser, make the directory, remove the old proposal.
         """)
+    ADMISSION_LATE = ("SW-ADMISSION-LATE", Area.SERVERS, ExitCode.FAILED, """
+        The process that answers slicewise.lua did not start in time, and is started again with more
+        patience. Until it is there, jobs are [without an
+        answer](../explanation/daemon.md#without-an-answer).
+
+        Give slurmctld's host more processors, or end what takes them (`systemd-cgtop`).
+        """)
     WEB_OFF = ("SW-WEB-OFF", Area.SERVERS, ExitCode.NOT_FOUND, """
         This site serves no page: `web.listen` is not set.
 

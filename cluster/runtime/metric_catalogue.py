@@ -15,6 +15,8 @@ MetricKind = Literal["counter", "gauge", "histogram", "info", "summary"]
 LABELS: Mapping[str, str] = {
     "action": "`admit`, `pass` or `refuse`.",
     "adapter": "An adapter of the service, which has 32 at most.",
+    "cause": "`died`: it ended by itself. Killed since it did not take a change in time: `hung`; "
+    "`late`, if it was only starting.",
     "code": "An [error code](errors.md) of Slicewise's, empty if there is none; of a round of "
     "the launcher also the name of a Python exception.",
     "command": "A command by which Slurm is asked: `squeue`, `sinfo`, `sprio`, `scontrol`, "

@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, get_args
 
+from cluster.language.codes import Code
+from cluster.language.errors import Refusal
 from cluster.settings.log import LogSettings
 from slurm_plugin.admission.rules import Mode
 from slurm_plugin.admission.snapshot import Snapshot
@@ -29,11 +32,25 @@ from slurm_plugin.common.log import report, warn
 
 _BY_DEFAULT = LogSettings()
 _PATIENCE_S = 5.0
-"""The worker may take twice as many seconds for a change; then it counts as hung and is killed."""
+"""The worker may take twice as many seconds for a change; then it is killed. Each one that was
+killed gives the next one double.
+"""
+_PATIENCE_FACTOR_MAX = 12
 _RESTART_S = 0.1
 _RESTART_MAX_S = 5.0
 _LIVED_S = 60.0
-"""A worker that lived for this many seconds is restarted without a longer pause."""
+"""After a worker that answered for so many seconds pause and patience are the first ones again."""
+
+Cause = Literal["died", "hung", "late"]
+"""Why a worker is replaced: it ended by itself, or was killed since it did not take a change in
+time; ``late`` if that was its first, before which it answers nobody.
+"""
+_LATE = Refusal(
+    Code.ADMISSION_LATE,
+    f"The admission worker was not there in {2 * _PATIENCE_S:g} s, and was killed. The next ones "
+    f"have longer, up to {2 * _PATIENCE_S * _PATIENCE_FACTOR_MAX:g} s.",
+    "See what takes this host's processors.",
+)
 
 
 class AdmissionProcess:
@@ -42,7 +59,7 @@ class AdmissionProcess:
     Attributes:
         preview: decides in this process what the answer would be.
         listening: set while slicewise.lua can ask.
-        restarts: number of workers that died.
+        restarts: number of workers that were replaced, by cause.
         dropped: number of decisions missing in the log, because the daemon was too slow to read
             them.
         decisions: number of decisions, by action and code.
@@ -64,7 +81,8 @@ class AdmissionProcess:
         self._due = asyncio.Event()
         self._taken = asyncio.Event()
         self.listening = asyncio.Event()
-        self.restarts = 0
+        self._listening_since_s = 0.0
+        self.restarts: Counter[Cause] = Counter(dict.fromkeys(get_args(Cause), 0))
         self.dropped = 0
         self.decisions: Counter[tuple[str, str]] = Counter()
         self.newest: Decided | None = None
@@ -77,32 +95,48 @@ class AdmissionProcess:
 
     async def run(self) -> None:
         """Keep a worker alive until cancelled; the socket's directory must exist."""
-        pause_s = _RESTART_S
+        pause_s, patience_factor, is_late_told = _RESTART_S, 1, False
         try:
             while True:
-                began_s = time.monotonic()
-                await self._live()
+                cause = await self._live(patience_factor * _PATIENCE_S)
+                if self._has_lived():
+                    pause_s, patience_factor, is_late_told = _RESTART_S, 1, False
                 self.listening.clear()
-                if time.monotonic() - began_s > _LIVED_S:
-                    pause_s = _RESTART_S
-                self.restarts += 1
-                warn("admission_restarted", restarts=self.restarts, retry_s=pause_s)
+                self.restarts[cause] += 1
+                if cause == "late" and not is_late_told:
+                    is_late_told = True
+                    warn("admission_late", error=_LATE.text())
+                if cause != "died":
+                    patience_factor = min(2 * patience_factor, _PATIENCE_FACTOR_MAX)
+                warn(
+                    "admission_restarted",
+                    cause=cause,
+                    restarts=self.restarts.total(),
+                    retry_s=pause_s,
+                )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _RESTART_MAX_S)
         finally:
             with suppress(FileNotFoundError):
                 self._setup.path.unlink()
 
-    async def _live(self) -> None:
-        """Start one worker, serve it until it ends or hangs, then clean up."""
+    def _has_lived(self) -> bool:
+        answered_s = time.monotonic() - self._listening_since_s
+        return self.listening.is_set() and answered_s > _LIVED_S
+
+    async def _live(self, patience_s: float) -> Cause:
+        """Start one worker, serve it until it ends or takes a change too late, then clean up."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = await _start(theirs.fileno())
         reader, writer = await asyncio.open_unix_connection(sock=ours)
-        feeding = asyncio.create_task(self._feed(writer))
+        feeding = asyncio.create_task(self._feed(writer, patience_s))
         hearing = asyncio.create_task(self._hear(reader))
         try:
             await asyncio.wait({feeding, hearing}, return_when=asyncio.FIRST_COMPLETED)
+            if hearing.done():
+                return "died"
+            return "hung" if self.listening.is_set() else "late"
         finally:
             feeding.cancel()
             hearing.cancel()
@@ -111,9 +145,10 @@ class AdmissionProcess:
                 process.kill()
             await asyncio.gather(feeding, hearing, process.wait(), return_exceptions=True)
 
-    async def _feed(self, writer: asyncio.StreamWriter) -> None:
-        """Send snapshots, one change at a time; snapshots that come meanwhile are sent as one
-        change.
+    async def _feed(self, writer: asyncio.StreamWriter, patience_s: float) -> None:
+        """Send snapshots, one change at a time, until one is not taken in time.
+
+        Snapshots that come meanwhile are sent as one change.
         """
         sent: Snapshot | None = None
         self._due.set()
@@ -128,16 +163,17 @@ class AdmissionProcess:
             # Don't wait until the pipe takes it: a worker that hangs would block this loop.
             writer.write(framed(Changes.between(sent, snapshot, observed_s)))
             sent = snapshot
-            if not await self._is_taken():
-                warn("admission_hung")
+            if not await self._is_taken(patience_s):
                 return
-            self.listening.set()
+            if not self.listening.is_set():
+                self._listening_since_s = time.monotonic()
+                self.listening.set()
 
-    async def _is_taken(self) -> bool:
+    async def _is_taken(self, patience_s: float) -> bool:
         # Twice: after a pause of this process the time may be over before the answer was read.
         for _ in range(2):
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE_S):
+                async with asyncio.timeout(patience_s):
                     await self._taken.wait()
                     return True
         return False

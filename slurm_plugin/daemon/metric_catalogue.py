@@ -31,7 +31,8 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "slicewise_admission_worker_restarts_total",
         "counter",
         "restarts",
-        "Admission workers that died.",
+        "Admission workers that were replaced.",
+        ("cause",),
     ),
     MetricSpec(
         "slicewise_lua_module_info",

@@ -110,7 +110,10 @@ class _State(Collector):
     def _of_admission(self) -> Iterator[Metric]:
         decisions = tuple(self._admission.decisions.items())
         yield family(METRICS["slicewise_admission_decisions_total"], decisions)
-        yield single(METRICS["slicewise_admission_worker_restarts_total"], self._admission.restarts)
+        yield family(
+            METRICS["slicewise_admission_worker_restarts_total"],
+            (((cause,), count) for cause, count in self._admission.restarts.items()),
+        )
         yield single(
             METRICS["slicewise_admission_unlogged_decisions_total"], self._admission.dropped
         )

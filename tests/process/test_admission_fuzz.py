@@ -5,7 +5,6 @@ What may be admitted says an oracle of this module's own, which shares no code w
 
 import asyncio
 import json
-import os
 import random
 import re
 import socket
@@ -16,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.admission import admitting
 from effort import examples
 from waiting import PATIENCE_S
 
 from slurm_plugin.admission.priority import Formula
 from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
-from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.process import AdmissionProcess
 
 MESSAGES = examples(20_000, nightly=100_000)
 SEED = 41
@@ -326,50 +324,21 @@ def fuzz(path: Path) -> Counter[str]:
     return outcomes
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take no worker for one that hangs while a busy machine starts it."""
-    monkeypatch.setattr(admission_process, "_PATIENCE_S", PATIENCE_S)
-
-
-class Serving:
-    """The worker, with the snapshot above."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.process = AdmissionProcess(path, "enforce", frozenset({os.geteuid()}))
-
-    async def run(self, work: Callable[[Path], Any]) -> Any:
-        running = asyncio.create_task(self.process.run())
-        self.process.publish(SNAPSHOT, 0.0)
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self.process.listening.wait()
-            return await asyncio.to_thread(work, self.path)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-
-
-@pytest.fixture
-def serving(tmp_path: Path) -> Serving:
-    return Serving(tmp_path / "admission.sock")
-
-
 async def test_hostile_messages_are_answered_and_nothing_wrong_is_admitted(
-    serving: Serving,
+    tmp_path: Path,
 ) -> None:
-    outcomes = await serving.run(fuzz)
+    async with admitting(tmp_path, on=SNAPSHOT) as (process, path, _):
+        outcomes = await asyncio.to_thread(fuzz, path)
+        assert process.restarts.total() == 0
     assert sum(outcomes.values()) == MESSAGES
     # The messages reach every kind of answer, else they would show nothing.
     few = MESSAGES // 100
     assert min(outcomes[kind] for kind in ("admit", "pass", "SW-WIRE", "SW-QUOTA-EXCEEDED")) > few
     assert {"SW-GRES", "SW-PROFILE-UNKNOWN", "SW-DIRECTIVE"} <= set(outcomes)
-    assert serving.process.restarts == 0
 
 
 @pytest.mark.parametrize("data", [b"x" * 600_000 + b"\n", b"x" * 600_000])
-async def test_what_is_too_long_is_refused_unread(serving: Serving, data: bytes) -> None:
+async def test_what_is_too_long_is_refused_unread(tmp_path: Path, data: bytes) -> None:
     def send(path: Path) -> bytes:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE_S)
@@ -378,10 +347,11 @@ async def test_what_is_too_long_is_refused_unread(serving: Serving, data: bytes)
                 connection.sendall(data)
             return connection.makefile("rb").readline()
 
-    assert json.loads(await serving.run(send))["code"] == "SW-WIRE"
+    async with admitting(tmp_path, on=SNAPSHOT) as (_, path, _):
+        assert json.loads(await asyncio.to_thread(send, path))["code"] == "SW-WIRE"
 
 
-async def test_peers_that_misbehave_do_not_keep_others_waiting(serving: Serving) -> None:
+async def test_peers_that_misbehave_do_not_keep_others_waiting(tmp_path: Path) -> None:
     """Hundreds of connections: idle, half a line, unread answers. A proper one is answered."""
 
     def crowd(path: Path) -> str:
@@ -399,5 +369,6 @@ async def test_peers_that_misbehave_do_not_keep_others_waiting(serving: Serving)
             connection.close()
         return str(json.loads(reply)["action"])
 
-    assert await serving.run(crowd) == "admit"
-    assert serving.process.restarts == 0
+    async with admitting(tmp_path, on=SNAPSHOT) as (process, path, _):
+        assert await asyncio.to_thread(crowd, path) == "admit"
+        assert process.restarts.total() == 0

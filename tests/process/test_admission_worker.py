@@ -7,49 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.admission import NO_TYPE, QUESTION, SUBMIT, admitting
 from builders.snapshots import snapshot
 from waiting import PATIENCE_S, until, until_done, until_true
 
 from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.common.sockets import own_directory
-
-SUBMIT = {"v": 1, "op": "submit", "uid": 7, "account": "vision", "partition": "gpu"}
-QUESTION = json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:1", "module": "0.1", "mode": "enforce"})
-NO_TYPE = "SW-PROFILE-UNKNOWN"
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take no worker for one that hangs while a busy machine starts it."""
-    monkeypatch.setattr(admission_process, "_PATIENCE_S", PATIENCE_S)
-
-
-@asynccontextmanager
-async def admitting(
-    tmp_path: Path, uids: frozenset[int] = frozenset({os.getuid()})
-) -> AsyncIterator[tuple[AdmissionProcess, Path, list[Decided]]]:
-    path = tmp_path / "admission" / "a.sock"
-    own_directory(path.parent, 0o700)
-    told: list[Decided] = []
-    process = AdmissionProcess(path, "enforce", uids, told.append)
-    process.publish(snapshot(vision=2000), 1.0)
-    life = asyncio.create_task(process.run())
-    try:
-        await asyncio.wait_for(process.listening.wait(), PATIENCE_S)
-        yield process, path, told
-    finally:
-        life.cancel()
-        with suppress(asyncio.CancelledError):
-            await life
-    assert not path.exists()
 
 
 @pytest.fixture
@@ -109,7 +77,7 @@ async def test_a_killed_worker_is_replaced_and_knows_everything(admission: Any) 
     assert await peer.read() is None
     # No client is kept waiting until there is a new one.
     await until_true(lambda: is_refused(path))
-    await until_true(lambda: process.restarts == 1)
+    await until_true(lambda: process.restarts["died"] == 1)
     await asyncio.wait_for(process.listening.wait(), PATIENCE_S)
     assert (await Peer(path).ask())["code"] == NO_TYPE
 
@@ -117,8 +85,8 @@ async def test_a_killed_worker_is_replaced_and_knows_everything(admission: Any) 
 async def test_a_worker_that_hangs_before_it_has_read_all_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def start(_: int) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec("sleep", "60")
+    async def start(pipe: int) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec("sleep", "600", pass_fds=(pipe,))
 
     monkeypatch.setattr(admission_process, "_start", start)
     monkeypatch.setattr(admission_process, "_PATIENCE_S", 0.05)
@@ -126,7 +94,7 @@ async def test_a_worker_that_hangs_before_it_has_read_all_is_replaced(
     # Much more than the pipe and what waits before it can hold.
     process.publish(snapshot(**{f"t{number}": 1 for number in range(100_000)}), 1.0)
     life = asyncio.create_task(process.run())
-    await until_true(lambda: process.restarts >= 1)
+    await until_true(lambda: process.restarts["late"] >= 1)
     life.cancel()
     with suppress(asyncio.CancelledError):
         await life

@@ -86,7 +86,7 @@ SHOWN = {
     ("slicewise_admission_duration_seconds_bucket", "0.0002"): 0,
     ("slicewise_admission_duration_seconds_bucket", "0.0005"): 2,
     ("slicewise_admission_unlogged_decisions_total", ""): 4,
-    ("slicewise_admission_worker_restarts_total", ""): 0,
+    ("slicewise_admission_worker_restarts_total", "died"): 0,
     ("slicewise_lua_module_info", "0.2,enforce"): 1,
     ("slicewise_loop_duration_seconds_sum", "sync"): 0.25,
     ("slicewise_loop_failures_total", "sync"): 0,
@@ -143,7 +143,8 @@ def test_what_an_alert_counts_is_there_with_0_before_it_happens() -> None:
         for family in metrics.registry.collect()
         for sample in family.samples
     }
-    assert found["slicewise_admission_worker_restarts_total",] == 0
+    for cause in ("died", "hung", "late"):
+        assert found["slicewise_admission_worker_restarts_total", cause] == 0
     assert found["slicewise_limits_changed_by_hand_total",] == 0
     assert found["slicewise_loop_failures_total", "limits"] == 0
     assert [found["slicewise_slurm_unreadable_values_total", one] for one in RECORDS] == [0] * len(

@@ -375,7 +375,9 @@ class Transport(asyncio.Transport):
     def _lose(self, error: Exception | None) -> None:
         if not self._is_lost:
             self._is_lost = self._is_closing = True
-            self._loop.call_soon(self._protocol.connection_lost, error)
+            # An end of a pair that nobody has taken has no protocol.
+            if self._protocol is not None:
+                self._loop.call_soon(self._protocol.connection_lost, error)
             if not self._has_sent_eof:
                 self._has_sent_eof = True
                 self._loop.call_soon(self._peer._ends)

@@ -6,14 +6,16 @@ Both run in one event loop; that the worker is a process of its own, tests/proce
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.admission import NO_TYPE, QUESTION, SUBMIT, VISION, admitting
 from builders.snapshots import snapshot
+from fault_world.virtual_time import WorldClock
 from log_lines import lines
 from stand_ins.network import BoundSocket, MemoryLoop, PairEnd
 
@@ -23,27 +25,28 @@ from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.admission_server import worker
 from slurm_plugin.admission_server.pipe import Decided, GpuVerdict
 from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.common.sockets import own_directory
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-SUBMIT = {"v": 1, "op": "submit", "uid": 7, "account": "vision", "partition": "gpu"}
-QUESTION = json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:1", "module": "0.1", "mode": "enforce"})
-NO_TYPE = "SW-PROFILE-UNKNOWN"
 
 
 class WorkerProcess:
     """The worker as the daemon sees its process."""
 
-    def __init__(self, pipe: PairEnd) -> None:
+    def __init__(self, pipe: PairEnd, start_s: float = 0.0) -> None:
         self.returncode: int | None = None
         self._pipe = pipe
-        self._life = asyncio.create_task(worker._serve(pipe))  # type: ignore[arg-type]
+        self._life = asyncio.create_task(self._serve(start_s))
+
+    async def _serve(self, start_s: float) -> None:
+        await asyncio.sleep(start_s)
+        await worker._serve(self._pipe)  # type: ignore[arg-type]
 
     def kill(self) -> None:
         self.returncode = -9
         self._pipe.transport.abort()
         self._life.cancel()
+        # As the kernel does.
+        asyncio.get_running_loop()._listeners.clear()  # type: ignore[attr-defined]
 
     async def wait(self) -> int:
         with suppress(asyncio.CancelledError):
@@ -68,26 +71,6 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     # They would look at, and exempt, what all tests before have made.
     monkeypatch.setattr(worker.gc, "collect", lambda: 0)
     monkeypatch.setattr(worker.gc, "freeze", lambda: None)
-
-
-@asynccontextmanager
-async def admitting(
-    tmp_path: Path, uids: frozenset[int] = frozenset({os.getuid()})
-) -> AsyncIterator[tuple[AdmissionProcess, Path, list[Decided]]]:
-    path = tmp_path / "admission" / "a.sock"
-    own_directory(path.parent, 0o700)
-    told: list[Decided] = []
-    process = AdmissionProcess(path, "enforce", uids, told.append)
-    process.publish(snapshot(vision=2000), 1.0)
-    life = asyncio.create_task(process.run())
-    try:
-        await process.listening.wait()
-        yield process, path, told
-    finally:
-        life.cancel()
-        with suppress(asyncio.CancelledError):
-            await life
-    assert not path.exists()
 
 
 @pytest.fixture
@@ -266,3 +249,59 @@ async def test_nobody_else_is_answered(tmp_path: Path) -> None:
         assert (await peer.ask())["code"] == "SW-FORBIDDEN"
         assert await peer.read() is None
         assert await (await connected(path)).read() is None
+
+
+async def test_on_a_host_without_a_processor_for_it_each_start_has_more_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is killed before it can be there would be started for ever."""
+    starts: list[WorkerProcess] = []
+
+    async def start(pipe: PairEnd) -> WorkerProcess:
+        starts.append(WorkerProcess(pipe, start_s=30.0))
+        return starts[-1]
+
+    monkeypatch.setattr(admission_process, "_start", start)
+    process = AdmissionProcess(tmp_path / "a.sock", "enforce", frozenset({os.getuid()}))
+    process.publish(VISION, 1.0)
+    with lines() as caught:
+        life = asyncio.create_task(process.run())
+        async with asyncio.timeout(3600):
+            await process.listening.wait()
+        assert process.restarts == {"died": 0, "hung": 0, "late": 2}
+        assert (await (await connected(tmp_path / "a.sock")).ask())["code"] == NO_TYPE
+        (said,) = caught.events("admission_late")
+        assert "[SW-ADMISSION-LATE]" in said["error"]
+
+        # Once it has answered for a while, a late start is news again.
+        await asyncio.sleep(100)
+        starts[-1]._pipe.transport.pause_reading()
+        process.publish(snapshot(nlp=1000), 2.0)
+        await asyncio.sleep(50)
+        assert not process.listening.is_set()
+        async with asyncio.timeout(3600):
+            await process.listening.wait()
+        assert process.restarts == {"died": 0, "hung": 1, "late": 3}
+        assert len(caught.events("admission_late")) == 2
+    life.cancel()
+    with suppress(asyncio.CancelledError):
+        await life
+
+
+async def test_patience_with_a_worker_that_never_starts_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: WorldClock
+) -> None:
+    begun_s: list[float] = []
+
+    async def start(pipe: PairEnd) -> WorkerProcess:
+        begun_s.append(clock.passed_s)
+        return WorkerProcess(pipe, start_s=1e9)
+
+    monkeypatch.setattr(admission_process, "_start", start)
+    process = AdmissionProcess(tmp_path / "a.sock", "enforce", frozenset())
+    process.publish(VISION, 1.0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(process.run(), 3600)
+    between_s = [round(later - earlier) for earlier, later in pairwise(begun_s)]
+    assert between_s == sorted(between_s)
+    assert (between_s[:3], between_s[-1]) == ([10, 20, 40], 125)
