@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 # Before any module of the product, some of which take a clock as a default.
-import guard  # noqa: F401
+import guard
 import pytest
 from durations import Durations
 from effort import examples, is_nightly
@@ -76,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Treat SIGTERM and SIGHUP as Ctrl-C, so that fixtures clean up; seldom look for garbage."""
     gc.set_threshold(_GARBAGE_AFTER)
+    config.pluginmanager.register(guard.Shared())
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)

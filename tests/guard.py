@@ -4,7 +4,9 @@ What such a test reaches for raises, with a sentence that says where the test be
 may be read by product code and tests where the test takes ``clock``: that one stands still until
 the event loop, or the test, moves it. Libraries read the machine's clock as ever.
 
-A ``conftest.py`` puts its folder under guard by importing all that is public here.
+A ``conftest.py`` puts its folder under guard by importing all that is public here. The one above
+all registers ``Shared``: what tests share, fixtures and what a module does as it is imported, has
+no clock at all.
 """
 
 import asyncio
@@ -12,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,10 @@ class _Guard:
         self.clock: WorldClock | None = None
         self.is_readable = False
         self.broken: list[GuardError] = []
+
+    def leave(self) -> None:
+        """Guard no longer what the running test does."""
+        self.clock = None
 
     def refuse(self, does: str) -> GuardError:
         error = GuardError(f"A test in tests/unit or tests/property {does}. {_BELONGS}")
@@ -159,6 +165,18 @@ _sleep_in_place()
 _loop_in_place()
 
 
+def _is_guarded(path: Path) -> bool:
+    return path.relative_to(_TESTS).parts[0] in _FOLDERS
+
+
+def _raise_refused(refused: list[GuardError]) -> None:
+    """Also where what was called has swallowed it."""
+    if refused:
+        first = refused[0]
+        refused.clear()
+        raise first
+
+
 @contextmanager
 def guarded(*, may_read_clock: bool) -> Iterator[list[GuardError]]:
     """Guard what runs meanwhile; collects what was refused."""
@@ -170,11 +188,21 @@ def guarded(*, may_read_clock: bool) -> Iterator[list[GuardError]]:
         _guard.clock, _guard.is_readable, _guard.broken = before
 
 
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Guard nothing meanwhile: for a stand-in that is built once, by a compiler."""
+    clock, _guard.clock = _guard.clock, None
+    try:
+        yield
+    finally:
+        _guard.clock = clock
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
     """Guard a test, its fixtures included."""
     # pytest calls this one for tests of other folders, too.
-    if item.path.relative_to(_TESTS).parts[0] not in _FOLDERS:
+    if not _is_guarded(item.path):
         return (yield)
     with guarded(may_read_clock="clock" in getattr(item, "fixturenames", ())):
         return (yield)
@@ -186,20 +214,58 @@ def pytest_runtest_call() -> Iterator[Any]:
     try:
         return (yield)
     finally:
-        if _guard.broken:
-            raise _guard.broken[0]
+        _raise_refused(_guard.broken)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[Any]:
-    """With the last test of a run ends what all tests shared, such as a sandbox: unguarded."""
-    clock = _guard.clock
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
+    """Fail a test also by what its fixtures do at its end."""
     if nextitem is None:
-        _guard.clock = None
+        # With the last test ends what tests of all folders shared, such as a sandbox.
+        item.session.addfinalizer(_guard.leave)
     try:
         return (yield)
     finally:
-        _guard.clock = clock
+        _raise_refused(_guard.broken)
+
+
+class Shared:
+    """Guards what belongs to several tests of a guarded folder: they have no clock in common."""
+
+    def __init__(self) -> None:
+        self._ending: dict[pytest.FixtureDef[Any], ExitStack] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[Any]:
+        """Guard the import of a module with tests."""
+        if not isinstance(collector, pytest.Module) or not _is_guarded(collector.path):
+            return (yield)
+        with guarded(may_read_clock=False):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+        """Guard a fixture of a module or a session, also when it ends, whatever runs then."""
+        if _guard.clock is None or fixturedef.scope == "function":
+            return (yield)
+        try:
+            with guarded(may_read_clock=False) as refused:
+                made = yield
+            _raise_refused(refused)
+        finally:
+            # The last finalizer is the first that runs.
+            fixturedef.addfinalizer(lambda: self._guard_end(fixturedef))
+        return made
+
+    def _guard_end(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        self._ending[fixturedef] = ending = ExitStack()
+        ending.callback(_raise_refused, ending.enter_context(guarded(may_read_clock=False)))
+
+    @pytest.hookimpl
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """The end of such a fixture is over."""
+        if ending := self._ending.pop(fixturedef, None):
+            ending.close()
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

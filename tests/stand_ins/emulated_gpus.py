@@ -9,14 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+from guard import preparing
+
 from sandbox.amd_smi import driver as amd
 from sandbox.amd_smi.library import library as amd_library
 from sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
 from sandbox.nvml.library import library
 
 BUILDS = Path(__file__).parents[2] / "build"
-# Made while tests are collected: no test under guard may start a compiler.
-_NVML, _AMD_SMI = library(BUILDS), amd_library(BUILDS)
+with preparing():
+    _NVML, _AMD_SMI = library(BUILDS), amd_library(BUILDS)
 
 
 class FaultyDriver(EmulatedDriver):

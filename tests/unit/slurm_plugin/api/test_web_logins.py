@@ -11,6 +11,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from fault_world.virtual_time import START_S
 from stand_ins.clock import Clock
 
 from cluster.language.errors import SlicewiseError
@@ -99,7 +100,7 @@ def of_slurm(tmp_path: Path) -> WebLogins:
 
 def signed(key: bytes | str = KEY, algorithm: str = "HS256", **claims: object) -> str:
     """A token as Slurm's auth/jwt makes them; None leaves a claim out."""
-    now_s = int(time.time())
+    now_s = int(START_S)
     whole = {"exp": now_s + 60, "iat": now_s, "sun": "alice"} | claims
     known = {name: one for name, one in whole.items() if one is not None}
     return jwt.encode(known, key, algorithm)
