@@ -5,6 +5,8 @@ from builders.tenants import tenant
 from simulation.cli.inputs import SiteInputs
 from simulation.cluster import SimulatedCluster, SimulatedNode
 from simulation.history.jobs import HistoryJob, JobHistory
+from simulation.runs.experiment import Experiment
+from simulation.site.plans import SlicewisePlan
 from simulation.snapshot.site import SiteDescription, untouched_ledger
 from slurm_plugin.quota.calendar_times import moment
 
@@ -37,6 +39,16 @@ def job(number: int, account: str) -> HistoryJob:
 
 JOBS = tuple(job(number, "nlp" if number % 3 == 0 else "vision") for number in range(80))
 
+
+EXPERIMENT = Experiment(
+    CLUSTER,
+    SETTINGS.costs,
+    JOBS,
+    SlicewisePlan("present", SETTINGS, TENANTS),
+    start_s=START_S,
+    offsets=2,
+)
+"""What becomes of these jobs under the quotas of ``TENANTS``."""
 
 PAST = JobHistory(JOBS)
 

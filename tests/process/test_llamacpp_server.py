@@ -2,23 +2,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S, until
 
 from cluster.language.errors import InvalidInputError
 from sandbox.servers import llamacpp
 from sandbox.servers.tiny_gguf import write_tiny_model
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 def test_the_staged_command_is_llama_cpp_s_server_for_everybody(tmp_path: Path) -> None:
@@ -35,7 +27,7 @@ def test_the_staged_command_is_llama_cpp_s_server_for_everybody(tmp_path: Path) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert ran.returncode == 1
     assert "failed to load model" in ran.stdout + ran.stderr
@@ -66,7 +58,7 @@ def test_a_signal_that_is_blocked_for_it_does_not_end_it(tmp_path: Path) -> None
         server.terminate()
         assert all(b"200 OK" in health(place) for _ in range(20))
         server.send_signal(signal.SIGINT)
-        assert server.wait(60) == 0
+        assert server.wait(PATIENCE_S) == 0
     finally:
         server.kill()
 

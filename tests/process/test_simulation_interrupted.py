@@ -1,23 +1,12 @@
-"""Tests that no process of a simulation outlives it, and what figures are made of."""
+"""Tests that no process of a simulation outlives it."""
 
 import multiprocessing
 from dataclasses import replace
 
 import pytest
-from builders.small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
+from builders.small_site import EXPERIMENT, JOBS, START_S
 
 from simulation.runs import simulate as runs
-from simulation.runs.experiment import Experiment
-from simulation.site.plans import SlicewisePlan
-
-EXPERIMENT = Experiment(
-    CLUSTER,
-    SETTINGS.costs,
-    JOBS,
-    SlicewisePlan("present", SETTINGS, TENANTS),
-    start_s=START_S,
-    offsets=2,
-)
 
 LONG = replace(
     EXPERIMENT,

@@ -1,32 +1,19 @@
-"""Tests how vLLM's server is asked, and how its answers, files and log are read."""
+"""Tests the words of vLLM's start, as bash reads them."""
 
-import json
 import subprocess
 
 import pytest
+from builders.service_specs import a_spec
 
-from cluster.language.service import ServiceSpec
 from launcher.engines.vllm import Vllm
 
 ENGINE = Vllm()
-"""Lines of a start of 0.32.0 with a broken file of weights, shortened."""
-
-
-def models(*names: str) -> bytes:
-    """Its answer to /v1/models, as 0.32.0 gives it."""
-    data = [{"id": name, "object": "model", "root": "/m/tiny", "parent": None} for name in names]
-    return json.dumps({"object": "list", "data": data}).encode()
-
-
-def spec(**change: object) -> ServiceSpec:
-    values = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
-    return ServiceSpec.model_validate(values | {"profile": "h200"} | change)
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_of_a_replica_s_nodes_the_first_answers_clients(rank: str):
     """As 0.32.0 was run with two ranks on one machine."""
-    words = " ".join(ENGINE.options(spec(gpus=2, nodes=2), is_measured=False))
+    words = " ".join(ENGINE.options(a_spec(profile="h200", gpus=2, nodes=2), is_measured=False))
     found = {"models": "/m", "id": "chat.7.3", "private": "/tmp/p", "options_file": ""}
     where = {"node_rank": rank, "leader_address": "10.0.0.7", "leader_port": "9001"}
     ran = subprocess.run(

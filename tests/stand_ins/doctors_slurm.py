@@ -11,12 +11,10 @@ from builders.settings import SITE_TOML
 
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, read_inventory
 from cluster.slurm.interface import Association, Qos
-from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli import doctor as site_report
 from slurm_plugin.cli_common import slurm_facts
-from stand_ins.emulated_gpus import FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, two_boards
 
 SETTINGS = (
     SITE_TOML
@@ -43,11 +41,10 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty
     settings(tmp_path, monkeypatch)
     monkeypatch.setattr(site_report, "missing_programs", lambda _: ())
     monkeypatch.setattr(site_report, "user_namespaces", lambda: 15000)
-    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+    with two_boards() as driver:
         monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
-        uuid = read_inventory(driver.host_root).gpus[0].uuid
-        create_instance(uuid, Placement("3g.40gb", 4, 4))
-        create_instance(uuid, Placement("1g.10gb", 1, 1))
+        driver.create(Placement("3g.40gb", 4, 4))
+        driver.create(Placement("1g.10gb", 1, 1))
         yield driver
 
 

@@ -11,6 +11,9 @@ from unittest.mock import patch
 
 from guard import preparing
 
+from cluster.mig.inventory import Gpu, Instance
+from cluster.mig.layouts import Placement
+from cluster.mig.nvml import create_instance, read_inventory
 from sandbox.amd_smi import driver as amd
 from sandbox.amd_smi.library import library as amd_library
 from sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
@@ -23,6 +26,14 @@ with preparing():
 
 class FaultyDriver(EmulatedDriver):
     """An emulated driver whose boards are used, lost, and fail."""
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """What the node's inventory has of its boards."""
+        return read_inventory(self.host_root).gpus
+
+    def create(self, placement: Placement) -> Instance:
+        """Cut an instance on the first board."""
+        return create_instance(self.gpus()[0].uuid, placement, self.host_root)
 
     def hold(self, gpu: int, gi_id: int, ci_id: int, pid: int, memory_mib: int) -> None:
         """Let a process use a MIG device; ids of -1 mean a board that is not cut."""
@@ -75,6 +86,13 @@ def gpu_node(*gpus: EmulatedGpu) -> Iterator[FaultyDriver]:
         driver.load(gpus)
         with patch.dict(os.environ, {DIRECTORY_VARIABLE: directory}):
             yield driver
+
+
+@contextmanager
+def two_boards() -> Iterator[FaultyDriver]:
+    """Emulate a node with an A100 that can be cut, and a whole H200."""
+    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+        yield driver
 
 
 @contextmanager

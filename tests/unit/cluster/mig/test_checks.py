@@ -10,7 +10,7 @@ from stand_ins.emulated_gpus import FaultyDriver, gpu_node
 from cluster.language.mig_profiles import Board, MigProfile, board, boards
 from cluster.mig.checks import faults, table_differences
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, opened, read_inventory
+from cluster.mig.nvml import opened, read_inventory
 from sandbox.nvml.driver import EmulatedGpu
 
 A100 = "A100-80GB"
@@ -23,8 +23,7 @@ def node() -> Iterator[FaultyDriver]:
 
 
 def cut(node: FaultyDriver) -> None:
-    uuid = read_inventory(node.host_root).gpus[0].uuid
-    create_instance(uuid, Placement("3g.40gb", 0, 4), node.host_root)
+    node.create(Placement("3g.40gb", 0, 4))
 
 
 def said(node: FaultyDriver) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from stand_ins.emulated_gpus import gpu_node
+from stand_ins.emulated_gpus import gpu_node, two_boards
 
 from cluster.language.errors import OutsideError
 from cluster.language.mig_profiles import boards
 from cluster.mig.inventory_json import MOST_BYTES, gpu_of, inventory_of
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, read_inventory
+from cluster.mig.nvml import read_inventory
 from sandbox.nvml.driver import EmulatedGpu
 
 FORGED = "NVIDIA A100\nPrologSlurmctld=/tmp/evil\n#"
@@ -35,10 +35,8 @@ ENDS = (
 @pytest.fixture(scope="module")
 def said() -> Iterator[dict[str, Any]]:
     """What a node with an A100 that is cut, a whole H200 and a lost board prints."""
-    gpus = EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)
-    with gpu_node(*gpus) as node:
-        uuid = read_inventory(node.host_root).gpus[0].uuid
-        create_instance(uuid, Placement("3g.40gb", 4, 4), node.host_root)
+    with two_boards() as node:
+        node.create(Placement("3g.40gb", 4, 4))
         found = asdict(read_inventory(node.host_root))
         yield {**found, "lost": [{"index": 2, "error": "GPU is lost"}]}
 

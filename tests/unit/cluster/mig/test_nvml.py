@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from stand_ins.emulated_gpus import FaultyDriver, gpu_node
+from stand_ins.emulated_gpus import FaultyDriver, gpu_node, two_boards
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.mig_profiles import boards
-from cluster.mig.inventory import Gpu, GpuProcess, Instance
+from cluster.mig.inventory import GpuProcess
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, destroy_instance, opened, read_inventory
+from cluster.mig.nvml import destroy_instance, opened, read_inventory
 from sandbox.nvml.driver import VERSION, EmulatedGpu
 
 ONE_G, TWO_G, THREE_G = Placement("1g.10gb", 6, 1), Placement("2g.20gb", 4, 2), "3g.40gb"
@@ -20,16 +20,8 @@ ONE_G, TWO_G, THREE_G = Placement("1g.10gb", 6, 1), Placement("2g.20gb", 4, 2), 
 
 @pytest.fixture
 def node() -> Iterator[FaultyDriver]:
-    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as driver:
+    with two_boards() as driver:
         yield driver
-
-
-def gpus(node: FaultyDriver) -> tuple[Gpu, ...]:
-    return read_inventory(node.host_root).gpus
-
-
-def create(node: FaultyDriver, placement: Placement) -> Instance:
-    return create_instance(gpus(node)[0].uuid, placement, node.host_root)
 
 
 def test_a_node_tells_what_its_boards_are(node: FaultyDriver) -> None:
@@ -52,7 +44,7 @@ def test_a_node_tells_what_its_boards_are(node: FaultyDriver) -> None:
 )
 def test_every_board_of_the_table_comes_back_from_the_driver(model: str) -> None:
     with gpu_node(EmulatedGpu(model)) as driver:
-        (gpu,) = gpus(driver)
+        (gpu,) = driver.gpus()
     assert gpu.board is not None
     assert gpu.board.model == model
     expected = boards()[model]
@@ -66,40 +58,40 @@ def test_every_board_of_the_table_comes_back_from_the_driver(model: str) -> None
 
 
 def test_an_instance_is_made_where_it_is_wanted_with_one_device(node: FaultyDriver) -> None:
-    made = create(node, TWO_G)
+    made = node.create(TWO_G)
     (device,) = made.computes
     assert made.placement == TWO_G
     assert device.uuid.startswith("MIG-")
     # Minor numbers as in /proc: 9 for each instance of a GPU, the first is 3.
     assert (made.minor, device.minor) == (3 + 9 * made.gi_id, 4 + 9 * made.gi_id)
-    assert gpus(node)[0].instances == (made,)
+    assert node.gpus()[0].instances == (made,)
 
 
 def test_instances_stand_in_the_order_of_their_slices(node: FaultyDriver) -> None:
     for placement in (ONE_G, TWO_G, Placement(THREE_G, 0, 4)):
-        create(node, placement)
-    starts = [one.placement.start for one in gpus(node)[0].instances]
+        node.create(placement)
+    starts = [one.placement.start for one in node.gpus()[0].instances]
     assert starts == [0, 4, 6]
 
 
 def test_an_instance_that_came_back_has_the_uuid_it_had(node: FaultyDriver) -> None:
-    first = create(node, TWO_G)
-    destroy_instance(gpus(node)[0].uuid, first.gi_id)
-    assert create(node, TWO_G) == first
+    first = node.create(TWO_G)
+    destroy_instance(node.gpus()[0].uuid, first.gi_id)
+    assert node.create(TWO_G) == first
 
 
 def test_a_seven_slice_instance_and_the_double_memory_one_have_all_processors(
     node: FaultyDriver,
 ) -> None:
     with gpu_node(EmulatedGpu("H100-80GB")) as driver:
-        create(driver, Placement("1g.20gb", 0, 2))
+        driver.create(Placement("1g.20gb", 0, 2))
         assert "compute 0 3 0 7" in (Path(driver.host_root).parent / "state").read_text()
 
 
 def test_where_an_instance_lies_there_is_no_room(node: FaultyDriver) -> None:
-    create(node, TWO_G)
+    node.create(TWO_G)
     with pytest.raises(OutsideError, match="SW-MIG-IN-USE"):
-        create(node, Placement(THREE_G, 4, 4))
+        node.create(Placement(THREE_G, 4, 4))
 
 
 @pytest.mark.parametrize(
@@ -110,33 +102,33 @@ def test_what_the_driver_does_not_offer_is_refused(
     node: FaultyDriver, placement: Placement
 ) -> None:
     with pytest.raises(OutsideError, match="SW-VALUE"):
-        create(node, placement)
-    assert gpus(node)[0].instances == ()
+        node.create(placement)
+    assert node.gpus()[0].instances == ()
 
 
 def test_holders_are_seen_and_their_instance_stays(node: FaultyDriver) -> None:
-    made = create(node, TWO_G)
+    made = node.create(TWO_G)
     cgroup = node.host_root / "proc" / "4711" / "cgroup"
     cgroup.parent.mkdir()
     cgroup.write_text("0::/system.slice/slurmstepd.scope/job_88/step_0/user/task_0\n")
     node.hold(0, made.gi_id, 0, pid=4711, memory_mib=512)
-    (held,) = gpus(node)[0].instances
+    (held,) = node.gpus()[0].instances
     assert held.holders == (GpuProcess(4711, 512, 88),)
     with pytest.raises(OutsideError, match="SW-MIG-IN-USE"):
-        destroy_instance(gpus(node)[0].uuid, made.gi_id)
-    assert gpus(node)[0].instances == (held,)
+        destroy_instance(node.gpus()[0].uuid, made.gi_id)
+    assert node.gpus()[0].instances == (held,)
     node.release(4711)
-    destroy_instance(gpus(node)[0].uuid, made.gi_id)
-    assert gpus(node)[0].instances == ()
+    destroy_instance(node.gpus()[0].uuid, made.gi_id)
+    assert node.gpus()[0].instances == ()
 
 
 def test_destroying_what_is_gone_is_nothing(node: FaultyDriver) -> None:
-    destroy_instance(gpus(node)[0].uuid, 3)
+    destroy_instance(node.gpus()[0].uuid, 3)
 
 
 def test_a_board_that_is_not_cut_has_holders_of_its_own(node: FaultyDriver) -> None:
     node.hold(1, -1, -1, pid=12, memory_mib=1000)
-    _, h200 = gpus(node)
+    _, h200 = node.gpus()
     assert h200.holders == (GpuProcess(12, 1000, None),)
     assert h200.memory_used_mib == 1000
 
@@ -144,9 +136,9 @@ def test_a_board_that_is_not_cut_has_holders_of_its_own(node: FaultyDriver) -> N
 def test_an_instance_whose_device_fails_is_taken_back(node: FaultyDriver) -> None:
     node.fail("nvmlGpuInstanceCreateComputeInstance", 1, pynvml.NVML_ERROR_UNKNOWN)
     with pytest.raises(OutsideError, match="SW-DRIVER"):
-        create(node, TWO_G)
-    assert gpus(node)[0].instances == ()
-    create(node, TWO_G)
+        node.create(TWO_G)
+    assert node.gpus()[0].instances == ()
+    node.create(TWO_G)
 
 
 def test_a_failure_comes_at_the_call_it_was_ordered_for(node: FaultyDriver) -> None:
@@ -161,7 +153,7 @@ def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
     node: FaultyDriver,
 ) -> None:
     node.fail("nvmlDeviceGetPowerUsage", 1, pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert gpus(node)[0].power_mw is None
+    assert node.gpus()[0].power_mw is None
     node.fail("nvmlDeviceGetHandleByIndex_v2", 2, pynvml.NVML_ERROR_GPU_IS_LOST)
     inventory = read_inventory(node.host_root)
     assert [gpu.index for gpu in inventory.gpus] == [0]
@@ -171,7 +163,7 @@ def test_a_reading_that_a_board_lacks_is_none_and_a_lost_board_is_named(
 def test_a_board_that_fell_off_the_bus_stays_lost_until_it_is_reset(node: FaultyDriver) -> None:
     before = read_inventory(node.host_root)
     node.lose(1)
-    create(node, TWO_G)
+    node.create(TWO_G)
     for _ in range(2):
         inventory = read_inventory(node.host_root)
         assert ([gpu.index for gpu in inventory.gpus], inventory.lost[0].index) == ([0], 1)
@@ -187,7 +179,7 @@ def test_a_board_that_hangs_does_not_hide_the_others(node: FaultyDriver, code: i
 
 
 def test_where_mig_mode_is_off_the_table_says_how_a_board_can_be_cut(node: FaultyDriver) -> None:
-    assert gpus(node)[1].board == boards()["H200-141GB"]
+    assert node.gpus()[1].board == boards()["H200-141GB"]
 
 
 def test_a_driver_that_is_newer_than_its_kernel_module_is_named(node: FaultyDriver) -> None:
@@ -207,7 +199,7 @@ def test_errors_of_memory_and_the_kernel_s_are_read(node: FaultyDriver) -> None:
     node.ecc(0, corrected=4, uncorrected=1)
     for number in (79, 31, 79):
         node.xid("0000:07:00", number, "pid=1, GPU has fallen off the bus.")
-    a100, h200 = gpus(node)
+    a100, h200 = node.gpus()
     assert (a100.health.ecc_corrected, a100.health.ecc_uncorrected) == (4, 1)
     assert (a100.health.remap_pending, a100.health.remap_failed) == (True, False)
     assert (a100.health.xids, h200.health.xids) == ((79, 31), ())
@@ -228,20 +220,20 @@ def test_what_users_make_the_kernel_say_is_no_error_of_a_board(
     with (node.host_root / "dev" / "kmsg").open("a", encoding="ascii") as log:
         log.write(f"{record}\n")
     node.xid("0000:07:00", 31, "pid=1, of a program")
-    assert gpus(node)[0].health.xids == (31,)
+    assert node.gpus()[0].health.xids == (31,)
 
 
 def test_an_error_of_an_instance_is_its_board_s(node: FaultyDriver) -> None:
     node.xid("0000:07:00 GPU-I:05", 94, "pid=7194, Contained: CE User Channel (0x9).")
     node.xid("0000:07:00 GPU-I:05 GPU-CI:00", 95, "pid=7194, Uncontained.")
-    assert gpus(node)[0].health.xids == (94, 95)
+    assert node.gpus()[0].health.xids == (94, 95)
 
 
 def test_a_kernel_log_that_may_not_be_read_leaves_its_errors_unknown(
     node: FaultyDriver,
 ) -> None:
     (node.host_root / "dev" / "kmsg").unlink()
-    assert gpus(node)[0].health.xids is None
+    assert node.gpus()[0].health.xids is None
 
 
 def test_a_host_without_a_driver_says_so(
@@ -279,5 +271,5 @@ def test_a_board_that_offers_no_compute_instance_is_left_as_it_was(
 
     monkeypatch.setattr(pynvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo", offers_none)
     with pytest.raises(OutsideError, match=r"offers no compute instance for 1g.10gb"):
-        create(node, ONE_G)
-    assert gpus(node)[0].instances == ()
+        node.create(ONE_G)
+    assert node.gpus()[0].instances == ()

@@ -3,14 +3,12 @@
 from collections import Counter
 
 import pytest
-from stand_ins.emulated_gpus import gpu_node
+from stand_ins.emulated_gpus import two_boards
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import board
 from cluster.mig import parted
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, read_inventory
-from sandbox.nvml.driver import EmulatedGpu
 
 CONFIG = """
 version: v1
@@ -111,11 +109,10 @@ def test_profiles_go_by_every_name_that_drivers_have_for_them() -> None:
 
 
 def test_a_node_comes_back_from_its_own_file() -> None:
-    with gpu_node(EmulatedGpu("A100-80GB"), EmulatedGpu("H200-141GB", mig=False)) as node:
-        uuid = read_inventory(node.host_root).gpus[0].uuid
+    with two_boards() as node:
         for start in (0, 1):
-            create_instance(uuid, Placement("1g.10gb", start, 1), node.host_root)
-        text = parted.text_of("now", read_inventory(node.host_root).gpus)
+            node.create(Placement("1g.10gb", start, 1))
+        text = parted.text_of("now", node.gpus())
     assert parted.parse(text) == {
         "now": (
             parted.Entry((), (0,), mig=True, counts={"1g.10gb": 2}),

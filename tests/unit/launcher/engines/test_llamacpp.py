@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from cluster.language.service import ServiceSpec
-from launcher.engines.engine import Probe, PromptedEngine
+from launcher.engines.engine import Probe
 from launcher.engines.llamacpp import LlamaCpp
 from launcher.engines.model_files import ModelFiles, ModelNeeds
 
@@ -22,12 +21,6 @@ def test_a_replica_is_known_by_its_tag():
     assert ENGINE.identified(models("chat.7.3"), "chat.7.3").probe is Probe.OURS
     assert ENGINE.identified(models("chat.7.4"), "chat.7.3").probe is Probe.STRANGER
     assert ENGINE.identified(models(), "chat.7.3").probe is Probe.STRANGER
-
-
-@pytest.mark.parametrize("said", [b"", b"{}", b'{"data": 1}', b'{"name": "chat.7.3"}'])
-def test_another_server_s_answer_is_none(said: bytes):
-    with pytest.raises(TypeError):
-        ENGINE.identified(said, "chat.7.3")
 
 
 def test_it_is_ready_once_it_has_completed_a_token():
@@ -112,12 +105,3 @@ def test_a_line_of_its_log_is_read_with_and_without_a_time(time: str):
     assert ENGINE.log_notice.match(f"{time}I {said}")
     assert not ENGINE.log_notice.match(f"{time}E {said}")
     assert ENGINE.log_time_s(f"{time}E {said}", 1.0) is None
-
-
-def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
-    assert isinstance(ENGINE, PromptedEngine)
-    assert ENGINE.has_slot_memory is True
-    service = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
-    one = ServiceSpec.model_validate(service | {"profile": "h200"})
-    words = " ".join(ENGINE.options(one, is_measured=True))
-    assert '--parallel "$(cat "$private/slots")"' in words

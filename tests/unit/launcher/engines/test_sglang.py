@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
+from builders.service_specs import a_spec
 
-from cluster.language.service import ServiceSpec
-from launcher.engines.engine import Probe, PromptedEngine
+from launcher.engines.engine import Probe
 from launcher.engines.sglang import SGLang
 
 ENGINE = SGLang()
@@ -33,12 +33,6 @@ def test_a_replica_is_known_by_the_version_of_its_weights():
     assert ENGINE.identity_path == "/model_info"
     assert ENGINE.identified(model_info("chat.7.3"), "chat.7.3").probe is Probe.OURS
     assert ENGINE.identified(model_info("default"), "chat.7.3").probe is Probe.STRANGER
-
-
-@pytest.mark.parametrize("said", [b"", b"{}", b'{"weight_version": 1}'])
-def test_another_server_s_answer_is_none(said: bytes):
-    with pytest.raises(TypeError):
-        ENGINE.identified(said, "chat.7.3")
 
 
 def test_it_is_ready_once_it_has_completed_a_token():
@@ -87,19 +81,8 @@ def test_clients_only_ask_the_model(path: str):
     assert not any(re.fullmatch(one, path) for one in ENGINE.http_paths)
 
 
-def test_it_is_measured_with_as_many_slots_as_requests_at_a_time():
-    assert isinstance(ENGINE, PromptedEngine)
-    assert ENGINE.has_slot_memory is False
-    service = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
-    one = ServiceSpec.model_validate(service | {"profile": "h200"})
-    words = " ".join(ENGINE.options(one, is_measured=True))
-    assert '--max-running-requests "$(cat "$private/slots")"' in words
-
-
 def _options(**change: object) -> str:
-    values = {"name": "chat", "tenant": "nlp", "model_repository": "/m", "model": "m"}
-    one = ServiceSpec.model_validate(values | {"profile": "h200"} | change)
-    return " ".join(ENGINE.options(one, is_measured=False))
+    return " ".join(ENGINE.options(a_spec(**change), is_measured=False))
 
 
 def test_a_server_is_started_for_adapters_where_there_are_some():

@@ -4,25 +4,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from builders.small_site import CLUSTER, JOBS, SETTINGS, START_S, TENANTS
+from builders.small_site import EXPERIMENT, JOBS
 from simulation_figures import CHANGED, PRESENT
 
 from simulation.runs import simulate as runs
-from simulation.runs.experiment import Experiment
 from simulation.runs.summary import difference_estimates
-from simulation.site.plans import SlicewisePlan
 
 pytestmark = pytest.mark.usefixtures("clock")
-
-EXPERIMENT = Experiment(
-    CLUSTER,
-    SETTINGS.costs,
-    JOBS,
-    SlicewisePlan("present", SETTINGS, TENANTS),
-    start_s=START_S,
-    offsets=2,
-)
-"""Some ten seconds of work."""
 
 
 class EndedError(Exception):

@@ -13,7 +13,7 @@ from builders.ledger_parts import LedgerParts
 from builders.nodes import a_node
 from builders.runs import a_run_record
 from builders.tenants import policy_of, tenant
-from stand_ins.emulated_gpus import amd_node, gpu_node
+from stand_ins.emulated_gpus import amd_node, two_boards
 from stand_ins.scripted import ScriptedSlurm, job, settings
 
 from cluster.language.errors import InvalidInputError, OutsideError
@@ -21,11 +21,10 @@ from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunR
 from cluster.mig.driver import read_inventory as read_any
 from cluster.mig.inventory import Inventory
 from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, read_inventory
+from cluster.mig.nvml import read_inventory
 from cluster.settings.file import Settings
 from cluster.slurm_client import node_command
 from sandbox.amd_smi.driver import EmulatedAmdGpu
-from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.ledger.repartitions import NodeSurvey
 from slurm_plugin.mig.candidates import GpuState, JobHolder, ReplicaHolder
 from slurm_plugin.mig.due import GpuRepartition, barred_lines, cuts_due, has_order
@@ -57,10 +56,9 @@ DEVICES = 8
 @pytest.fixture(scope="module")
 def inventory() -> Iterator[Inventory]:
     """An A100 with 1g on slices 0, 1 and 2 and 3g on the upper half; an H200 that is whole."""
-    with gpu_node(EmulatedGpu(A100), EmulatedGpu(H200, mig=False)) as node:
-        uuid = read_inventory(node.host_root).gpus[0].uuid
+    with two_boards() as node:
         for one in (*ONES, THREE):
-            create_instance(uuid, one, node.host_root)
+            node.create(one)
         yield read_inventory(node.host_root)
 
 
