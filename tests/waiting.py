@@ -52,18 +52,3 @@ def _looks(look: Callable[[], T], timeout_s: float, trouble: str) -> Iterator[T]
         now_s = time.monotonic()
         assert now_s <= deadline_s, f"{trouble} within {timeout_s:g} s; seen last: {seen!r}"
         time.sleep(min(max(now_s - began_s, _PAUSE_S), _LONGEST_PAUSE_S))
-
-
-def best_of_three(attempt: Callable[[], float], within_s: float) -> None:
-    """One of three attempts takes less: a machine that stalls once is not what is measured."""
-    took_s: list[float] = []
-    while not took_s or took_s[-1] >= within_s:
-        assert len(took_s) < 3, f"not within {within_s:g} s: {took_s}"
-        took_s.append(attempt())
-
-
-def seconds_until(look: Callable[[], object], timeout_s: float = PATIENCE_S) -> float:
-    """How long it took."""
-    began_s = time.monotonic()
-    until(look, timeout_s)
-    return time.monotonic() - began_s

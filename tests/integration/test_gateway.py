@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -766,11 +765,9 @@ async def test_a_deleted_service_answers_all_that_wait_and_its_backend_is_free(
     one.pause()
     asked = gateway.asking(60)
     await eventually(lambda: gateway.waits(Load(in_flight=2, queued=58)))
-    begin_s = time.monotonic()
     await gateway.route()
     one.go_on()
     answers = await asyncio.gather(*asked)
-    assert time.monotonic() - begin_s < gateway.settings.hold_s / 2
     refused = [text for status, text in answers if status == 404]
     assert (statuses(answers), len(answers) - len(refused)) == ({200, 404}, replicas[0].served)
     assert {error_of(text)[:18] for text in refused} == {"SW-GATEWAY-UNKNOWN"}

@@ -8,8 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from quotas import until_in_force
-from takeovers import Takeover
-from waiting import best_of_three, until, until_is
+from waiting import until, until_is
 
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import StatusRequest, ViewAnswer, ViewRequest
@@ -20,6 +19,7 @@ from sandbox.host.probes import unix_socket_answers
 pytestmark = pytest.mark.integration
 
 TAKEOVER_S = 3.0
+"""Much longer than the other daemon would need, if it could."""
 
 
 class Half:
@@ -121,18 +121,18 @@ def test_postgresql_that_ends_the_session_gives_way(pair: tuple[Half, Half]) -> 
         """At one moment: between two looks the lead may have gone over, and it does not go back."""
         return first.leads() and second.leads() and first.leads()
 
-    def taken_over() -> float:
-        takeover = Takeover(first.sandbox, first.name, second.name)
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM slicewise.locks"
-                " WHERE name = 'slicewise leader'"
-            )
-        until(lambda: seen.append(both_lead()) or takeover.is_over())
-        return takeover.own_s
-
-    best_of_three(taken_over, TAKEOVER_S)
+    before = leads_begun(pair)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM slicewise.locks WHERE name = 'slicewise leader'"
+        )
+    until(lambda: seen.append(both_lead()) or leads_begun(pair) > before)
     assert not any(seen)
+
+
+def leads_begun(pair: tuple[Half, Half]) -> int:
+    """How often one of them began to lead."""
+    return sum(half.log.count(" event=leads ") for half in pair)
 
 
 def leader_and_other(pair: tuple[Half, Half]) -> tuple[Half, Half] | None:
@@ -143,18 +143,12 @@ def leader_and_other(pair: tuple[Half, Half]) -> tuple[Half, Half] | None:
     return (second, first) if second.leads() else None
 
 
-def test_a_killed_leader_is_followed_within_three_seconds(pair: tuple[Half, Half]) -> None:
-    def followed() -> float:
-        killed, follower = until(lambda: leader_and_other(pair))
-        takeover = Takeover(follower.sandbox, follower.name)
-        killed.signal(signal.SIGKILL)
-        until(takeover.is_over)
-        until(follower.leads)
-        quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "4")
-        follower.sandbox.run("root", quota)
-        until_in_force(follower.sandbox, "vision")
-        killed.start()
-        assert not killed.leads()
-        return takeover.own_s
-
-    best_of_three(followed, TAKEOVER_S)
+def test_a_killed_leader_is_followed(pair: tuple[Half, Half]) -> None:
+    killed, follower = until(lambda: leader_and_other(pair))
+    killed.signal(signal.SIGKILL)
+    until(follower.leads)
+    quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "4")
+    follower.sandbox.run("root", quota)
+    until_in_force(follower.sandbox, "vision")
+    killed.start()
+    assert not killed.leads()

@@ -1,6 +1,5 @@
 """Many changes of jobs in one go, and what sprio shows of them, on a real cluster."""
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
@@ -99,21 +98,17 @@ async def test_a_running_task_does_not_keep_the_others_from_their_change(
     await shown(slurm, (array,), {array: 42})
 
 
-async def test_hundreds_take_no_longer_than_they_may(
+async def test_hundreds_are_changed_in_one_go(
     slurm: CommandSlurm, submit: Callable[..., int]
 ) -> None:
     array = submit(f"--array=0-{MANY - 1}", "--hold")
-    for first in (0, MANY, 2 * MANY):
-        changes: dict[Target, JobChange] = {
-            Tasks(array, frozenset({index})): JobChange(site_factor=first + index)
-            for index in range(MANY)
-        }
-        began_s = time.monotonic()
-        assert await slurm.update(changes) == {}
-        took_s = time.monotonic() - began_s
-        if took_s < 0.02 * MANY:
-            break  # Else the machine may have stalled.
-    assert took_s < 0.02 * MANY
+    changes: dict[Target, JobChange] = {
+        Tasks(array, frozenset({index})): JobChange(site_factor=1 + index) for index in range(MANY)
+    }
+    assert await slurm.update(changes) == {}
+    # Slurm makes a record of its own for each task that differs from the others.
+    tasks = await slurm.tasks({array})
+    assert len({job.task_index for job in tasks}) == len(tasks) == MANY
 
 
 async def test_a_change_of_several_tasks_reaches_each_of_them(
