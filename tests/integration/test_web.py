@@ -3,14 +3,11 @@
 import asyncio
 import json
 import re
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from statistics import median
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -62,7 +59,6 @@ HEADERS = {
     "server": re.compile("slicewise"),
     "x-content-type-options": re.compile("nosniff"),
 }
-ROUNDS = 2
 HOSTILE = '=HYPERLINK("http://evil.example")<script>alert(1)</script>{{7*7}}\x1b[31m\u202e'
 HOSTILE_ACCOUNTS = (
     *("<script>alert(1)</script>", "{{7*7}}", "+sum(1)", "a\x1b[31mb"),
@@ -484,7 +480,6 @@ async def test_what_is_folded_out_stays_so_over_live_changes(site: Site, browser
             await asyncio.to_thread(site.sandbox.run, "bob", ("scancel", job))
 
 
-LIVE_S = 2.0
 CELL = """([id, column, text]) => {
   const row = document.getElementById(id);
   return row !== null && row.cells[column].textContent.trim() === text;
@@ -495,32 +490,24 @@ SHOWN, GONE = "id => document.getElementById(id)", "id => !document.getElementBy
 
 @in_browser
 @pytest.mark.usefixtures("tenants")
-async def test_a_change_is_seen_within_two_seconds(site: Site, browser: Browser):
-    took_s: dict[str, list[float]] = defaultdict(list)
-
-    async def measure(kind: str, tab: Any, change: Change, seen: str, arg: object = None) -> str:
-        """Make the change; note how long after it is made the page shows it."""
+async def test_a_change_is_seen_on_a_page_that_is_open(site: Site, browser: Browser):
+    async def see(tab: Any, change: Change, seen: str, arg: object = None) -> str:
+        """Make the change; wait until the page shows it."""
         done = await asyncio.to_thread(change)
-        made_s = time.monotonic()
-        await tab.wait_for_function(seen, arg=done if arg is None else arg, polling=20)
-        took_s[kind].append(time.monotonic() - made_s)
+        await tab.wait_for_function(seen, arg=done if arg is None else arg)
         return done
 
     async with browser.page(viewer(site, "root")) as one, browser.page(viewer(site, "bob")) as two:
-        for _ in range(ROUNDS):
-            await two.open("/queue")
-            row = await measure("a job waits", two.tab, lambda: f"job-{submit(site, 'bob')}", SHOWN)
-            await measure("a job is gone", two.tab, partial(cancel, site, "bob", row), GONE)
-            await one.open("/tenants")
-            for slices in ("1.5", "1"):
-                cell = ["tenant-guest", 3, slices]
-                change = partial(set_quota, site, "guest", slices)
-                await measure("a quota", one.tab, change, CELL, cell)
-            await one.open("/cluster")
-            job = await measure("a job starts", one.tab, lambda: started(site, "alice"), HELD)
-            cancel(site, "alice", f"job-{job}")
-    every = sorted(one for taken_s in took_s.values() for one in taken_s)
-    assert median(every) < LIVE_S, took_s
+        await two.open("/queue")
+        row = await see(two.tab, lambda: f"job-{submit(site, 'bob')}", SHOWN)
+        await see(two.tab, partial(cancel, site, "bob", row), GONE)
+        await one.open("/tenants")
+        for slices in ("1.5", "1"):
+            cell = ["tenant-guest", 3, slices]
+            await see(one.tab, partial(set_quota, site, "guest", slices), CELL, cell)
+        await one.open("/cluster")
+        job = await see(one.tab, lambda: started(site, "alice"), HELD)
+        cancel(site, "alice", f"job-{job}")
 
 
 Change = Callable[[], str]
