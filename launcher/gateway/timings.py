@@ -20,9 +20,13 @@ BUCKETS = len(BOUNDS_MS) + 1
 ERRORS, CAME = BUCKETS, BUCKETS + 1
 """Counters after those of the buckets: answers that say the server failed, and requests."""
 COUNTERS = BUCKETS + 2
+SLOWEST_SPAN_S, SLOWEST_SPANS = 600, 2
+"""Seconds of a span by HAProxy's clock, and of how many spans the longest time is kept. Each has
+two tags, its number and that time. One span is as long as figures of quality cover at most."""
 
 _ENTRY = re.compile(r"^0x[0-9a-f]+: key=(\S+) (.*)$", re.MULTILINE)
 _COUNT = re.compile(r"\bgpc(\d+)=(\d+)")
+_TAG = re.compile(r"\bgpt(\d+)=(\d+)")
 _NOW = re.compile(r"\bconn_cur=(\d+)")
 
 
@@ -35,12 +39,14 @@ class Timings:
         errors: answers of status 5xx, or of a gRPC status that says that the server failed.
         came: requests.
         now: requests that have not ended yet.
+        slowest_ms: the longest time of an answer in the last one or two spans; None if unknown.
     """
 
     buckets: tuple[int, ...] = (0,) * BUCKETS
     errors: int = 0
     came: int = 0
     now: int = 0
+    slowest_ms: int | None = None
 
     @property
     def answered(self) -> int:
@@ -72,4 +78,12 @@ def _timings(values: str) -> Timings:
         counts.get(ERRORS, 0),
         counts.get(CAME, 0),
         int(now[1]) if now is not None else 0,
+        _slowest_ms(values),
     )
+
+
+def _slowest_ms(values: str) -> int | None:
+    tags = {int(number): int(value) for number, value in _TAG.findall(values)}
+    spans = [(tags.get(2 * slot, 0), tags.get(2 * slot + 1, 0)) for slot in range(SLOWEST_SPANS)]
+    newest = max(span for span, _ in spans)
+    return max(ms for span, ms in spans if span >= newest - 1) if newest else None

@@ -26,7 +26,15 @@ from launcher.gateway.runtime_api import (
     map_text,
 )
 from launcher.gateway.streams import STREAMS, USE_NOTED_S
-from launcher.gateway.timings import BOUNDS_MS, CAME, COUNTERS, ERRORS, TIMINGS
+from launcher.gateway.timings import (
+    BOUNDS_MS,
+    CAME,
+    COUNTERS,
+    ERRORS,
+    SLOWEST_SPAN_S,
+    SLOWEST_SPANS,
+    TIMINGS,
+)
 from launcher.gateway.types import IDLE
 from launcher.profiling.figures import ProfileTask
 from launcher.profiling.token_figures import TokenTask
@@ -271,6 +279,8 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "errors_counter": ERRORS,
         "came_counter": CAME,
         "timing_counters": COUNTERS,
+        "slowest_span_s": SLOWEST_SPAN_S,
+        "slowest_spans": SLOWEST_SPANS,
         "use_noted_s": USE_NOTED_S,
         "host_headers": _HOST_HEADERS,
     }

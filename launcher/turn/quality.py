@@ -59,12 +59,13 @@ def quality(window: QualityWindow, objective_ms: float | None) -> ServiceQuality
     pairs = zip(first.timings.buckets, last.timings.buckets, strict=True)
     buckets = tuple(max(0, after - before) for before, after in pairs)
     answered = sum(buckets)
+    slowest_ms = last.timings.slowest_ms
     is_measured = answered and objective_ms is not None
     found = ServiceQuality(
         span_s=round(last.at_s - first.at_s),
         answered=answered,
-        p50_ms=_percentile(buckets, 0.5) if answered else None,
-        p95_ms=_percentile(buckets, 0.95) if answered else None,
+        p50_ms=_percentile(buckets, 0.5, slowest_ms) if answered else None,
+        p95_ms=_percentile(buckets, 0.95, slowest_ms) if answered else None,
         objective_met_share=_share_within(buckets, objective_ms or 0.0) if is_measured else None,
         errors=max(0, last.timings.errors - first.timings.errors),
         unanswered=max(0, last.timings.unanswered - first.timings.unanswered),
@@ -78,12 +79,16 @@ def _bounds(buckets: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
     yield from zip((0, *BOUNDS_MS), (*BOUNDS_MS, BOUNDS_MS[-1]), buckets, strict=True)
 
 
-def _percentile(buckets: tuple[int, ...], share: float) -> float:
-    """Return the time in ms within which that share was answered, even within each bucket."""
+def _percentile(buckets: tuple[int, ...], share: float, slowest_ms: int | None) -> float:
+    """Return the time in ms within which that share was answered, even within each bucket.
+
+    No bucket reaches beyond the slowest answer, where that is known.
+    """
     left = share * sum(buckets)
     for low, high, count in _bounds(buckets):
         if count and left <= count:
-            return round(low + (high - low) * left / count, 1)
+            end = high if slowest_ms is None or high == low else min(high, max(low, slowest_ms))
+            return round(low + (end - low) * left / count, 1)
         left -= count
     return float(BOUNDS_MS[-1])
 

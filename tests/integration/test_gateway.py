@@ -104,6 +104,9 @@ async def test_answers_are_counted_by_time_and_errors_and_losses_beside_them(
     # None was faster than the replica works.
     fast = sum(BOUNDS_MS[index] < 1000 * WORK_S for index in range(len(BOUNDS_MS)))
     assert sum((await timings()).buckets[:fast]) == 0
+    slowest_ms = (await timings()).slowest_ms
+    assert slowest_ms is not None
+    assert slowest_ms >= 1000 * WORK_S
 
     replicas[0].is_broken = True
     assert statuses(await asyncio.gather(*gateway.asking(3))) == {500}

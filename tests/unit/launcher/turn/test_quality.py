@@ -29,6 +29,16 @@ def test_percentiles_lie_within_their_buckets() -> None:
     assert (found.answered, found.span_s, found.objective_met_share) == (100, 10, 1.0)
 
 
+@pytest.mark.parametrize(("slowest_ms", "p95_ms"), [(31, 31), (49, 49), (50, 50), (None, 50)])
+def test_no_percentile_is_above_the_slowest_answer(slowest_ms: int | None, p95_ms: float) -> None:
+    """A service with one answer in 31 ms was shown with a p95 of 49."""
+    seen = counts(10.0, up_to_50=1)
+    seen = replace(seen, timings=replace(seen.timings, slowest_ms=slowest_ms))
+    found = quality(followed(START, seen), None)
+    assert found is not None
+    assert 30 <= found.p50_ms <= found.p95_ms <= p95_ms
+
+
 @pytest.mark.parametrize(
     ("objective_ms", "share"), [(15.0, 0.0), (17.5, 0.45), (20.0, 0.9), (85.0, 0.95), (500.0, 1.0)]
 )
