@@ -3,7 +3,8 @@
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cluster.language.codes import Code
@@ -12,6 +13,8 @@ from cluster.slurm.fields import is_whole
 
 _DEADLINE_S = 60.0
 _TRIAL_DEADLINE_S = 5.0
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+"""Seconds between tries of a service that got no answer."""
 _OTHER_CLUSTERS = frozenset({"SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
 """Variables that would send the script to another cluster than the one whose daemon was asked."""
 _CODE = re.compile(r"SW-[A-Z-]+")
@@ -54,6 +57,25 @@ def submit(script: str, *options: str) -> Submitted:
             "The job may still have been submitted: see squeue --me.",
         ) from None
     return read_reply(reply.returncode, reply.stdout, reply.stderr)
+
+
+def submit_service(
+    script: str, *options: str, sleep: Callable[[float], None] = time.sleep
+) -> Submitted:
+    """Submit a service, and try again for some seconds where slicewise.lua got no answer.
+
+    A plain job goes on then, and the daemon decides on it later; a service is refused
+    (SW-DAEMON-DOWN), though the daemon may only have been slow for a moment: slurmctld waits some
+    milliseconds. Raises what ``submit`` does.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            return submit(script, *options)
+        except OutsideError as error:
+            if Code.DAEMON_DOWN not in error.refusal.message.splitlines():
+                raise
+        sleep(pause_s)
+    return submit(script, *options)
 
 
 def why_no_start(script: str) -> str:

@@ -18,7 +18,7 @@ from cluster.rpc.messages import CheckRequest, SubmitAnswer
 from cluster.rpc.order_messages import OrderRequest
 from cluster.runtime.console import console, print_json
 from cluster.settings.file import Settings, load_settings
-from cluster.slurm_client.sbatch import Submitted, submit, why_no_start
+from cluster.slurm_client.sbatch import Submitted, submit_service, why_no_start
 from launcher.cli import show_file
 from launcher.cli.service_history import HistoryName, earlier_generation, history_app
 from launcher.cli.service_init import init_app
@@ -142,7 +142,7 @@ def _apply(
     submitted = None
     if not idle:
         logs = made_logs(spec, plan.living)
-        submitted = submit(_script(spec, settings), f"--output={logs}")
+        submitted = submit_service(_script(spec, settings), f"--output={logs}")
     job_id = submitted.job_id if submitted is not None else plan.array_job_id
     trouble = asyncio.run(_trouble(settings, submitted, url))
     has_adapters = bool(spec.adapters) or any(one.key == "adapters" for one in plan.changes)

@@ -21,7 +21,16 @@ from cluster.settings.file import Settings, load_settings
 from launcher.cli import show_services
 from launcher.services.lookup import Json, Name, find
 from launcher.services.overview import ServiceObservation, observe
-from launcher.services.waiting import WaitGoal, Waiting, is_reached, last_log_line, progress
+from launcher.services.waiting import (
+    WaitGoal,
+    Waiting,
+    after_look,
+    is_reached,
+    last_log_line,
+    must_forgive,
+    progress,
+    wake_hint,
+)
 
 _POLL_S = 0.5
 _GIVES_BACK_S = 15.0
@@ -53,8 +62,9 @@ def wait_service(
     """Wait until a service is ready, asleep, failing or gone.
 
     Ready: a replica serves, as many as min_replicas do, and a roll-over or restart is finished. A
-    service that sleeps becomes ready only if requests or service scale wake it. Progress is shown
-    on stderr. Exit code 7 if it is not so in time, 1 if its starts fail while it should get ready.
+    service that sleeps becomes ready only if requests or service scale wake it: the command says so
+    at once, and waits for that. Progress is shown on stderr. Exit
+    code 7 if it is not so in time, 1 if its starts fail while it should get ready.
     """
     settings = load_settings()
     try:
@@ -84,7 +94,7 @@ async def wait_for(
     Raises UnreachableError (SW-TIMEOUT) if it is not so in time, and what ``is_reached`` and,
     at the end of that time, what ``observe`` raises.
     """
-    with _shown(waiting.service) as show:
+    with _shown(waiting) as show:
         return await _reached(settings, waiting, timeout_s, show)
 
 
@@ -101,10 +111,13 @@ async def _reached(
                 raise
         else:
             seen = next((one for one in services if one.service == waiting.service), None)
+            if seen is not None and must_forgive(waiting, seen):
+                restart = OrderRequest(array_job_id=seen.array_job_id, what="restart")
+                await DaemonClient(settings.daemon).ask(restart)
+                waiting = replace(waiting, forgiven=seen.failures)
             if is_reached(waiting, seen):
                 return seen
-            is_seen = seen is not None and seen.array_job_id >= waiting.array_job_id
-            waiting = replace(waiting, is_seen=waiting.is_seen or is_seen)
+            waiting = after_look(waiting, seen)
             show(seen)
             if clock.time() >= until_s:
                 raise _too_late(waiting, seen, timeout_s)
@@ -114,30 +127,34 @@ async def _reached(
 def _too_late(
     waiting: Waiting, seen: ServiceObservation | None, timeout_s: float
 ) -> UnreachableError:
-    wakes = seen is not None and seen.condition == "asleep" and waiting.goal is WaitGoal.READY
     name = waiting.service.partition("/")[2]
     return UnreachableError(
         Code.TIMEOUT,
         f"{waiting.service} is not {waiting.goal} after {timeout_s:g} s; it is {progress(seen)}.",
         f"Wake it: send a request, or slicewise service scale {name} --min 1"
-        if wakes
+        if wake_hint(waiting, seen)
         else f"See: slicewise service status {name}",
     )
 
 
 @contextmanager
-def _shown(service: str) -> Iterator[Show]:
+def _shown(waiting: Waiting) -> Iterator[Show]:
     """Show each look on stderr: one line that changes on a terminal, else a line per change."""
+
+    def said(seen: ServiceObservation | None) -> str:
+        hint = wake_hint(waiting, seen)
+        return f"{waiting.service}: {progress(seen)}{hint and f': {hint}'}"
+
     if not sys.stderr.isatty():
-        yield _Lines(service)
+        yield _Lines(said)
         return
     # Imported where there is a terminal: a script has no use for it.
     from rich.text import Text  # noqa: PLC0415
 
-    with terminal_console(stderr=True).status(Text(service)) as status:
+    with terminal_console(stderr=True).status(Text(waiting.service)) as status:
 
         def show(seen: ServiceObservation | None) -> None:
-            text = Text(f"{service}: {progress(seen)}")
+            text = Text(said(seen))
             if line := last_log_line(seen):
                 text.append(f"\n  {line}", style="dim")
             status.update(text)
@@ -148,12 +165,12 @@ def _shown(service: str) -> Iterator[Show]:
 class _Lines:
     """Prints what has changed, line by line."""
 
-    def __init__(self, service: str) -> None:
-        self._service = service
+    def __init__(self, words: Callable[[ServiceObservation | None], str]) -> None:
+        self._words = words
         self._told = ""
 
     def __call__(self, seen: ServiceObservation | None) -> None:
-        said = f"{self._service}: {progress(seen)}"
+        said = self._words(seen)
         if said != self._told:
             typer.echo(printable(said), err=True)
             self._told = said
@@ -191,10 +208,12 @@ class Started:
 def start_once(settings: Settings, waiting: Waiting, timeout_s: float) -> Started:
     """Start one replica of a service that has none, wait until it is ready, and give it back.
 
+    One whose starts have failed is started now, too: what failed before is forgotten.
     Raises what ``wait_for`` and ``_restore`` raise. The service's bounds are as before then, too,
     also where the command is interrupted or terminated.
     """
     newest = asyncio.run(find(settings, waiting.service))[0]
+    waiting = replace(waiting, is_woken=True, forgiven=None)
     if _least(newest):
         return asyncio.run(_started(settings, waiting, timeout_s, newest))
     most = newest.order.max_replicas

@@ -266,6 +266,12 @@ class Engine(Protocol):
     def log_notice(self) -> re.Pattern[str]:
         """Beginnings of lines of the server's log that explain no failure."""
 
+    @property
+    def log_harmless(self) -> re.Pattern[str]:
+        """Beginnings of messages that stand in logs of starts that succeed, too, or only repeat a
+        failure: they explain one if there is nothing else.
+        """
+
     def log_time_s(self, line: str, now_s: float, /) -> float | None:
         """Return when the server wrote a line, Unix seconds; None if the line has no time."""
 

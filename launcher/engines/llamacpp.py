@@ -78,6 +78,15 @@ class LlamaCpp(OpenAIEngine):
     model_layout = "a directory with .gguf files"
     model_indexes = ()
     chooses_file = True
+    # It goes on without a GPU, memory that stays, or a template; the rest only passes a failure on.
+    log_harmless = re.compile(
+        r"ggml_cuda_init: failed to initialize CUDA|load_backend: failed|warning: "
+        r"|(?:load|init): .*(?:token|template)|\S+: n_ctx_(?:seq|per_seq) .*n_ctx_train"
+        r"|llama_model_load_from_file_impl: failed to load model"
+        r"|common_init_(?:from_params|result)\S* failed to load model"
+        r"|srv +load_model: failed to load model|srv .*cleaning up before exit"
+        r"|(?:main|srv +\S+): exiting due to"
+    )
     # All but warnings and errors.
     log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
 

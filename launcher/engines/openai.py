@@ -4,6 +4,7 @@ https://platform.openai.com/docs/api-reference/models
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -97,6 +98,7 @@ class OpenAIEngine:
     finishes_requests = False
     temporary = ""
     library = ""
+    log_harmless = re.compile(r"(?!)")
 
     media_fetch = MediaFetch.NEVER
 

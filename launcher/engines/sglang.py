@@ -74,6 +74,12 @@ class SGLang(OpenAIEngine):
     # is kept from the server, and with it from all that it starts.
     drain_signal = "INT"
 
+    # What its processes say of each other once one has failed.
+    log_harmless = re.compile(
+        r"(?:Child process unexpectedly failed|Rank [0-9]+ scheduler is dead|Exit code: )"
+        r"|RuntimeError: Rank [0-9]+ scheduler died|`?torch_dtype`? is deprecated"
+        r"|\[(?:rank[0-9]+\]:\[)?W|\[Gloo\]"
+    )
     # Its lines have no level. Those of a traceback, and what only points to one, explain nothing.
     log_notice = re.compile(
         rf"{_MARK}(?!.*([Ee]rror|[Ee]xception:|[Ff]ailed|out of memory))|"

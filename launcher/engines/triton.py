@@ -68,6 +68,14 @@ class Triton:
     model_indexes = ()
     chooses_file = False
     loads_all = True
+    # It goes on without what a GPU would give; the rest follows from a model that did not load.
+    log_harmless = re.compile(
+        r"\"?(?:Unable to allocate pinned system memory|CUDA memory pool disabled"
+        r"|Unable to (?:get|query) (?:power|device|\w+ (?:usage|limit))|Cannot get CUDA device"
+        r"|CacheManager Init Failed|DCGM unable|failed to enable peer access"
+        r"|No GPU metrics|Error when getting|TensorFlow|warning: )"
+        r"|error: creating server: Internal - failed to load all models"
+    )
     # Tables, and information.
     log_notice = re.compile(r"[+|]|I[0-9]")
 

@@ -85,6 +85,17 @@ class Vllm(OpenAIEngine):
     finishes_requests = False
 
     # All but errors; of these, the lines of tracebacks, and what only points to other lines.
+    log_harmless = re.compile(
+        r"(?:WorkerProc|EngineCore) (?:failed to start|hit an exception|encountered a fatal error)"
+        r"|RuntimeError: Engine (?:core|process) (?:initialization failed|failed to start)"
+        r"|Exception: WorkerProc initialization failed"
+        # Parts that a model does without.
+        r"|Failed to import (?:Triton kernels|from vllm\._)|Cannot use FA version"
+        r"|Error retrieving safetensors|Error retrieving file list|Failed to get device"
+        # Of PyTorch's: warnings, and processes that end with the one that failed.
+        r"|\[(?:rank[0-9]+\]:\[)?W|\[Gloo\]|WARNING: destroy_process_group"
+        r"|`?torch_dtype`? is deprecated"
+    )
     log_notice = re.compile(
         rf"{_PROCESS}(?:(?:INFO|WARNING|DEBUG)(?::| {_TIME})|(?:ERROR {_TIME})?(?: |Traceback \(|"
         r"Process \w+:|\w+: (?:WorkerProc|Engine core) initialization failed)|\S+: \w*Warning: )"

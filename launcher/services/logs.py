@@ -22,6 +22,7 @@ from cluster.language.service import follows_by_adapters
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
 from launcher.engines.engine import Engine
+from launcher.engines.failed_start import cause
 from launcher.engines.registry import engine_of
 from launcher.services.plain_file import as_user, open_file
 from launcher.services.service_file import logs_of
@@ -38,7 +39,7 @@ _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 """What servers begin and end coloured words with."""
 _NOTICE = re.compile(r"srun:|\s*$|[0-9-]+T[0-9:+-]+ \S+\.[0-9]+\.[0-9]+ ")
 """Lines that explain no failure: srun's message about its end, what the script says."""
-_LAST_LINES, _LINE_LENGTH = 3, 130
+_LINE_LENGTH = 130
 _UNDER_WAY = frozenset({"starting", "running", "ending"})
 
 
@@ -286,16 +287,13 @@ def new_lines(view: ServiceView, read: Offsets) -> tuple[tuple[Line, ...], Offse
 
 
 def why_it_failed(view: ServiceView, index: int) -> str:
-    """Return the last lines of a slot's last run that say something, joined into one.
+    """Return what a slot's last run has written of why it failed, in one line.
 
     "" unless the log is this user's own: a user who may read another's log is shown it by
     ``last_lines``.
     """
-    engine = engine_of(view.directives)
-    lines = _last_run(view, index)
-    said = [line for line in lines if not (_NOTICE.match(line) or engine.log_notice.match(line))]
-    messages = (engine.log_message(line) for line in said[-_LAST_LINES:])
-    return " ".join(message[:_LINE_LENGTH] for message in messages)
+    lines = [line for line in _last_run(view, index) if not _NOTICE.match(line)]
+    return cause(lines, engine_of(view.directives))
 
 
 def last_line(view: ServiceView, index: int) -> str:

@@ -1,6 +1,6 @@
 """Decides when a service is as its user waits for it to be, and what is said of it meanwhile."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from cluster.language.codes import Code
@@ -32,6 +32,9 @@ class Waiting:
         goal: what is waited for.
         array_job_id: the generation that is waited for; an older one does not count.
         may_sleep: whether a service that needs no replica now counts as ready.
+        is_woken: whether the command itself has woken the service, so that a start is tried now.
+        forgiven: starts that failed before it, which are no failures of that start; None before
+            they are known, 0 once they are seen to be forgotten.
         is_seen: whether that generation has been seen.
     """
 
@@ -39,6 +42,8 @@ class Waiting:
     goal: WaitGoal
     array_job_id: int = 0
     may_sleep: bool = False
+    is_woken: bool = False
+    forgiven: int | None = 0
     is_seen: bool = False
 
 
@@ -56,7 +61,8 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
         return False
     if waiting.goal is not WaitGoal.READY:
         return seen.condition == waiting.goal.value
-    if seen.is_ending or (seen.condition == "failing" and seen.failures >= FAILING):
+    fails = seen.condition == "failing" and seen.failures >= FAILING and not waiting.forgiven
+    if seen.is_ending or fails:
         raise _fails(seen)
     if seen.condition == "asleep" and not seen.min_replicas:
         return waiting.may_sleep
@@ -88,6 +94,31 @@ def _fails(seen: ServiceObservation) -> OutsideError:
         f"{seen.service} does not start{said}.{written and f' {written}'}",
         f"See: slicewise service logs {seen.name}",
     )
+
+
+def must_forgive(waiting: Waiting, seen: ServiceObservation | None) -> bool:
+    """Whether failed starts keep the start that is to be tried from being made now."""
+    if seen is None or seen.array_job_id < waiting.array_job_id:
+        return False
+    return waiting.forgiven is None and bool(seen.failures) and not seen.ready
+
+
+def after_look(waiting: Waiting, seen: ServiceObservation | None) -> Waiting:
+    """Return what is known of the wait after this look."""
+    if seen is None or seen.array_job_id < waiting.array_job_id:
+        return waiting
+    before = waiting.forgiven or 0
+    # What fails from then on is the start that was to be tried.
+    return replace(waiting, is_seen=True, forgiven=before if seen.failures >= before else 0)
+
+
+def wake_hint(waiting: Waiting, seen: ServiceObservation | None) -> str:
+    """Say what would wake a service that sleeps while one waits until it is ready; "" if awake."""
+    sleeps = seen is not None and seen.condition == "asleep" and not seen.min_replicas
+    if not sleeps or waiting.goal is not WaitGoal.READY or waiting.may_sleep or waiting.is_woken:
+        return ""
+    name = waiting.service.partition("/")[2]
+    return f"nothing wakes it but a request, or slicewise service scale {name} --min 1"
 
 
 def progress(seen: ServiceObservation | None) -> str:

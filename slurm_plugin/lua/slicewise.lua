@@ -229,11 +229,19 @@ local function refuse(answer)
     return DENIED
 end
 
+-- Tells in mode advise why a job would be refused. sbatch shows that it was submitted behind all
+-- of this, and a workflow tool not at all.
+local function advise(answer)
+    tell(answer, "message", "hint", "code")
+    slurm.log_user("%s", "This is advice only: the job is accepted. In mode enforce it would be "
+        .. "refused.")
+end
+
 -- Logs that a fixed rule is broken; returns whether this mode refuses the job for it.
 local function is_refused_by_rule(wrong, job_desc)
     slurm.log_info("slicewise: %s: a job of uid %s", wrong.code, request.digits(job_desc.user_id))
     if config.mode == "advise" then
-        tell(wrong, "message", "hint", "code")
+        advise(wrong)
     end
     return config.mode == "enforce"
 end
@@ -344,7 +352,7 @@ local function obey(job_desc, job, answer)
     elseif job.wrong and answer.action == "pass" and is_refused_by_rule(job.wrong, job_desc) then
         return refuse(job.wrong)
     elseif answer.action == "refuse" then
-        tell(answer, "message", "hint", "code")
+        advise(answer)
     elseif answer.action == "admit" then
         admit(job_desc, job, answer)
     end

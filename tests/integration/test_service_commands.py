@@ -231,6 +231,26 @@ def test_delete_now_does_not_wait(user: User):
     assert not user.is_there()
 
 
+def test_start_of_a_service_that_failed_tries_one_and_its_cause_is_shown(user: User):
+    models = user.sandbox.layout.models / "commanded-failing"
+    (models / "tokens" / "1").mkdir(parents=True, exist_ok=True)
+    whole = Path(publish_models(user.sandbox.layout.models)) / "tokens"
+    (models / "tokens" / "config.pbtxt").write_text((whole / "config.pbtxt").read_text())
+    model = models / "tokens" / "1" / "model.py"
+    model.write_text(BROKEN)
+    user.file.write_text(FILE.format(models=models))
+    words = ("apply", str(user.file), "--start", "--skip-model-check")
+    done = user.sandbox.run(USER, ("slicewise", "service", *words), check=False)
+    assert done.returncode == 1
+    assert "no weights" in done.stderr
+    assert user.status()["failed_starts"] >= 3
+    # Mended where it lies: no generation is new, and its next start would be minutes away.
+    model.write_text((whole / "1" / "model.py").read_text())
+    said = user.reads(*words)
+    assert (said["action"], said["started"]["inferred"]) == ("nothing", True)
+    user.types("delete", NAME, "--now")
+
+
 def test_names_of_nobody_are_refused(user: User):
     done = user.sandbox.run(USER, ("slicewise", "service", "restart", "nobody"), check=False)
     assert (done.returncode, "SW-SERVICE-UNKNOWN" in done.stderr) == (3, True)

@@ -309,6 +309,9 @@ def test_advise_tells_but_never_refuses(path: Path, listening: Any) -> None:
     result = run_case(path, job_desc=GPU_JOB, configure={"mode": "advise"})
     assert result["code"] == SUCCESS
     assert "SW-QUOTA-NONE" in result["told"]
+    assert "the job is accepted" in result["told"]
+    refused = run_case(path, job_desc=GPU_JOB, configure={"mode": "enforce"})
+    assert "accepted" not in refused["told"]
 
 
 @pytest.mark.parametrize("answer", [REFUSAL, {"action": "admit", "qos": "q", "tag": TAG}])

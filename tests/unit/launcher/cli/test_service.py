@@ -62,7 +62,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     async def wait_for_route(url: str) -> str:
         return "" if not url.endswith("/slow") else "the gateway answers 404"
 
-    monkeypatch.setattr(cli, "submit", submit)
+    monkeypatch.setattr(cli, "submit_service", submit)
 
     async def wait_until_followed(daemon: DaemonClient, array_job_id: int) -> str:
         return ""

@@ -64,7 +64,7 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     async def answers(*_: object) -> str:
         return ""
 
-    monkeypatch.setattr(cli, "submit", submit)
+    monkeypatch.setattr(cli, "submit_service", submit)
     monkeypatch.setattr(cli, "why_no_start", lambda script: "")
     monkeypatch.setattr(address, "wait_for_route", answers)
     monkeypatch.setattr(address, "wait_until_followed", answers)

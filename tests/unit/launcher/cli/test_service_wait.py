@@ -98,7 +98,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
 
     monkeypatch.setattr(address, "wait_for_route", answers)
     monkeypatch.setattr(address, "wait_until_followed", answers)
-    monkeypatch.setattr(cli, "submit", lambda *_: Submitted(814, ()))
+    monkeypatch.setattr(cli, "submit_service", lambda *_: Submitted(814, ()))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "")
     admitted = SubmitAnswer(action="admit", gres="gpu:1g.10gb:1")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
@@ -139,14 +139,39 @@ def refusal(result: Result) -> str:
 BUSY = UnreachableError("SW-DAEMON-BLIND", "The daemon can't see all of Slurm now.")
 
 
+WAKE = "nothing wakes it but a request, or slicewise service scale chat --min 1"
+
+
 def test_wait_shows_each_change_once(looks):
     looks(ASLEEP, STARTS, BUSY, STARTS, READY)
     result = run("wait", "chat")
     assert (result.exit_code, result.stdout) == (0, "vision/chat is ready\n")
     assert result.stderr.splitlines() == [
-        "vision/chat: asleep",
+        f"vision/chat: asleep: {WAKE}",
         "vision/chat: waking (1 starting)",
     ]
+
+
+def test_who_waits_for_sleep_needs_nothing_that_wakes(looks):
+    looks(READY, ASLEEP)
+    assert "wakes" not in run("wait", "chat", "--for", "asleep").stderr
+
+
+def test_start_of_a_service_that_failed_tries_a_start(looks):
+    """What failed before is forgotten: otherwise the command ends at once, and nothing is tried."""
+    failing = seen("held", failures=12, **WOKEN)
+    ordered = looks(failing, failing, STARTS, READY, ASLEEP)
+    result = run("apply", "chat.toml", "--start")
+    assert result.exit_code == 0
+    assert [one.what for one in ordered] == ["scale", "restart", "scale"]
+
+
+def test_start_ends_where_the_start_that_it_tries_fails_as_well(looks):
+    failing = seen("held", failures=12, **WOKEN)
+    ordered = looks(failing, STARTS, seen("held", failures=3, **WOKEN))
+    result = run("apply", "chat.toml", "--start")
+    assert (result.exit_code, result.exception.refusal.code) == (1, "SW-SERVICE-FAILING")
+    assert [one.what for one in ordered] == ["scale", "restart", "scale"]
 
 
 def test_wait_as_json_is_what_status_shows(looks):
