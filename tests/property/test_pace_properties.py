@@ -10,6 +10,7 @@ from slurm_plugin.services.pace import LONGEST_S, Allowance, Looked, Pace, next_
 PACES = st.builds(
     Pace,
     moving_s=st.floats(0.1, 15),
+    waiting_s=st.floats(0.1, 15),
     rest_s=st.floats(0.1, 15),
     requests_per_min=st.floats(60, 6000),
 )
@@ -19,6 +20,7 @@ LOOKS = st.builds(
     ended_s=st.just(100.0),
     took_s=st.floats(0, 20),
     moves=st.booleans(),
+    waits=st.booleans(),
     stirred_s=st.none() | st.floats(100, 130),
     stirred_last_s=st.just(float("-inf")) | st.floats(80, 130),
     acted=st.booleans(),
