@@ -442,6 +442,12 @@ class Code(StrEnum):
 
         `CREATE ROLE NAME LOGIN`, then again; give no duty to the owner or a superuser.
         """)
+    DATABASE_READ_ONLY = ("SW-DATABASE-READ-ONLY", Area.LEDGER, ExitCode.CONFLICT, """
+        PostgreSQL only reads: it is a standby, or `default_transaction_read_only` is set.
+
+        Name the primary in the URL, or promote this one; take the setting out of postgresql.conf,
+        the database and the role.
+        """)
     DATABASE_OLD = ("SW-DATABASE-OLD", Area.LEDGER, ExitCode.CONFLICT, """
         The database's tables are older than this version needs, or not there yet (`base`).
 
@@ -1110,6 +1116,32 @@ class Code(StrEnum):
         read by its own.
 
         The `chmod`, `chgrp` and `chown` that `doctor --fix` prints.
+        """)
+    FILE_MISSING = ("SW-FILE-MISSING", Area.SITE, ExitCode.FAILED, """
+        A file or a socket that slicewise.toml or Slurm names is not there.
+
+        Put it there, start the program that makes the socket, or correct the path.
+        """)
+    DISK_FULL = ("SW-DISK-FULL", Area.SITE, ExitCode.FAILED, """
+        A folder into which Slicewise, Slurm or PostgreSQL writes has no space or inode left, or is
+        mounted read-only.
+
+        Delete what is not needed, or give it more room; dmesg says why the kernel mounts read-only.
+        """)
+    PORT_HELD = ("SW-PORT-HELD", Area.SITE, ExitCode.FAILED, """
+        Another program listens on a port that slicewise.toml names.
+
+        End that program, or name a free port.
+        """)
+    UNIT_OFF = ("SW-UNIT-OFF", Area.SITE, ExitCode.FAILED, """
+        A unit of systemd is here and does not start with the host.
+
+        `systemctl enable` it.
+        """)
+    PACKAGE = ("SW-PACKAGE", Area.SITE, ExitCode.FAILED, """
+        Files of Slicewise's own are missing, or lie where no program can be started.
+
+        Install the same version again; remount what has `noexec`.
         """)
     HOST_PORTS = ("SW-HOST-PORTS", Area.SITE, ExitCode.FAILED, """
         The kernel gives ports of `MpiParams` to outgoing connections, too.

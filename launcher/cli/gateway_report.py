@@ -2,21 +2,38 @@
 
 import asyncio
 import os
-import pwd
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from grp import getgrnam
 from itertools import pairwise
 from pathlib import Path
 
+from jinja2 import TemplateError
+
+from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, SectionReport, failure, looked
+from cluster.language.file_access import Need, Person, Right
+from cluster.language.findings import Finding, SectionReport, error, failure, looked
+from cluster.runtime.host_look import (
+    disabled_units,
+    holders,
+    parent_of,
+    person,
+    processes,
+    running_as,
+    space,
+    way_to,
+)
 from cluster.settings.file import Settings, load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
-from launcher.gateway.checks import GatewayFacts, gateway_checks
-from launcher.gateway.identity import KEY, ends_s
+from launcher.gateway.certificates import certificate_facts, identity_facts
+from launcher.gateway.checks import GatewayFacts, gateway_checks, identity_checks
+from launcher.gateway.files import STATISTICS
+from launcher.gateway.identity import KEY, ends_s, require_key
 from launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners_of
 
 SECTIONS = ("gateway",)
@@ -24,6 +41,8 @@ _PROC = Path("/proc")
 _NAMES = (b"/slicewise", b"launcher.main")
 """How the program is called in a process's arguments, before the word launcher."""
 _PROGRAM = Path(__file__).resolve().parents[1] / "main.py"
+_READ_BY_HAPROXY = ("hold.lua", "sequence.lua", "openai.lua")
+_UNITS = ("slicewise-launcher.service", "haproxy.service", "haproxy-slicewise.socket")
 _START_TICKS = 19
 """Place of a process's start, in ticks since boot, behind its name in /proc/PID/stat."""
 
@@ -41,14 +60,18 @@ def reports(
     directory = settings.gateway.directory
     if not directory.is_dir():
         skipped = f"{directory} is not here: run slicewise doctor on the gateway's host"
-        return (SectionReport("gateway", skipped=skipped),)
-    user = settings.daemon.launcher_user
+        return (
+            looked(
+                "gateway",
+                lambda: SectionReport(
+                    "gateway", tuple(identity_checks(identity_facts(settings.gateway))), skipped
+                ),
+            ),
+        )
     return (
         looked(
             "gateway",
-            lambda: SectionReport(
-                "gateway", (*_findings(settings.gateway, user), *_database(settings))
-            ),
+            lambda: SectionReport("gateway", (*_findings(settings), *_database(settings))),
         ),
     )
 
@@ -61,42 +84,66 @@ def _database(settings: Settings) -> Iterator[Finding]:
     try:
         if store := own_store(settings):
             store.load()
-    except SlicewiseError as error:
-        found = failure(error)
+    except SlicewiseError as raised:
+        found = failure(raised)
         yield replace(found, what=f"The launcher's database: {found.what}")
 
 
-def _findings(settings: GatewaySettings, launcher_user: str) -> Iterator[Finding]:
+def _findings(site: Settings) -> Iterator[Finding]:
+    settings, launcher_user = site.gateway, site.daemon.launcher_user
     file = settings.directory / CONFIGURATION
     text = _text(file) or ""
     owners = owners_of(text)
     if text:
         try:
             asyncio.run(haproxy.check_configuration(file))
-        except SlicewiseError as error:
-            yield failure(error)
+        except SlicewiseError as raised:
+            yield failure(raised)
     ends: dict[str, float] = {}
-    for path in filter(None, (settings.certificate, settings.directory / KEY)):
-        try:
-            ends[str(path)] = ends_s(path)
-        except SlicewiseError as error:
-            yield failure(error)
+    try:
+        key = settings.directory / KEY
+        ends[str(key)] = ends_s(key)
+        require_key(settings)
+    except SlicewiseError as raised:
+        yield failure(raised)
     info: Mapping[str, str] = {}
     try:
         info = asyncio.run(haproxy.process_facts(settings))
-    except SlicewiseError as error:
-        yield failure(error)
+    except SlicewiseError as raised:
+        yield failure(raised)
+    launchers = dict(_launchers())
+    port = settings.bind.rpartition(":")[2]
+    try:
+        stale = tuple(_stale(settings, owners))
+    except TemplateError as raised:
+        stale = ()
+        yield error(
+            Code.PACKAGE,
+            f"The gateway's files can't be rendered: {type(raised).__name__}: {raised}",
+            "templates of Slicewise are missing, or of another version",
+            advice="Install the same version again.",
+        )
     facts = GatewayFacts(
-        stale=tuple(_stale(settings, owners)),
+        stale=stale,
         ends_s=ends,
         version=info.get("Version", ""),
         loaded_s=float(info.get("Start_time_sec", 0)),
         rendered_s=_written_s(file),
-        launcher_s=_launcher_s(launcher_user),
+        launcher_s=_launcher_s(launcher_user, launchers),
         program_s=_installed_s(_PROGRAM),
         has_master=settings.master_socket.exists(),
         bind=settings.bind,
         held=asyncio.run(haproxy.held_address()),
+        certificate=certificate_facts(settings),
+        identity=identity_facts(settings),
+        holders=holders([int(port)] if port.isdecimal() else []),
+        launchers_as=tuple(sorted({one.name for one in launchers.values()} - {launcher_user})),
+        needs=(*_launchers_needs(site, owners, launchers), *_haproxys_needs(site, owners, info)),
+        spaces=(
+            *space(settings.directory, "the gateway's files"),
+            *space(settings.runtime_socket.parent, "HAProxy's sockets"),
+        ),
+        disabled=disabled_units(_UNITS),
     )
     yield from gateway_checks(facts, owners.options, time.time())
 
@@ -126,26 +173,94 @@ def _installed_s(file: Path) -> float:
     return 0.0
 
 
-def _launcher_s(user: str) -> float | None:
+def _launchers() -> Iterator[tuple[int, Person]]:
+    """Yield the processes that are launchers, and as whom they run."""
+    for process in _PROC.iterdir():
+        if process.name.isdigit() and _is_launcher(process):
+            pid = int(process.name)
+            if (who := running_as(pid)) is not None:
+                yield pid, who
+
+
+def _is_launcher(process: Path) -> bool:
+    with suppress(OSError):
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        return any(a.endswith(_NAMES) and b == b"launcher" for a, b in pairwise(words))
+    return False
+
+
+def _launcher_s(user: str, launchers: Mapping[int, Person]) -> float | None:
     """Return the Unix second at which the user's newest launcher began; None without one."""
-    try:
-        uid = pwd.getpwnam(user).pw_uid
-    except KeyError:
+    if (wanted := person(user)) is None:
         return None
-    began = [
-        _began_s(process)
-        for process in _PROC.iterdir()
-        if process.name.isdigit() and _is_launcher(process, uid)
-    ]
+    began = [_began_s(_PROC / str(pid)) for pid, one in launchers.items() if one.uid == wanted.uid]
     return max(began, default=None)
 
 
-def _is_launcher(process: Path, uid: int) -> bool:
-    with suppress(OSError):
-        words = (process / "cmdline").read_bytes().split(b"\0")
-        is_one = any(a.endswith(_NAMES) and b == b"launcher" for a, b in pairwise(words))
-        return is_one and process.stat().st_uid == uid
-    return False
+def _launchers_needs(
+    site: Settings, owners: Owners, launchers: Mapping[int, Person]
+) -> Iterator[Need]:
+    """Yield what the launcher reads, writes and connects to, with the groups that it runs with."""
+    settings, launcher_user = site.gateway, site.daemon.launcher_user
+    user = next((one for one in launchers.values() if one.name == launcher_user), None)
+    if user is None:
+        groups = (_gid(name) for name in (owners.group, owners.socket_group))
+        user = person(launcher_user, *(gid for gid in groups if gid is not None))
+    if user is None:
+        return
+    read, write = Right.READ, Right.WRITE
+    starts, routes = "the launcher does not start", "the launcher can't tell HAProxy of replicas"
+    wanted: tuple[tuple[Path | None, Right, str], ...] = (
+        (site.launcher.url_file, read, "a restart of the launcher loses what it has learnt"),
+        (Path(sys.executable), read | Right.ENTER, starts),
+        (_PROGRAM, read, starts),
+        (settings.directory, write | Right.ENTER, "the launcher can't write the gateway's maps"),
+        (settings.directory / KEY, read, "the launcher can't prove to replicas who it is"),
+        (settings.runtime_socket, write, routes),
+        (settings.master_socket, write, "the launcher sees no request of replaced processes"),
+        (site.daemon.user_socket, write, "the launcher can't ask the daemon"),
+        (site.daemon.munge_socket, write, "the launcher can't prove to the daemon who it is"),
+    )
+    for path, right, why in wanted:
+        if path is not None:
+            yield Need(way_to(path), user, right, why)
+
+
+def _haproxys_needs(site: Settings, owners: Owners, info: Mapping[str, str]) -> Iterator[Need]:
+    """Yield what HAProxy connects to as its own user, and reads as whoever starts it."""
+    settings = site.gateway
+    pid = int(info.get("Pid", 0))
+    worker = running_as(pid) or person(owners.user)
+    if worker is not None:
+        own = settings.runtime_socket
+        for path, why in (
+            (settings.directory / STATISTICS, "HAProxy answers no question of statistics"),
+            (own.with_name(f"{own.name}.again"), "HAProxy can't try a request again"),
+            (own.with_name(f"{own.name}.health"), "HAProxy can't check replicas by gRPC"),
+        ):
+            yield Need(way_to(path), worker, Right.WRITE, why)
+    if (starter := running_as(_master_of(pid))) is not None:
+        files = (CONFIGURATION, *_READ_BY_HAPROXY, KEY)
+        read = [settings.directory / name for name in files]
+        read += [settings.certificate] if settings.certificate else []
+        for path in read:
+            why = "HAProxy does not start, or will not start again"
+            yield Need(way_to(path), starter, Right.READ, why)
+
+
+def _master_of(pid: int) -> int:
+    """Return the process that reads files and starts workers: a master, mostly root's, or itself.
+
+    0 without one.
+    """
+    parent = parent_of(pid)
+    return parent if parent in processes("haproxy") else pid
+
+
+def _gid(group: str) -> int | None:
+    with suppress(KeyError):
+        return getgrnam(group).gr_gid
+    return None
 
 
 def _began_s(process: Path) -> float:

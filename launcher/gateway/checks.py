@@ -5,7 +5,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.codes import Code
+from cluster.language.file_access import Need, unmet
 from cluster.language.findings import Finding, Mend, Place, error, hint, warning
+from cluster.language.host_findings import (
+    Holder,
+    Space,
+    held_by_others,
+    space_checks,
+    unit_checks,
+)
 
 SOON_S = 14 * 86400
 """Seconds before a certificate's end from which on it is said."""
@@ -14,7 +22,47 @@ _RENDER = Mend(Place.GATEWAY, "slicewise gateway render --check")
 _RELOAD = Mend(Place.GATEWAY, "systemctl reload haproxy")
 _BIND_CONF = "/etc/systemd/system/haproxy-slicewise.socket.d/bind.conf"
 _ANY_HOSTS = ("", "*", "0.0.0.0", "[::]")  # noqa: S104 -- compared only
+_MAY_HOLD = ("haproxy", "systemd")
 _RESTART = Mend(Place.GATEWAY, "systemctl restart slicewise-launcher")
+
+
+@dataclass(frozen=True)
+class CertificateFacts:
+    """gateway.certificate, as a client would find it.
+
+    Attributes:
+        host: by what name clients ask for the gateway: that of gateway.url.
+        problem: why it can't be used with its key; "" if it can.
+        ends_s: Unix second of its end; 0 if that is over.
+        is_named: whether it is for ``host``.
+        is_issuer_known: whether the certificates in the file lead to one that this host trusts, or
+            that has signed itself.
+        is_shown: whether HAProxy shows it; True also if none answers.
+    """
+
+    file: str
+    host: str
+    problem: str = ""
+    ends_s: float = 0.0
+    is_named: bool = True
+    is_issuer_known: bool = True
+    is_shown: bool = True
+
+
+@dataclass(frozen=True)
+class IdentityFacts:
+    """gateway.identity, by which replicas know the gateway.
+
+    Attributes:
+        has_key: whether the gateway's key is on this host.
+        is_own: whether it is that of the gateway's key; True where the key is elsewhere.
+    """
+
+    file: str
+    is_there: bool = True
+    has_key: bool = True
+    is_certificate: bool = True
+    is_own: bool = True
 
 
 @dataclass(frozen=True)
@@ -23,7 +71,9 @@ class GatewayFacts:
 
     Attributes:
         stale: files of the gateway's directory that are not what would be rendered now.
-        ends_s: Unix seconds at which each certificate ends, by its file.
+        ends_s: Unix seconds at which certificates between gateway and replicas end, by file.
+        certificate: that for clients; None without one.
+        identity: what replicas know the gateway by; None if it was not looked at.
         version: HAProxy's, as it says; "" if it does not answer.
         loaded_s, rendered_s: Unix seconds at which HAProxy's process began, and at which its
             configuration was written; 0 if unknown.
@@ -32,6 +82,11 @@ class GatewayFacts:
         has_master: whether HAProxy's master socket is there.
         bind: gateway.bind.
         held: the address that systemd holds open for HAProxy; "" if it holds none.
+        holders: who listens on the port of ``bind``.
+        launchers_as: as which other users launchers run here.
+        needs: what the users of launcher and HAProxy must be able to do with files.
+        spaces: room in the folders that are written to.
+        disabled: units of systemd that are here and do not start with the host.
     """
 
     stale: tuple[str, ...] = ()
@@ -44,6 +99,13 @@ class GatewayFacts:
     has_master: bool = True
     bind: str = ""
     held: str = ""
+    certificate: CertificateFacts | None = None
+    identity: IdentityFacts | None = None
+    holders: tuple[Holder, ...] = ()
+    launchers_as: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
+    spaces: tuple[Space, ...] = ()
+    disabled: tuple[str, ...] = ()
 
 
 def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Finding, ...]:
@@ -51,8 +113,14 @@ def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Find
     return (
         *_stale(facts, owners),
         *_certificates(facts.ends_s, now_s),
+        *(_for_clients(facts.certificate, now_s) if facts.certificate else ()),
+        *(identity_checks(facts.identity) if facts.identity else ()),
         *_haproxy(facts),
         *_port(facts),
+        *_holders(facts),
+        *unmet(facts.needs),
+        *space_checks(facts.spaces),
+        *unit_checks(facts.disabled),
         *_launcher(facts),
         *_master(facts),
     )
@@ -88,6 +156,86 @@ def _certificates(ends_s: Mapping[str, float], now_s: float) -> Iterator[Finding
                 _RELOAD,
                 advice="Put a new one there first: docs/how-to/gateway.md.",
             )
+
+
+def _for_clients(facts: CertificateFacts, now_s: float) -> Iterator[Finding]:
+    refused = "clients refuse the gateway"
+    if facts.problem:
+        yield error(
+            Code.CERTIFICATE,
+            f"{facts.file} and its key can't be used: {facts.problem}",
+            "HAProxy does not start, or will not start again",
+            advice="gateway.certificate names a PEM file with certificate, chain and key.",
+        )
+        return
+    yield from _certificates({facts.file: facts.ends_s}, now_s)
+    if not facts.is_named:
+        yield error(
+            Code.CERTIFICATE,
+            f"The certificate in {facts.file} is not for {facts.host}, the host of gateway.url",
+            refused,
+            advice="Get one for that name, or name in gateway.url what it is for.",
+        )
+    if not facts.is_issuer_known:
+        yield hint(
+            Code.CERTIFICATE,
+            f"The certificates in {facts.file} lead to none that this host trusts",
+            "clients who were not given who signed it refuse the gateway",
+            advice="Put the certificates between it and its authority behind it, in that file.",
+        )
+    if not facts.is_shown:
+        yield warning(
+            Code.CERTIFICATE,
+            f"HAProxy shows another certificate than the one in {facts.file}",
+            "it reads certificates at its start only, and the one that it shows may end",
+            _RELOAD,
+        )
+
+
+def identity_checks(facts: IdentityFacts) -> Iterator[Finding]:
+    """Say why replicas would not know the gateway by gateway.identity."""
+    made = Mend(Place.GATEWAY, "slicewise gateway render --check")
+    copy = "Copy it from the gateway's host to all hosts where services are applied."
+    if not facts.is_there:
+        if facts.has_key:
+            yield error(
+                Code.GATEWAY_IDENTITY,
+                f"There is no {facts.file}, which gateway.identity names",
+                "no service can be applied",
+                made,
+                advice=copy,
+            )
+    elif not facts.is_certificate:
+        yield error(
+            Code.GATEWAY_IDENTITY,
+            f"{facts.file}, which gateway.identity names, holds no certificate",
+            "no service can be applied",
+            made,
+            advice=copy,
+        )
+    elif not facts.is_own:
+        yield error(
+            Code.GATEWAY_IDENTITY,
+            f"{facts.file} is not the certificate of the gateway's key",
+            "replicas that are started with it let the gateway in no more, and never get ready",
+            made,
+            advice=f"{copy} Then slicewise service apply --force for services that were applied"
+            " with the other one.",
+        )
+
+
+def _holders(facts: GatewayFacts) -> Iterator[Finding]:
+    host, _, port = facts.bind.rpartition(":")
+    if not port.isdecimal():
+        return
+    for one in held_by_others(facts.holders, host.strip("[]"), int(port), _MAY_HOLD)[:1]:
+        yield error(
+            Code.GATEWAY_PORT,
+            f"{one.text} listens on port {port}, and gateway.bind is {facts.bind}",
+            "HAProxy does not start, and clients reach that program",
+            Mend(Place.GATEWAY, f"ss -ltnp sport = :{port}"),
+            advice="End that program, or name a free port in gateway.bind and gateway.url.",
+        )
 
 
 def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
@@ -131,9 +279,10 @@ def _address(text: str) -> tuple[str, str]:
 
 def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
     if facts.launcher_s is None:
+        others = f"; one runs as {', '.join(facts.launchers_as)}" if facts.launchers_as else ""
         yield error(
             Code.LAUNCHER_DOWN,
-            "No launcher runs on this host as [daemon] launcher_user",
+            f"No launcher runs on this host as [daemon] launcher_user{others}",
             "services neither start nor end replicas",
             Mend(Place.GATEWAY, "systemctl start slicewise-launcher"),
             advice="It belongs beside HAProxy.",

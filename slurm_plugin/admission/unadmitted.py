@@ -21,12 +21,19 @@ class Unadmitted:
     newest: int = 0
 
 
-def unadmitted(jobs: Iterable[JobView], partitions: frozenset[str]) -> Unadmitted:
-    """Waiting and running jobs of these partitions that Slicewise has not admitted."""
+def unadmitted(
+    jobs: Iterable[JobView], partitions: frozenset[str], since_s: float = 0.0
+) -> Unadmitted:
+    """Waiting and running jobs of these partitions that Slicewise has not admitted.
+
+    ``since_s`` is the Unix second from which on slicewise.lua was to be asked: jobs of before are
+    no fault of its.
+    """
     found = [
         job
         for job in jobs
         if (job.state in WAITING or job.state in ALLOTTED)
+        and (job.submit_s is None or job.submit_s >= since_s)
         and not partitions.isdisjoint(job.partition.split(","))
         and (job.gpus or any(name.startswith("gres/gpu") for name in job.tres))
         and JobTag.find(job.admin_comment) is None

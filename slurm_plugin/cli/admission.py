@@ -28,6 +28,7 @@ from slurm_plugin.admission.shares import GpuSize, shares
 from slurm_plugin.cli.adopt import adopt
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.admission import Here, print_status, status_fields
+from slurm_plugin.common.job_submit import job_submit_script
 from slurm_plugin.lua.linked_lua import linked_version
 from slurm_plugin.lua.site_script import (
     Wiring,
@@ -291,12 +292,8 @@ def site_script(settings: Settings) -> Path:
 
     If neither names one, it is in /etc/slurm.
     """
-    said = os.environ.get("SLURM_CONF") or _slurm_conf_of_slurmctld(settings)
-    return Path(said).parent / _NAME
-
-
-def _slurm_conf_of_slurmctld(settings: Settings) -> str:
-    return _said_by_slurmctld(settings, "SLURM_CONF") or "/etc/slurm/slurm.conf"
+    said = "" if os.environ.get("SLURM_CONF") else _said_by_slurmctld(settings, "SLURM_CONF")
+    return Path(said).with_name(_NAME) if said else job_submit_script()
 
 
 def _said_by_slurmctld(settings: Settings, name: str) -> str:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.file_access import unmet
 from cluster.language.findings import Finding, SectionReport, failure, looked
+from cluster.language.host_findings import space_checks
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import KeyListRequest
@@ -63,9 +65,11 @@ from slurm_plugin.doctor.limit_checks import (
 from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
 from slurm_plugin.doctor.this_host import (
+    engine_needs,
     host_facts,
     is_here,
     missing_programs,
+    node_spaces,
     user_namespaces,
 )
 from slurm_plugin.doctor.this_page import page_facts
@@ -383,7 +387,10 @@ class _Site:
         is_needed = engines.get("triton", default).private_shm is not False
         namespaces = user_namespaces() if is_needed else None
         found = node_findings(name, self._host_root, settings, nodes if not failed else None)
-        return _found("nodes", (*failed, *found, *node_programs_checks(programs, namespaces)))
+        config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
+        full = (*space_checks(node_spaces(config)), *unmet(engine_needs(engines)))
+        programs_found = node_programs_checks(programs, namespaces)
+        return _found("nodes", (*failed, *found, *programs_found, *full))
 
     def host(self) -> SectionReport:
         """Look at this host, and at the clocks of the servers that it asks."""
@@ -393,6 +400,7 @@ class _Site:
         facts = host_facts(
             settings,
             MODULE,
+            config,
             is_controller=self._is_controller,
             needs_munge=self._wanted.asks_by_munge or config.get("AuthType") == "auth/munge",
         )

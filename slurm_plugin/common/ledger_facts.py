@@ -33,6 +33,7 @@ class LedgerFacts:
         clock_ahead_s: seconds by which its clock is ahead of this host's.
         settings: PostgreSQL's own settings, by name.
         standbys: servers that read its write-ahead log.
+        is_standby: whether it is one itself.
         unsealed_s: age of the oldest transfer that no seal covers; None if all are sealed.
         holders: who has had a lock for long.
         connections: that are open, of all databases; ``most_connections`` that may be.
@@ -49,6 +50,7 @@ class LedgerFacts:
     clock_ahead_s: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
     standbys: int = 0
+    is_standby: bool = False
     unsealed_s: float | None = None
     dead_rows: int = 0
     live_rows: int = 0

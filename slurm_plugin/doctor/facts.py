@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cluster.language.billing import MILLISLICES, BillingUnit
+from cluster.language.file_access import Need, Way
+from cluster.language.host_findings import Holder, Space
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.billing_limits import BillingLimit
 from cluster.slurm.interface import Qos
@@ -105,21 +107,18 @@ class DaemonFacts:
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A file or directory of Slicewise.
+    """A file or directory of Slicewise that is here.
 
     Attributes:
         duty: what it must be: ``secret``, only for owner and group; ``own``, written by nobody but
             its owner.
-        owner: its owner's name, or number.
         owners: who may own it.
         holds_password: whether there is a URL with a password in it, which is for a file of its
             own.
     """
 
-    path: str
+    way: Way
     duty: str
-    mode: int
-    owner: str
     owners: tuple[str, ...]
     holds_password: bool = False
 
@@ -134,6 +133,14 @@ class HostFacts:
         munge: why munge does not work here; "" if it does or is not needed.
         client_ports: first and last port of outgoing connections; None if unknown.
         kept_ports: ports that the kernel keeps out of these.
+        needs: what users must be able to do with files here.
+        unseen: files of which this user can't see the way.
+        spaces: room in the folders that are written to.
+        holders: who listens on the ports of ``ports``, which are settings with host and port.
+        disabled: units of systemd that are here and do not start with the host.
+        missing_files: files of the package that are not there.
+        conf_of_units: the slurm.conf that only $SLURM_CONF of this shell names, and not the units'
+            environment; "" if they need none.
     """
 
     files: tuple[FileFacts, ...] = ()
@@ -141,6 +148,14 @@ class HostFacts:
     munge: str = ""
     client_ports: tuple[int, int] | None = None
     kept_ports: frozenset[int] = frozenset()
+    needs: tuple[Need, ...] = ()
+    unseen: tuple[str, ...] = ()
+    spaces: tuple[Space, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    ports: tuple[tuple[str, str, int], ...] = ()
+    disabled: tuple[str, ...] = ()
+    missing_files: tuple[str, ...] = ()
+    conf_of_units: str = ""
 
 
 @dataclass(frozen=True)
@@ -167,7 +182,8 @@ class WebFacts:
     Attributes:
         user: as whom the server runs; ``has_user`` whether this host has that user.
         answered: who answers at ``listen``.
-        unread: files that the user can't read.
+        held_by: who listens there, in words, where another program answers; "" if unknown.
+        needs: what the user must be able to do with files.
         is_plain: whether browsers of other hosts ask by http.
         shared_name: the host name of both page and gateway; "" if they have two.
         tokens_by: the key file by which the daemon knows Slurm's tokens; "" if it knows none, or
@@ -180,7 +196,8 @@ class WebFacts:
     user: str
     has_user: bool = True
     answered: Answerer = "page"
-    unread: tuple[str, ...] = ()
+    held_by: str = ""
+    needs: tuple[Need, ...] = ()
     is_plain: bool = False
     shared_name: str = ""
     tokens_by: str = ""

@@ -1,9 +1,16 @@
 """Checks the daemon, this host's files, users and ports, and clocks."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from cluster.language.codes import Code
+from cluster.language.file_access import replaceable, unmet
 from cluster.language.findings import Finding, Mend, Place, error, warning
+from cluster.language.host_findings import (
+    package_checks,
+    port_checks,
+    space_checks,
+    unit_checks,
+)
 from cluster.rpc.key_messages import KeyView
 from cluster.slurm.fields import numbers_text
 from slurm_plugin.doctor.facts import DaemonFacts, FileFacts, HostFacts
@@ -71,6 +78,14 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
     """Return what is wrong on this host; ``replica_ports`` are those of MpiParams."""
     return (
         *(found for file in facts.files for found in _file(file)),
+        *(found for file in facts.files for found in replaceable(file.way)),
+        *unmet(facts.needs),
+        *_unseen(facts.unseen),
+        *space_checks(facts.spaces),
+        *port_checks(facts.holders, facts.ports),
+        *unit_checks(facts.disabled),
+        *package_checks(facts.missing_files, facts.spaces),
+        *_conf_of_units(facts.conf_of_units),
         *_users(facts.users),
         *_munge(facts.munge),
         *_client_ports(facts, replica_ports),
@@ -78,35 +93,59 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
 
 
 def _file(file: FileFacts) -> Iterator[Finding]:
-    if file.duty == "secret" and file.mode & _WORLD:
+    if (found := file.way.target) is None:
+        return
+    mode, path = found.mode & 0o7777, file.way.asked
+    if file.duty == "secret" and mode & _WORLD:
         yield error(
             Code.FILE_RIGHTS,
-            f"{file.path} has mode {file.mode:04o}",
+            f"{path} has mode {mode:04o}",
             "every user of this host can read it, and act as Slicewise",
-            Mend(Place.HOST, f"chmod {file.mode & 0o770:04o} {file.path}"),
+            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {path}"),
         )
-    elif file.duty == "own" and file.mode & _OTHERS_WRITE:
+    elif file.duty == "own" and mode & _OTHERS_WRITE:
         yield error(
             Code.FILE_RIGHTS,
-            f"{file.path} has mode {file.mode:04o}",
+            f"{path} has mode {mode:04o}",
             "others than its owner can change it",
-            Mend(Place.HOST, f"chmod {file.mode & ~_OTHERS_WRITE & 0o7777:04o} {file.path}"),
+            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {path}"),
         )
     if file.holds_password:
         yield error(
             Code.FILE_RIGHTS,
-            f"{file.path} holds a password of the database",
+            f"{path} holds a password of the database",
             "every unit of Slicewise gets it, the page's server and the launcher, too, which must"
             " not have the ledger's",
             advice="Put the URL into the file that [database] url_file names, 0640 with SlurmUser's"
             " group, and take it out there.",
         )
-    if file.owner not in file.owners:
+    if found.owner not in file.owners:
         yield error(
             Code.FILE_RIGHTS,
-            f"{file.path} belongs to {file.owner}, not to {' or '.join(file.owners)}",
+            f"{path} belongs to {found.owner}, not to {' or '.join(file.owners)}",
             "who owns it can change it, and who needs it may not reach it",
-            Mend(Place.HOST, f"chown {file.owners[0]} {file.path}"),
+            Mend(Place.HOST, f"chown {file.owners[0]} {found.path}"),
+        )
+
+
+def _conf_of_units(conf: str) -> Iterator[Finding]:
+    if conf:
+        yield error(
+            Code.CONF_DIFFERS,
+            f"slurm.conf is {conf} by this shell's SLURM_CONF, which units of systemd do not have",
+            "the daemon's commands don't find slurm.conf, so it sees nothing of Slurm",
+            Mend(Place.HOST, f"echo SLURM_CONF={conf} >> /etc/slicewise/environment"),
+            Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
+        )
+
+
+def _unseen(paths: Collection[str]) -> Iterator[Finding]:
+    if paths:
+        yield warning(
+            Code.ROOT,
+            f"This user can't see the way to {', '.join(sorted(paths))}",
+            "who reaches these files is not known",
+            advice="Run slicewise doctor as root.",
         )
 
 

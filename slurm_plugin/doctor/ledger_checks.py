@@ -12,11 +12,13 @@ _OLDEST = 130000
 _UNSEALED_S = 3600
 _MANY_DEAD = 100_000
 _FULL = 0.8
+_READ_ONLY = "default_transaction_read_only"
 
 
 def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
     """Return what is wrong with the ledger's database and its server."""
     return (
+        *_reads_only(facts),
         *_revision(facts),
         *_rights(facts),
         *_server(facts),
@@ -26,6 +28,29 @@ def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
         *_holders(facts),
         *_connections(facts),
     )
+
+
+def _reads_only(facts: LedgerFacts) -> Iterator[Finding]:
+    why = "the daemon waits: nothing is lent, charged or changed"
+    if facts.is_standby:
+        yield error(
+            Code.DATABASE_READ_ONLY,
+            "PostgreSQL is a standby, which only reads",
+            why,
+            advice="Name the primary in the URL; or, if that is lost, promote this one:"
+            " pg_ctl promote.",
+        )
+    elif facts.settings.get("default_transaction_read_only") == "on":
+        yield error(
+            Code.DATABASE_READ_ONLY,
+            f"PostgreSQL only reads for role {facts.role}: default_transaction_read_only is on",
+            why,
+            Mend(Place.DATABASE, f"psql -c 'ALTER ROLE {facts.role} RESET {_READ_ONLY}'"),
+            Mend(Place.DATABASE, f"psql -c 'ALTER SYSTEM RESET {_READ_ONLY}'"),
+            Mend(Place.DATABASE, "psql -c 'SELECT pg_reload_conf()'"),
+            advice="It may be set for the role, the database or the server:"
+            " psql -c '\\drds' shows the first two.",
+        )
 
 
 def _revision(facts: LedgerFacts) -> Iterator[Finding]:

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from cluster.language.codes import Code
-from cluster.language.findings import Finding, Mend, Place, Severity, error, warning
+from cluster.language.findings import Finding, Mend, Place, Severity, error, hint, warning
 from cluster.language.jobs import PartitionView
+from cluster.slurm.node_states import INVALID
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.allocations import (
     SliceBilling,
@@ -18,6 +19,10 @@ from slurm_plugin.slurm_config.slurm_conf import (
     takes_greatest,
 )
 
+_SHOWN = 5
+_DOWN = frozenset({"DOWN", "FAIL", "NOT_RESPONDING", "UNKNOWN", *INVALID})
+_DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
+
 
 def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
     """Return what the managed partitions lack, or have otherwise than quotas need it."""
@@ -28,6 +33,7 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
         *price_findings(facts.nodes, managed, wanted.costs),
         *(found for view in own for found in _state(view)),
         *_without_nodes(facts, own),
+        *_nodes_away(facts, managed),
         *_allocations(facts, wanted),
     )
 
@@ -91,6 +97,42 @@ def _state(view: PartitionView) -> Iterator[Finding]:
             "no job is submitted to it, or none starts in it",
             Mend(Place.RESTART, f"scontrol update PartitionName={view.name} State=UP"),
         )
+
+
+def _nodes_away(facts: SlurmFacts, managed: frozenset[str]) -> Iterator[Finding]:
+    """Name nodes with GPUs that are down, and as a hint those that somebody drains."""
+    nodes = sorted(
+        (one for one in facts.nodes if one.is_in(managed) and (one.gpus or one.untyped_gpus)),
+        key=lambda one: one.name,
+    )
+    down = [one.name for one in nodes if not one.states.isdisjoint(_DOWN)]
+    drained = [
+        one.name for one in nodes if one.name not in down and not one.states.isdisjoint(_DRAINED)
+    ]
+    look = Mend(Place.RESTART, "sinfo -R")
+    if down:
+        yield warning(
+            Code.NODE_DOWN,
+            f"{_named(down)} down, or slurmd there does not answer",
+            "their GPUs count in capacity and run nothing",
+            look,
+            Mend(Place.NODE, "systemctl status slurmd"),
+        )
+    if drained:
+        yield hint(
+            Code.NODE_DOWN,
+            f"{_named(drained)} drained",
+            "no job starts there until somebody resumes them",
+            look,
+            Mend(Place.RESTART, f"scontrol update NodeName={','.join(drained)} State=RESUME"),
+            advice="Once the reason that sinfo -R shows is gone.",
+        )
+
+
+def _named(nodes: list[str]) -> str:
+    more = len(nodes) - _SHOWN
+    shown = ", ".join(nodes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"Node {shown} is" if len(nodes) == 1 else f"Nodes {shown} are"
 
 
 def _without_nodes(facts: SlurmFacts, own: list[PartitionView]) -> Iterator[Finding]:

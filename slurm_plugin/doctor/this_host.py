@@ -5,15 +5,32 @@ import pwd
 import re
 import shutil
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.file_access import EVERY_USER, Need, Right, Way
+from cluster.language.host_findings import Space
 from cluster.rpc.munge import Munge
-from cluster.settings.file import Settings, settings_file
+from cluster.runtime.database import database_place
+from cluster.runtime.host_look import (
+    disabled_units,
+    has_systemd,
+    holders,
+    missing_files,
+    person,
+    processes,
+    space,
+    way_to,
+    working_directory,
+)
+from cluster.settings.engines import EngineSettings
+from cluster.settings.file import Settings, database_url, host_and_port, settings_file
 from cluster.slurm.fields import numbers
+from slurm_plugin.common.job_submit import job_submit_script
 from slurm_plugin.doctor.facts import FileFacts, HostFacts
 
 _IPV4 = Path("/proc/sys/net/ipv4")
@@ -23,6 +40,9 @@ _PROOF = b"slicewise doctor"
 _TTL_S = 60
 _PASSWORD = re.compile(r"://[^\s/@:]*:[^\s@]+@|\bPGPASSWORD=.|[?&]password=")
 """Of a URL, or for all that libpq connects to."""
+_MUNGE = Path("/run/munge/munge.socket.2")
+_ENVIRONMENT, _USUAL_CONF = Path("/etc/slicewise/environment"), Path("/etc/slurm/slurm.conf")
+_UNITS = ("slicewise-daemon.service", "munge.service")
 
 
 def is_here(name: str) -> bool:
@@ -36,66 +56,202 @@ def is_here(name: str) -> bool:
 
 
 def host_facts(
-    settings: Settings, module: Path, *, is_controller: bool, needs_munge: bool
+    settings: Settings,
+    module: Path,
+    config: Mapping[str, str],
+    *,
+    is_controller: bool,
+    needs_munge: bool,
 ) -> HostFacts:
-    """Return what is to be checked of this host; ``module`` is slicewise.lua."""
+    """Return what is to be checked of this host; ``module`` is slicewise.lua.
+
+    ``config`` is slurm.conf as slurmctld has it, empty if it does not answer.
+    """
+    ways = _Ways()
+    files = tuple(_files(settings, module, ways, is_controller=is_controller))
+    needs = tuple(_every_users_needs(settings, ways))
+    ports: tuple[tuple[str, str, int], ...] = ()
+    if is_controller:
+        needs += tuple(_slurm_users_needs(settings, module, config, ways))
+        daemon = settings.daemon
+        named = (("[daemon] listen", daemon.listen), ("[daemon] metrics", daemon.metrics))
+        ports = tuple((name, *host_and_port(text)) for name, text in named if text)
     return HostFacts(
-        files=tuple(_files(settings, module, is_controller=is_controller)),
+        files=files,
         users=_users(settings, is_controller=is_controller),
         munge=_munge(settings) if needs_munge else "",
         client_ports=_client_ports(),
         kept_ports=_kept_ports(),
+        needs=needs,
+        unseen=tuple(ways.unseen),
+        spaces=tuple(_spaces(settings, config, is_controller=is_controller)),
+        holders=holders([port for _, _, port in ports]),
+        ports=ports,
+        disabled=disabled_units(_UNITS if is_controller else ()),
+        missing_files=missing_files("slicewise"),
+        conf_of_units=_conf_of_units() if is_controller else "",
     )
 
 
-def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator[FileFacts]:
+class _Ways:
+    """Ways to files; those that this user can't see are noted in ``unseen``."""
+
+    def __init__(self) -> None:
+        self.unseen: list[str] = []
+
+    def to(self, path: Path | str | None) -> Iterator[Way]:
+        """Yield the way; nothing for no path, and for one that can't be seen."""
+        if path is None or not str(path):
+            return
+        try:
+            yield way_to(Path(path))
+        except OSError:
+            self.unseen.append(str(path))
+
+
+def _files(
+    settings: Settings, module: Path, ways: _Ways, *, is_controller: bool
+) -> Iterator[FileFacts]:
     slurm, launcher = settings.daemon.slurm_user, settings.daemon.launcher_user
     operators = ("root", slurm)
-    yield from _file(settings_file(), "own", operators)
-    yield from _file(settings_file().parent, "own", operators)
-    yield from _environment(settings_file().parent / "environment")
-    yield from _file(settings.gateway.directory / "identity.pem", "secret", (launcher, "root"))
-    if settings.database.url_file is not None:
-        yield from _file(settings.database.url_file, "secret", (slurm, "root"))
-    if settings.launcher.url_file is not None:
-        yield from _file(settings.launcher.url_file, "secret", (launcher, "root"))
-    if is_controller:
-        yield from _file(settings.daemon.run_dir, "own", (slurm,))
-        yield from _file(module, "own", operators)
-        yield from _web_secrets(settings)
 
+    def file(path: Path | None, duty: str, owners: tuple[str, ...]) -> Iterator[FileFacts]:
+        for way in ways.to(path):
+            if way.target is not None:
+                yield FileFacts(way, duty, owners)
 
-def _web_secrets(settings: Settings) -> Iterator[FileFacts]:
-    """Yield the page's secrets; the daemon alone reads the key of Slurm's tokens."""
-    web = settings.web
-    for path in filter(None, (web.proxy_secret_file, web.oidc.client_secret_file)):
-        yield from _file(path, "secret", ("root", web.user))
-    if web.slurm_jwt_key is not None:
-        yield from _file(web.slurm_jwt_key, "secret", (settings.daemon.slurm_user, "root"))
-
-
-def _environment(path: Path) -> Iterator[FileFacts]:
-    """Yield the file of variables that all units read: who can change it says what they run."""
-    text = ""
-    with suppress(OSError):
-        text = path.read_text(encoding="utf-8", errors="replace")
-    holds = any(_PASSWORD.search(line) for line in text.splitlines() if line[:1] != "#")
-    for one in _file(path, "secret" if holds else "own", ("root",)):
+    yield from file(settings_file(), "own", operators)
+    yield from file(settings_file().parent, "own", operators)
+    environment = settings_file().parent / "environment"
+    holds = _holds_password(environment)
+    # All units read it: who can change it says what they run.
+    for one in file(environment, "secret" if holds else "own", ("root",)):
         yield replace(one, holds_password=holds)
+    yield from file(settings.gateway.directory, "own", ("root", launcher))
+    yield from file(settings.gateway.directory / "identity.pem", "secret", (launcher, "root"))
+    yield from file(settings.gateway.identity, "own", (*operators, launcher))
+    yield from file(settings.database.url_file, "secret", (slurm, "root"))
+    yield from file(settings.launcher.url_file, "secret", (launcher, "root"))
+    if is_controller:
+        web = settings.web
+        yield from file(settings.daemon.run_dir, "own", (slurm,))
+        yield from file(module, "own", operators)
+        yield from file(job_submit_script(), "own", operators)
+        for path in (web.proxy_secret_file, web.oidc.client_secret_file):
+            yield from file(path, "secret", ("root", web.user))
+        # The daemon alone reads the key of Slurm's tokens.
+        yield from file(web.slurm_jwt_key, "secret", (slurm, "root"))
 
 
-def _file(path: Path, duty: str, owners: tuple[str, ...]) -> Iterator[FileFacts]:
-    """Yield what there is to say of a file; nothing if it is not here, or not to be seen."""
+def _every_users_needs(settings: Settings, ways: _Ways) -> Iterator[Need]:
+    """Yield what commands of any user read, and whom they ask."""
+    wanted = (
+        (settings_file(), Right.READ, "commands of users know nothing of the site"),
+        (settings.gateway.identity, Right.READ, "users can't apply services"),
+        (settings.daemon.user_socket, Right.WRITE, "commands of users can't ask the daemon"),
+    )
+    for path, right, why in wanted:
+        yield from (Need(way, EVERY_USER, right, why) for way in ways.to(path))
+
+
+def _holds_password(path: Path) -> bool:
+    """Whether a file of variables has a URL with a password, or one for all that libpq does."""
     with suppress(OSError):
-        found = path.stat()
-        yield FileFacts(str(path), duty, found.st_mode & 0o7777, _name(found.st_uid), owners)
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return any(_PASSWORD.search(line) for line in lines if line[:1] != "#")
+    return False
 
 
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+def _slurm_users_needs(
+    settings: Settings, module: Path, config: Mapping[str, str], ways: _Ways
+) -> Iterator[Need]:
+    """Yield what slurmctld and the daemon, both SlurmUser's, read and connect to."""
+    if (user := person(settings.daemon.slurm_user)) is None:
+        return
+    daemon, read, write = settings.daemon, Right.READ, Right.WRITE
+    starts, admits = "the daemon does not start", "slurmctld does not run it, and admits no job"
+    no_tokens = "the daemon can't check tokens of Slurm"
+    named: tuple[tuple[Path | str | None, Right, str], ...] = (
+        (settings.database.url_file, read, starts),
+        (Path(sys.executable), read | Right.ENTER, starts),
+        (Path(__file__), read, starts),
+        (settings.web.slurm_jwt_key, read, no_tokens),
+        (daemon.slurmrestd_token, read, "the daemon can't ask slurmrestd"),
+        (module, read, admits),
+    )
+    passing: tuple[tuple[Path | str | None, Right, str], ...] = (
+        (job_submit_script(), read, admits),
+        (config.get("SLURM_CONF"), read, "neither slurmctld nor the daemon's commands start"),
+        (daemon.run_dir, write | Right.ENTER, "the daemon makes no socket there"),
+        (daemon.admission_socket, write, "slurmctld can't ask the daemon: jobs pass undecided"),
+        (daemon.munge_socket or _MUNGE, write, "the daemon knows nobody who asks by munge"),
+        (_database_socket(settings), write, "the daemon does not reach the ledger"),
+    )
+    for wanted, may_be_missing in ((named, False), (passing, True)):
+        for path, right, why in wanted:
+            for way in ways.to(path):
+                yield Need(way, user, right, why, may_be_missing)
+
+
+def _database_socket(settings: Settings) -> Path | None:
+    """Return PostgreSQL's socket, if the ledger is asked by one whose folder is known."""
+    with suppress(SlicewiseError):
+        place = database_place(database_url(settings.database))
+        if place.host.startswith("/"):
+            return Path(place.host, f".s.PGSQL.{place.port}")
+    return None
+
+
+def _spaces(
+    settings: Settings, config: Mapping[str, str], *, is_controller: bool
+) -> Iterator[Space]:
+    yield from space(settings_file().parent, "slicewise.toml")
+    yield from space(Path(sys.executable).parent, "Slicewise's programs")
+    yield from space(Path("/var/log"), "logs")
+    if is_controller:
+        yield from space(settings.daemon.run_dir, "the daemon's sockets")
+        for key, what in (
+            ("StateSaveLocation", "slurmctld's state"),
+            ("SlurmctldLogFile", "slurmctld's log"),
+        ):
+            path = Path(config.get(key, ""))
+            if path.is_absolute():
+                yield from space(path if path.is_dir() else path.parent, what)
+    # Each server works in its data's folder; its children do, too.
+    for program, what in (
+        ("postgres", "PostgreSQL's data"),
+        ("mariadbd", "slurmdbd's data"),
+        ("mysqld", "slurmdbd's data"),
+    ):
+        data = {working_directory(pid) for pid in processes(program)}
+        for path in sorted(one for one in data if one is not None):
+            yield from space(path, what)
+
+
+def _conf_of_units() -> str:
+    """Return this shell's $SLURM_CONF where units need it and do not have it, else ""."""
+    conf = os.environ.get("SLURM_CONF", "")
+    with suppress(OSError):
+        if any(line.startswith("SLURM_CONF=") for line in _ENVIRONMENT.read_text().splitlines()):
+            return ""
+    return conf if has_systemd() and conf != str(_USUAL_CONF) else ""
+
+
+def engine_needs(engines: Mapping[str, EngineSettings]) -> tuple[Need, ...]:
+    """Return that every user can run the servers which [engines.NAME] command names, on a node."""
+    return tuple(
+        Need(way_to(one.command), EVERY_USER, Right.ENTER, f"replicas of {name} don't start", False)
+        for name, one in engines.items()
+        if one.command is not None
+    )
+
+
+def node_spaces(config: Mapping[str, str]) -> tuple[Space, ...]:
+    """Return the room in the folders into which jobs and slurmd write on a GPU node."""
+    spool = Path(config.get("SlurmdSpoolDir", ""))
+    shared, own = Path("/dev/shm"), Path("/tmp")  # noqa: S108 -- looked at
+    named = ((spool, "slurmd's spool"), (own, "jobs' files"), (shared, "jobs' shared memory"))
+    return tuple(one for path, what in named if path.is_absolute() for one in space(path, what))
 
 
 def _users(settings: Settings, *, is_controller: bool) -> Mapping[str, bool]:

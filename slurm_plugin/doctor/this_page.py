@@ -1,19 +1,18 @@
 """Looks at the page of this host: who answers, and the files that it must read."""
 
-import os
-import pwd
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cluster.language.file_access import Need, Right
+from cluster.language.host_findings import held_by_others
+from cluster.runtime.host_look import holders, person, way_to
 from cluster.settings.file import WebSettings, host_and_port, is_loopback
 from slurm_plugin.doctor.facts import Answerer, WebFacts
 
 _PATIENCE_S = 3.0
-_READ, _ENTER = 0o4, 0o1
-_ACL = "system.posix_acl_access"
 
 
 def page_facts(
@@ -27,13 +26,14 @@ def page_facts(
     for file in _files(web):
         with suppress(FileNotFoundError):
             file.open("rb").close()
-    user = _user(web.user)
+    answered = _answer(web, server)
     return WebFacts(
         listen=web.listen,
         user=web.user,
-        has_user=user is not None,
-        answered=_answer(web, server),
-        unread=tuple(_unread(web, user)) if user else (),
+        has_user=person(web.user) is not None,
+        answered=answered,
+        held_by=_held_by(web) if answered == "another" else "",
+        needs=tuple(_needs(web)),
         is_plain=_is_plain(web),
         shared_name=_shared_name(web, gateway_url),
         tokens_by=str(web.slurm_jwt_key.resolve()) if web.slurm_jwt_key and config else "",
@@ -57,6 +57,11 @@ def _answer(web: WebSettings, server: str) -> Answerer:
     return "page" if called == server else "another"
 
 
+def _held_by(web: WebSettings) -> str:
+    host, port = host_and_port(web.listen)
+    return next((one.text for one in held_by_others(holders([port]), host, port)), "")
+
+
 def _is_plain(web: WebSettings) -> bool:
     return urlsplit(web.address).scheme == "http" and not _is_here(_host(web.address))
 
@@ -78,37 +83,18 @@ def _is_here(host: str) -> bool:
 # Files
 
 
-def _user(name: str) -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        return None
-
-
 def _files(web: WebSettings) -> Iterator[Path]:
     files = (web.proxy_secret_file, web.oidc.client_secret_file)
     yield from filter(None, files)
 
 
-def _unread(web: WebSettings, user: pwd.struct_passwd) -> Iterator[str]:
-    """Yield the files that the page's user can't read, though they are there."""
-    groups = frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
+def _needs(web: WebSettings) -> Iterator[Need]:
+    """Yield what the page's user must read; nothing if this host has no such user."""
+    if (user := person(web.user)) is None:
+        return
+    why = "the page's server does not start, or will not start again"
     for file in _files(web):
-        with suppress(OSError):
-            path = file.resolve(strict=True)
-            ways = ((path, _READ), *((parent, _ENTER) for parent in path.parents))
-            if user.pw_uid and not all(
-                _may(one, right, user.pw_uid, groups) for one, right in ways
-            ):
-                yield str(file)
-
-
-def _may(path: Path, right: int, uid: int, groups: frozenset[int]) -> bool:
-    found = path.stat()
-    if _ACL in os.listxattr(path):
-        return True  # It may: who is named there is not looked at.
-    as_whom = 6 if found.st_uid == uid else 3 if found.st_gid in groups else 0
-    return bool(found.st_mode >> as_whom & right)
+        yield Need(way_to(file), user, Right.READ, why)
 
 
 # Slurm's tokens

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from cluster.language.codes import Code
+from cluster.language.file_access import unmet
 from cluster.language.findings import Finding, Mend, Place, error, setting, warning
 from slurm_plugin.doctor.facts import WebFacts
 from slurm_plugin.slurm_config.conf_words import conf_line, conf_words
@@ -12,7 +13,7 @@ def web_checks(facts: WebFacts) -> tuple[Finding, ...]:
     """Return what is wrong with the page."""
     return (
         *_server(facts),
-        *_files(facts),
+        *unmet(facts.needs),
         *_plain(facts),
         *_name(facts),
         *_tokens(facts),
@@ -38,20 +39,10 @@ def _server(facts: WebFacts) -> Iterator[Finding]:
     elif facts.answered == "another":
         yield error(
             Code.WEB_DOWN,
-            f"Another program answers at {facts.listen}, which [web] listen names",
+            f"{facts.held_by or 'Another program'} answers at {facts.listen}, which [web] listen"
+            " names",
             "nobody sees the page, and what is sent to it goes there",
             advice="Name a free port in [web] listen, or end that program.",
-        )
-
-
-def _files(facts: WebFacts) -> Iterator[Finding]:
-    for file in facts.unread:
-        yield error(
-            Code.FILE_RIGHTS,
-            f"{facts.user} can't read {file}",
-            "the page's server does not start, or will not start again",
-            Mend(Place.HOST, f"chgrp {facts.user} {file} && chmod g+r {file}"),
-            advice="It must be able to enter all folders above it, too.",
         )
 
 

@@ -14,11 +14,12 @@ from slurm_plugin.ledger_tables.schema_revisions import BASE
 READS_LONG_S, RUNS_LONG_S = 3600, 3600
 _LOOKS_AGAIN_S = 2.0
 """How long a transaction must at least be open to be spoken of, where its begin is hidden."""
-_SETTINGS = ("fsync", "archive_mode")
+_SETTINGS = ("fsync", "archive_mode", "default_transaction_read_only")
 _SERVER = text(
     "SELECT current_setting('server_version_num')::int AS version,"
     " extract(epoch FROM clock_timestamp())::float8 AS now_s,"
     " (SELECT count(*) FROM pg_stat_replication) AS standbys,"
+    " pg_is_in_recovery() AS is_standby,"
     " EXISTS (SELECT FROM pg_namespace WHERE nspname = 'slicewise'"
     "   AND pg_has_role(nspowner, 'USAGE')) AS owns"
 )
@@ -93,6 +94,7 @@ def ledger_facts(url: str) -> LedgerFacts:
             clock_ahead_s=server.now_s - (asked_s + answered_s) / 2,
             settings={name: _setting(connection, name) for name in _SETTINGS},
             standbys=server.standbys,
+            is_standby=server.is_standby,
         )
         if revision == BASE:
             return facts

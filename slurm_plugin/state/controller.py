@@ -21,6 +21,7 @@ from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission.partitions_beside import partitions_beside
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
+from slurm_plugin.common.job_submit import script_since_s
 from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED
@@ -433,7 +434,7 @@ class ClusterState:
         before = self.unadmitted
         managed = frozenset(self._settings.cluster.partitions)
         partitions = managed.union(partitions_beside(self.nodes, managed))
-        self.unadmitted = unadmitted(self.jobs, partitions)
+        self.unadmitted = unadmitted(self.jobs, partitions, script_since_s())
         if self.unadmitted.newest > before.newest:
             warn("not_admitted", job_id=self.unadmitted.newest, jobs=self.unadmitted.count)
 

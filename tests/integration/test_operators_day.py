@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import time
@@ -21,6 +22,8 @@ from waiting import until, until_is
 
 from cluster.language.codes import Code
 from cluster.settings.file import load_settings
+from cluster.settings.gateway import GatewaySettings
+from launcher.gateway.identity import create
 from sandbox.cluster import Sandbox
 from sandbox.host.inventory import CLUSTER
 from slurm_plugin.limits.warnings import modify_account
@@ -206,6 +209,42 @@ def test_the_doctor_finds_what_is_wrong_with_files_settings_and_programs(
 
 
 OTHER = "[gateway]\nhold_s = 17"
+
+
+def test_the_doctor_sees_as_slurmuser_and_the_launcher_do_what_root_reads(
+    sandbox: Sandbox, tmp_path: Path
+):
+    layout, users = sandbox.layout, sandbox.state.users
+    url, key = layout.etc / "database-url", layout.gateway_directory / "identity.pem"
+    identity = load_settings(layout.settings_file).gateway.identity
+    other = GatewaySettings(directory=tmp_path, identity=tmp_path / "gateway.crt")
+    create(other)
+    known, owners = identity.read_bytes(), {path: path.stat() for path in (url, key)}
+    role = users["slurm"].name
+    psql = ("env", "PGOPTIONS=-c default_transaction_read_only=off", "psql", "--quiet")
+    psql = (*psql, layout.database_url(role), "--command")
+    try:
+        for path in owners:
+            os.chown(path, 0, 0)
+            path.chmod(0o600)
+        identity.write_bytes(other.identity.read_bytes())
+        sandbox.run("root", (*psql, f'ALTER ROLE "{role}" SET {READ_ONLY} = on'))
+        found = diagnosed(sandbox)[1]
+        said = " ".join(doctor(sandbox).stdout.split())
+    finally:
+        sandbox.run("root", (*psql, f'ALTER ROLE "{role}" RESET {READ_ONLY}'))
+        identity.write_bytes(known)
+        for path, before in owners.items():
+            os.chown(path, before.st_uid, before.st_gid)
+            path.chmod(before.st_mode & 0o777)
+    wanted = {"SW-FILE-RIGHTS", "SW-GATEWAY-IDENTITY", "SW-DATABASE-READ-ONLY"}
+    assert wanted <= found.keys()
+    assert f"User {role} can't read {url}" in said
+    assert f"User {users['slicewise'].name} can't read {key}" in said
+    until_is(lambda: diagnosed(sandbox), (0, {}))
+
+
+READ_ONLY = "default_transaction_read_only"
 
 
 @pytest.mark.promise("slicewise setup proposes the files of a site and changes nothing.")

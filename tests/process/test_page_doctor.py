@@ -15,6 +15,7 @@ from free_ports import free_port
 from pydantic import ValidationError
 from stand_ins.web_world import known_users, page_up
 
+from cluster.language.file_access import barrier
 from cluster.settings.file import WebSettings
 from slurm_plugin.doctor.facts import WebFacts
 from slurm_plugin.doctor.this_page import page_facts
@@ -47,6 +48,12 @@ def seen(
     return page_facts(WebSettings.model_validate(known), gateway, config, "slicewise")
 
 
+def unread(**web: object) -> list[str]:
+    """The files that the page's user can't read."""
+    needs = seen(**web).needs
+    return [one.way.asked for one in needs if barrier(one.way, one.person, one.right)]
+
+
 @contextmanager
 def other_program(says: bytes) -> Iterator[str]:
     """The address of a program that says the same to everybody."""
@@ -66,7 +73,9 @@ def other_program(says: bytes) -> Iterator[str]:
 @pytest.mark.parametrize("says", [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\n"])
 def test_another_program_is_not_the_page(says: bytes):
     with other_program(says) as listen:
-        assert seen(listen=listen).answered == "another"
+        found = seen(listen=listen)
+        assert found.answered == "another"
+        assert f"(pid {os.getpid()}, user" in found.held_by
     assert seen().answered == "nobody"
 
 
@@ -114,11 +123,11 @@ def test_files_that_its_user_can_not_read_are_named(folder: Path):
     proxy, provider = folder / "proxy", folder / "oidc"
     proxy.chmod(0o644)
     provider.chmod(0o640)
-    assert seen(**web).unread == (str(provider),)
+    assert unread(**web) == [str(provider)]
     provider.chmod(0o644)
-    assert seen(**web).unread == ()
+    assert unread(**web) == []
     folder.chmod(0o700)
-    assert seen(**web).unread == (str(proxy), str(provider))
+    assert unread(**web) == [str(proxy), str(provider)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another group")
@@ -128,7 +137,7 @@ def test_the_users_groups_count_and_its_own_files_by_their_owner_alone(folder: P
     for uid, gid, mode, is_read in ((0, 64998, 0o640, True), (64999, 64998, 0o040, False)):
         os.chown(file, uid, gid)
         file.chmod(mode)
-        assert seen(**web).unread == (() if is_read else (str(file),))
+        assert unread(**web) == ([] if is_read else [str(file)])
 
 
 def test_a_doctor_who_may_not_read_a_file_says_nothing_of_it(
@@ -157,7 +166,7 @@ def test_the_page_listens_on_loopback_alone(listen: str):
 def test_a_host_without_the_pages_user_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(pwd, "getpwnam", {}.__getitem__)
     found = seen(**secrets(tmp_path))
-    assert (found.has_user, found.unread) == (False, ())
+    assert (found.has_user, found.needs) == (False, ())
 
 
 def test_the_key_of_slurms_tokens_is_compared_with_slurm_confs(tmp_path: Path):

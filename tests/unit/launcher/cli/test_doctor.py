@@ -15,13 +15,20 @@ from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.exit_codes import ExitCode
+from cluster.language.file_access import Inode, Need, Person, Right, Way
 from cluster.language.findings import Mend, Place, error, hint, warning
+from cluster.language.host_findings import Holder, Space
 from cluster.language.jobs import NodeView, PartitionView
 from cluster.rpc.messages import ViewAnswer, ViewRequest
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
 from launcher.cli.show_findings import fix_text
-from launcher.gateway.checks import GatewayFacts, gateway_checks
+from launcher.gateway.checks import (
+    CertificateFacts,
+    GatewayFacts,
+    IdentityFacts,
+    gateway_checks,
+)
 from slurm_plugin.cli import doctor as site_report
 
 ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
@@ -257,6 +264,15 @@ def test_fix_runs_nothing(node: FaultyDriver, monkeypatch: pytest.MonkeyPatch) -
 GATEWAY = GatewayFacts(
     ends_s={"/g/identity.pem": 9e9}, version="2.6.12-1", loaded_s=90.0, launcher_s=50.0
 )
+SHOWN = CertificateFacts("/g/gateway.pem", "gateway.example.org", ends_s=9e9)
+IDENTITY = IdentityFacts("/etc/slicewise/gateway.crt")
+NGINX = Holder("::", 8080, 71, "nginx", "www-data")
+CLOSED = Need(
+    Way("/g/statistics.sock", (Inode("/g", 0o40700),), Inode("/g/statistics.sock", 0o140666)),
+    Person("haproxy", 7),
+    Right.WRITE,
+    "no statistics",
+)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +288,19 @@ GATEWAY = GatewayFacts(
         ("SW-GATEWAY-MASTER", replace(GATEWAY, has_master=False)),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="0.0.0.0:8080", held="127.0.0.1:8080")),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="*:8081", held="0.0.0.0:8080")),
+        ("SW-GATEWAY-PORT", replace(GATEWAY, bind="*:8080", holders=(NGINX,))),
+        ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, problem="mismatch"))),
+        ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, ends_s=0.0))),
+        ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, ends_s=9 * 86400.0))),
+        ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, is_named=False))),
+        ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, is_issuer_known=False))),
+        ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, is_shown=False))),
+        ("SW-GATEWAY-IDENTITY", replace(GATEWAY, identity=replace(IDENTITY, is_there=False))),
+        ("SW-GATEWAY-IDENTITY", replace(GATEWAY, identity=replace(IDENTITY, is_own=False))),
+        ("SW-GATEWAY-IDENTITY", replace(GATEWAY, identity=replace(IDENTITY, is_certificate=False))),
+        ("SW-FILE-RIGHTS", replace(GATEWAY, needs=(CLOSED,))),
+        ("SW-DISK-FULL", replace(GATEWAY, spaces=(Space("/g", "the gateway's", 0, 9 << 30),))),
+        ("SW-UNIT-OFF", replace(GATEWAY, disabled=("haproxy.service",))),
     ],
 )
 def test_a_planted_fault_of_the_gateway_is_found(code: str, facts: GatewayFacts) -> None:
@@ -279,6 +308,18 @@ def test_a_planted_fault_of_the_gateway_is_found(code: str, facts: GatewayFacts)
     (one,) = gateway_checks(facts, " --user haproxy", 100.0)
     assert one.code == code
     assert one.mends or one.advice
+
+
+def test_a_gateway_with_certificates_of_its_own_has_nothing_to_mend() -> None:
+    good = replace(GATEWAY, bind="*:8080", certificate=SHOWN, identity=IDENTITY)
+    assert gateway_checks(good, "", 100.0) == ()
+    haproxy = replace(NGINX, program="haproxy")
+    assert gateway_checks(replace(good, holders=(NGINX, haproxy)), "", 100.0) == ()
+
+
+def test_a_launcher_of_another_user_is_named() -> None:
+    (found,) = gateway_checks(replace(GATEWAY, launcher_s=None, launchers_as=("root",)), "", 100.0)
+    assert found.what.endswith("as [daemon] launcher_user; one runs as root")
 
 
 def test_systemd_and_haproxy_may_write_any_address_in_their_own_way() -> None:

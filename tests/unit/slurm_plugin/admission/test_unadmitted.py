@@ -1,7 +1,9 @@
 """Tests that jobs which slurmctld took without slicewise.lua are counted, shown and logged once."""
 
 import logging
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,25 @@ PASSED_BY = {"admin_comment": "", "partition": "gpu", "tres": GPU, "untouched": 
 def test_what_counts(changes: dict[str, Any], count: int) -> None:
     found = unadmitted((job(0, **(PASSED_BY | changes)),), MANAGED)
     assert (found.count, found.newest_s is not None) == (count, count > 0)
+
+
+def test_jobs_from_before_slicewise_lua_are_no_fault_of_its() -> None:
+    """Each site has some when it installs it, and they may run for weeks."""
+    jobs = [job(index, **PASSED_BY, submit_s=at_s) for index, at_s in ((1, 999), (2, 1000))]
+    assert unadmitted(jobs, MANAGED, 1000.0).count == 1
+    assert unadmitted(jobs, MANAGED, 1001.0) == Unadmitted()
+
+
+async def test_slicewise_lua_is_in_force_since_job_submit_lua_was_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "job_submit.lua").touch()
+    os.utime(tmp_path / "job_submit.lua", (5000, 5000))
+    cluster_state = sync_of(ScriptedSlurm(job(0), job(1, **PASSED_BY, submit_s=4000)))
+    for conf, count in ((tmp_path, 0), (tmp_path / "elsewhere", 1)):
+        monkeypatch.setenv("SLURM_CONF", str(conf / "slurm.conf"))
+        await cluster_state.turn()
+        assert cluster_state.unadmitted.count == count
 
 
 def test_without_jobs_there_is_none() -> None:

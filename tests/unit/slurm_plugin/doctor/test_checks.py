@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from builders.nodes import a_node
 
+from cluster.language.file_access import Inode, Need, Person, Right, Way
 from cluster.language.findings import Finding, Place, Severity
+from cluster.language.host_findings import Holder, Space
 from cluster.language.jobs import PartitionView
 from cluster.language.units import Millislices
 from cluster.rpc.key_messages import KeyView
@@ -106,8 +108,21 @@ LEDGER = LedgerFacts(
     settings={"fsync": "on", "archive_mode": "on"},
 )
 DAEMON = DaemonFacts("0.1.0", "0.1.0", "enforce", leads=True, complete=True, looked_s=0.4)
-SECRET = FileFacts("/etc/slicewise/database-url", "secret", 0o640, "root", ("slurm", "root"))
-TOML = FileFacts("/etc/slicewise/slicewise.toml", "own", 0o644, "root", ("root", "slurm"))
+
+
+def a_file(path: str, duty: str, mode: int, owner: str = "root") -> FileFacts:
+    """A file in a folder that only root changes."""
+    way = Way(path, (Inode("/etc/slicewise", 0o40755),), Inode(path, 0o100000 | mode, owner=owner))
+    return FileFacts(way, duty, ("root", "slurm"))
+
+
+URL, CONFIG_FILE = "/etc/slicewise/database-url", "/etc/slicewise/slicewise.toml"
+SECRET, TOML = a_file(URL, "secret", 0o640), a_file(CONFIG_FILE, "own", 0o644)
+SLURM = Person("slurm", 64030)
+LOST = Way(URL, missing=URL)
+OPEN = Way(URL, (Inode("/etc", 0o40777),), Inode(URL, 0o100600))
+NGINX = Holder("::", 6830, 71, "nginx", "www-data")
+CLOSED = Way(URL, (Inode("/etc/slicewise", 0o40700),), Inode(URL, 0o100644))
 HOST = HostFacts(
     files=(SECRET, TOML),
     users={"launcher_user=slicewise": True, "slurm_user=slurm": True},
@@ -140,6 +155,16 @@ def script(mode: str = "enforce", **changed: Any) -> tuple[Finding, ...]:
 
 def ledger(**changed: Any) -> tuple[Finding, ...]:
     return ledger_checks(replace(LEDGER, **changed))
+
+
+def reads_only() -> tuple[Finding, ...]:
+    return ledger(settings={**LEDGER.settings, "default_transaction_read_only": "on"})
+
+
+def away(state: str) -> tuple[Finding, ...]:
+    """What is found where a node beside the one that is up has this state."""
+    node = replace(NODE, name="gpu09", states=frozenset({state}))
+    return partition_checks(replace(FACTS, nodes=(NODE, node)), WANTED)
 
 
 def daemon(mode: str = "enforce", **changed: Any) -> tuple[Finding, ...]:
@@ -268,6 +293,9 @@ PLANTED = [
     ("SW-PARTITION-GATE", ERROR, partition(qos="")),
     ("SW-PARTITION-GATE", HINT, partition(IN_OBSERVE, qos="")),
     ("SW-NODE-DOWN", WARNING, partition(is_up=False)),
+    ("SW-NODE-DOWN", WARNING, away("NOT_RESPONDING")),
+    ("SW-NODE-DOWN", WARNING, away("DOWN")),
+    ("SW-NODE-DOWN", HINT, away("DRAIN")),
     (
         "SW-PARTITION-MEMORY",
         WARNING,
@@ -311,6 +339,8 @@ PLANTED = [
     ("SW-LEDGER-OWNER", HINT, ledger(is_owner=True)),
     ("SW-VERSION", WARNING, ledger(server_version=120004)),
     ("SW-LEDGER-FSYNC", ERROR, ledger(settings={"fsync": "off", "archive_mode": "on"})),
+    ("SW-DATABASE-READ-ONLY", ERROR, ledger(is_standby=True)),
+    ("SW-DATABASE-READ-ONLY", ERROR, reads_only()),
     ("SW-LEDGER-BACKUP", HINT, ledger(settings={"fsync": "on", "archive_mode": "off"})),
     ("SW-LEDGER-SEALS", WARNING, ledger(unsealed_s=90_000.0)),
     ("SW-LEDGER-BLOAT", HINT, ledger(dead_rows=200_000, live_rows=9, bloated="loans")),
@@ -321,7 +351,7 @@ PLANTED = [
     ("SW-USER", ERROR, web(has_user=False)),
     ("SW-WEB-DOWN", ERROR, web(answered="nobody")),
     ("SW-WEB-DOWN", ERROR, web(answered="another")),
-    ("SW-FILE-RIGHTS", ERROR, web(unread=("/etc/ssl/page.key",))),
+    ("SW-FILE-RIGHTS", ERROR, web(needs=(Need(CLOSED, Person("web", 7), Right.READ, "no page"),))),
     ("SW-WEB-NAME", WARNING, web(shared_name="models.example.org")),
     ("SW-WEB-PLAIN", WARNING, web(is_plain=True)),
     ("SW-WEB-TOKEN-KEY", WARNING, web(slurms_tokens_by="/etc/slurm/other.key")),
@@ -333,9 +363,18 @@ PLANTED = [
     ("SW-DAEMON-BLIND", ERROR, daemon(complete=False)),
     ("SW-DAEMON-BLIND", WARNING, daemon(looked_s=90.0)),
     # this host
-    ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, mode=0o644),))),
-    ("SW-FILE-RIGHTS", ERROR, host(files=(replace(TOML, mode=0o666),))),
-    ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, owner="olga"),))),
+    ("SW-FILE-RIGHTS", ERROR, host(files=(a_file(URL, "secret", 0o644),))),
+    ("SW-FILE-RIGHTS", ERROR, host(files=(a_file(CONFIG_FILE, "own", 0o666),))),
+    ("SW-FILE-RIGHTS", ERROR, host(files=(a_file(URL, "secret", 0o640, "olga"),))),
+    ("SW-FILE-RIGHTS", ERROR, host(files=(FileFacts(OPEN, "own", ("root",)),))),
+    ("SW-FILE-RIGHTS", ERROR, host(needs=(Need(CLOSED, SLURM, Right.READ, "no daemon"),))),
+    ("SW-FILE-MISSING", ERROR, host(needs=(Need(LOST, SLURM, Right.READ, "no daemon", False),))),
+    ("SW-ROOT", WARNING, host(unseen=("/run/munge/munge.socket.2",))),
+    ("SW-DISK-FULL", ERROR, host(spaces=(Space("/run/slicewise", "sockets", 0, 9 << 30),))),
+    ("SW-PORT-HELD", ERROR, host(holders=(NGINX,), ports=(("[daemon] listen", "", 6830),))),
+    ("SW-UNIT-OFF", WARNING, host(disabled=("slicewise-daemon.service",))),
+    ("SW-CONF-DIFFERS", ERROR, host(conf_of_units="/opt/slurm/etc/slurm.conf")),
+    ("SW-PACKAGE", ERROR, host(missing_files=("templates/engine.j2",))),
     ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, holds_password=True),))),
     ("SW-KEY-LEFT", WARNING, key_checks((GONE, OLD, OWN), 5.0)),
     ("SW-USER", ERROR, host(users={"launcher_user=slicewise": False})),
@@ -486,7 +525,7 @@ def test_ports_that_the_kernel_keeps_are_all_right() -> None:
 
 
 def test_a_mode_of_files_keeps_what_their_owner_may_do() -> None:
-    (found,) = host(files=(replace(TOML, path="/etc/slicewise", mode=0o777),))
+    (found,) = host(files=(a_file("/etc/slicewise", "own", 0o777),))
     assert [mend.line for mend in found.mends] == ["chmod 0755 /etc/slicewise"]
-    (found,) = host(files=(replace(SECRET, mode=0o644),))
+    (found,) = host(files=(a_file(URL, "secret", 0o644),))
     assert [mend.line for mend in found.mends] == ["chmod 0640 /etc/slicewise/database-url"]

@@ -1,0 +1,215 @@
+"""Decides whether a user reaches a file: by uid, groups, and mode and ACL of all on the way."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from stat import S_ISDIR
+
+from cluster.language.codes import Code
+from cluster.language.findings import Finding, Mend, Place, error
+
+MOST_LINKS = 40
+"""Symbolic links that the kernel follows on one way."""
+_OTHERS_WRITE, _STICKY, _ANY_ENTERS = 0o002, 0o1000, 0o111
+_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
+
+
+class Right(IntFlag):
+    """What somebody wants to do, as in each digit of a mode; to enter is also to run a program."""
+
+    ENTER = 1
+    WRITE = 2
+    READ = 4
+
+
+_VERBS = {Right.ENTER: "enter", Right.WRITE: "write to", Right.READ: "read"}
+_ACL_WORDS = {Right.ENTER: "--x", Right.WRITE: "-w-", Right.READ: "r--"}
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody as the kernel knows them.
+
+    Attributes:
+        groups: gids of all groups.
+    """
+
+    name: str
+    uid: int
+    groups: frozenset[int] = frozenset()
+
+
+EVERY_USER = Person("every user", -1)
+"""Who owns nothing and is in no group of a file."""
+
+
+@dataclass(frozen=True)
+class AclEntry:
+    """One entry of a POSIX ACL: its tag as in Linux, its rights, and whose they are."""
+
+    tag: int
+    rights: int
+    whose: int
+
+
+@dataclass(frozen=True)
+class Inode:
+    """A file or folder, with what its mode and ACL allow.
+
+    Attributes:
+        owner, group: names of ``uid`` and ``gid``, or their numbers.
+        acl: entries beside the mode; empty if there are none.
+    """
+
+    path: str
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    owner: str = "root"
+    group: str = "root"
+    acl: tuple[AclEntry, ...] = ()
+
+    @property
+    def whose(self) -> str:
+        """Mode and owners, in words."""
+        return f"mode {self.mode & 0o7777:04o}, {self.owner}:{self.group}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way to a file.
+
+    Attributes:
+        asked: its path, as somebody names it.
+        folders: those to enter, in their order, also behind symbolic links.
+        target: the file itself; None if it, or something on the way, is not there.
+        missing: path of what is not there; "" if all is.
+    """
+
+    asked: str
+    folders: tuple[Inode, ...] = ()
+    target: Inode | None = None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What somebody must be able to do with a file, and what does not work without it.
+
+    Attributes:
+        may_be_missing: whether it is no fault that the file is not there.
+    """
+
+    way: Way
+    person: Person
+    right: Right
+    why: str
+    may_be_missing: bool = True
+
+
+def may(inode: Inode, person: Person, right: Right) -> bool:
+    """Whether the kernel lets the person do that with this file or folder, once they are there."""
+    if person.uid == 0:
+        is_run = right is Right.ENTER and not _is_folder(inode)
+        return not is_run or bool(inode.mode & _ANY_ENTERS)
+    if person.uid == inode.uid:
+        return bool(inode.mode >> 6 & right)
+    if inode.acl:
+        return _acl_allows(inode, person, right)
+    return bool(inode.mode >> (3 if inode.gid in person.groups else 0) & right)
+
+
+def _is_folder(inode: Inode) -> bool:
+    return S_ISDIR(inode.mode)
+
+
+def _acl_allows(inode: Inode, person: Person, right: Right) -> bool:
+    """Named users, then all groups that fit, each within the mask; else everybody's rights."""
+    mask = next((one.rights for one in inode.acl if one.tag == _ACL_MASK), 7)
+    for one in inode.acl:
+        if one.tag == _ACL_USER and one.whose == person.uid:
+            return bool(one.rights & mask & right)
+    groups = [
+        one.rights
+        for one in inode.acl
+        if (one.tag == _ACL_GROUP_OBJ and inode.gid in person.groups)
+        or (one.tag == _ACL_GROUP and one.whose in person.groups)
+    ]
+    if groups:
+        return any(rights & mask & right for rights in groups)
+    return bool(inode.mode & right)
+
+
+def barrier(way: Way, person: Person, right: Right) -> tuple[Inode, Right] | None:
+    """Return the first folder, or the file, that keeps the person off, and which right it lacks."""
+    for folder in way.folders:
+        if not may(folder, person, Right.ENTER):
+            return folder, Right.ENTER
+    for one in Right:
+        if way.target is not None and one in right and not may(way.target, person, one):
+            return way.target, one
+    return None
+
+
+def unmet(needs: Iterable[Need]) -> Iterator[Finding]:
+    """Say what somebody needs and can't do, at what on the way, and the line that lets them.
+
+    What keeps somebody from several files is said once.
+    """
+    barred: dict[tuple[Person, Inode, Right], list[Need]] = {}
+    for need in needs:
+        found = barrier(need.way, need.person, need.right)
+        if found is not None:
+            barred.setdefault((need.person, *found), []).append(need)
+        elif need.way.missing and not need.may_be_missing:
+            yield _missing(need)
+    for (person, inode, lacks), together in barred.items():
+        yield _barred(person, inode, lacks, together)
+
+
+def _barred(person: Person, inode: Inode, lacks: Right, needs: Sequence[Need]) -> Finding:
+    who = "Not every user can" if person == EVERY_USER else f"User {person.name} can't"
+    behind = dict.fromkeys(one.way.asked for one in needs if one.way.target != inode)
+    named = {one.way.asked for one in needs} - behind.keys() - {inode.path}
+    of = f", of {', '.join(sorted(named))}," if named else ""
+    so = f", on the way to {', '.join(behind)}" if behind else ""
+    return error(
+        Code.FILE_RIGHTS,
+        f"{who} {_VERBS[lacks]} {inode.path}{of} ({inode.whose}){so}",
+        needs[0].why,
+        Mend(Place.HOST, _letting(inode, person, lacks)),
+    )
+
+
+def _letting(inode: Inode, person: Person, right: Right) -> str:
+    """Return the command that gives this right to nobody but the person."""
+    letter = {Right.ENTER: "x", Right.WRITE: "w", Right.READ: "r"}[right]
+    if person == EVERY_USER:
+        return f"chmod o+{letter} {inode.path}"
+    if person.uid == inode.uid:
+        return f"chmod u+{letter} {inode.path}"
+    if inode.gid in person.groups and not inode.acl:
+        return f"chmod g+{letter} {inode.path}"
+    return f"setfacl -m u:{person.name}:{_ACL_WORDS[right]} {inode.path}"
+
+
+def _missing(need: Need) -> Finding:
+    part = "" if need.way.missing == need.way.asked else f": there is no {need.way.missing}"
+    return error(
+        Code.FILE_MISSING,
+        f"{need.way.asked} is not there{part}",
+        need.why,
+        advice="Put it there, or correct its path in slicewise.toml.",
+    )
+
+
+def replaceable(way: Way) -> Iterator[Finding]:
+    """Name the folders on the way in which everybody can put another file in this one's place."""
+    for folder in way.folders:
+        if folder.mode & _OTHERS_WRITE and not folder.mode & _STICKY:
+            yield error(
+                Code.FILE_RIGHTS,
+                f"{folder.path}, on the way to {way.asked}, has mode {folder.mode & 0o7777:04o}",
+                "every user of this host can put another file in its place",
+                Mend(Place.HOST, f"chmod o-w {folder.path}"),
+            )

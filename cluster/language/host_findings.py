@@ -1,0 +1,163 @@
+"""Checks what both programs need of their host: room on disks, ports, units, their own files."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from cluster.language.codes import Code
+from cluster.language.findings import Finding, Mend, Place, error, warning
+
+_FULL_BYTES, _SCARCE_BYTES, _FULL_INODES, _SCARCE_INODES = 16 << 20, 256 << 20, 100, 1000
+_SCARCE_PART = 20
+"""A twentieth of a small disk is enough."""
+_ANYWHERE = frozenset({"0.0.0.0", "::", "*", ""})  # noqa: S104 -- compared only
+_MOST_SHOWN = 3
+_OWN = ("slicewise", "launcher.main")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Room in a folder, for users other than root.
+
+    Attributes:
+        what: whose folder it is, in words.
+        total_inodes: 0 where the file system has no fixed number.
+        is_read_only, is_noexec: how it is mounted.
+    """
+
+    path: str
+    what: str
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int = 0
+    total_inodes: int = 0
+    is_read_only: bool = False
+    is_noexec: bool = False
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that listens on a port.
+
+    Attributes:
+        address: on which of the host's addresses.
+        command: its arguments, with blanks between.
+    """
+
+    address: str
+    port: int
+    pid: int
+    program: str
+    user: str
+    command: str = ""
+
+    @property
+    def text(self) -> str:
+        """Who it is, in words."""
+        return f"{self.program} (pid {self.pid}, user {self.user})"
+
+    @property
+    def is_slicewise(self) -> bool:
+        """Whether it is one of Slicewise's own programs."""
+        return any(name in f"{self.program} {self.command}" for name in _OWN)
+
+
+def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
+    """Name folders that are full, nearly full, or can't be written; a disk once."""
+    seen: set[tuple[int, ...]] = set()
+    for one in spaces:
+        if one.is_read_only:
+            yield error(
+                Code.DISK_FULL,
+                f"{one.path} ({one.what}) is mounted read-only",
+                "nothing can be written there",
+                Mend(Place.HOST, f"mount -o remount,rw $(findmnt -n -o TARGET -T {one.path})"),
+                advice="The kernel does so after errors of the disk: dmesg says.",
+            )
+        disk = (one.free_bytes, one.total_bytes, one.free_inodes, one.total_inodes)
+        if disk not in seen:
+            seen.add(disk)
+            yield from _room(one)
+
+
+def _room(one: Space) -> Iterator[Finding]:
+    part_bytes, part_inodes = one.total_bytes // _SCARCE_PART, one.total_inodes // _SCARCE_PART
+    where = f"{one.path} ({one.what})"
+    look = Mend(Place.HOST, f"du -xhd1 $(findmnt -n -o TARGET -T {one.path}) | sort -h")
+    why = "what is written there fails, or is cut off"
+    if one.total_bytes and one.free_bytes < min(_FULL_BYTES, part_bytes):
+        yield error(Code.DISK_FULL, f"No space is left for {where}", why, look)
+    elif one.total_bytes and one.free_bytes < min(_SCARCE_BYTES, part_bytes):
+        mib = one.free_bytes >> 20
+        yield warning(Code.DISK_FULL, f"{mib} MiB are left for {where}", why, look)
+    count = Mend(Place.HOST, f"du --inodes -xd1 $(findmnt -n -o TARGET -T {one.path}) | sort -n")
+    if one.total_inodes and one.free_inodes < min(_FULL_INODES, part_inodes):
+        yield error(Code.DISK_FULL, f"No inode is left for {where}", why, count)
+    elif one.total_inodes and one.free_inodes < min(_SCARCE_INODES, part_inodes):
+        yield warning(Code.DISK_FULL, f"{one.free_inodes} inodes are left for {where}", why, count)
+
+
+def held_by_others(
+    holders: Iterable[Holder], host: str, port: int, programs: Collection[str] = ()
+) -> tuple[Holder, ...]:
+    """Return who listens where one of ``programs`` should, or Slicewise itself if none is named.
+
+    Nobody if the right one listens there, too: systemd holds a port open for HAProxy.
+    """
+    there = [
+        one
+        for one in holders
+        if one.port == port and ({one.address, host} & _ANYWHERE or one.address == host)
+    ]
+
+    def is_right(one: Holder) -> bool:
+        return one.program in programs if programs else one.is_slicewise
+
+    return () if any(map(is_right, there)) else tuple(there)
+
+
+def port_checks(
+    holders: Iterable[Holder], wanted: Iterable[tuple[str, str, int]]
+) -> Iterator[Finding]:
+    """Say which ports other programs hold; ``wanted`` are settings with host and port."""
+    holders = tuple(holders)
+    for setting, host, port in wanted:
+        for one in held_by_others(holders, host, port)[:1]:
+            yield error(
+                Code.PORT_HELD,
+                f"{one.text} listens on port {port}, which {setting} names",
+                "Slicewise's own program does not start there, or nobody reaches it",
+                Mend(Place.HOST, f"ss -ltnp sport = :{port}"),
+                advice=f"End that program, or name a free port in {setting}.",
+            )
+
+
+def unit_checks(disabled: Iterable[str]) -> Iterator[Finding]:
+    """Name units of systemd that are here and do not start with the host."""
+    for unit in disabled:
+        yield warning(
+            Code.UNIT_OFF,
+            f"{unit} is not enabled",
+            "after a restart of this host it does not run",
+            Mend(Place.HOST, f"systemctl enable {unit}"),
+        )
+
+
+def package_checks(missing: Collection[str], noexec: Iterable[Space]) -> Iterator[Finding]:
+    """Say which of Slicewise's own files are gone, and where its program can't be run."""
+    if missing:
+        shown = ", ".join(sorted(missing)[:_MOST_SHOWN])
+        more = len(missing) - _MOST_SHOWN
+        yield error(
+            Code.PACKAGE,
+            f"Files of Slicewise's own are missing: {shown}" + (f" and {more} more" * (more > 0)),
+            "commands and servers fail where they need them",
+            advice="Install the same version again.",
+        )
+    for one in noexec:
+        if one.is_noexec:
+            yield error(
+                Code.PACKAGE,
+                f"{one.path} ({one.what}) is mounted with noexec",
+                "no program there can be started",
+                Mend(Place.HOST, f"mount -o remount,exec $(findmnt -n -o TARGET -T {one.path})"),
+            )

@@ -1,0 +1,237 @@
+"""Looks at this host as others see it: ways to files, users, room on disks, who holds ports."""
+
+import os
+import pwd
+import socket
+import stat
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from grp import getgrgid
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from cluster.language.file_access import MOST_LINKS, AclEntry, Inode, Person, Way
+from cluster.language.host_findings import Holder, Space
+
+_PROC = Path("/proc")
+_ACL = "system.posix_acl_access"
+_LISTENS = "0A"
+_COMMAND_LENGTH = 200
+_UNITS = tuple(map(Path, ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")))
+_SYSTEMD = Path("/run/systemd/system")
+
+
+def way_to(path: Path) -> Way:
+    """Return the way to a file. Raises OSError if this user can't look at all of it."""
+    rest = list(reversed(path.absolute().parts[1:]))
+    here, folders, links = "/", [_inode("/")], 0
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            here = os.path.dirname(here)  # noqa: PTH120 -- of a text
+            continue
+        one = os.path.join(here, name)  # noqa: PTH118 -- of a text
+        try:
+            found = _inode(one)
+        except (FileNotFoundError, NotADirectoryError):
+            return Way(str(path), tuple(folders), missing=one)
+        if stat.S_ISLNK(found.mode):
+            links += 1
+            if links > MOST_LINKS:
+                return Way(str(path), tuple(folders), missing=one)
+            leads = Path(one).readlink()
+            here = "/" if leads.is_absolute() else here
+            rest.extend(reversed(leads.parts[1:] if leads.is_absolute() else leads.parts))
+        elif rest:
+            folders.append(found)
+            here = one
+        else:
+            return Way(str(path), tuple(folders), found)
+    return Way(str(path), tuple(folders[:-1]), folders[-1])
+
+
+def _inode(path: str) -> Inode:
+    found = os.lstat(path)
+    acl: tuple[AclEntry, ...] = ()
+    if not stat.S_ISLNK(found.st_mode):
+        with suppress(OSError):
+            acl = tuple(_acl(os.getxattr(path, _ACL, follow_symlinks=False)))
+    uid, gid = found.st_uid, found.st_gid
+    return Inode(path, found.st_mode, uid, gid, user_name(uid), _group_name(gid), acl)
+
+
+def _acl(packed: bytes) -> Iterator[AclEntry]:
+    """Read what Linux keeps: a version, then a tag, rights and an id for each entry."""
+    for tag, rights, whose in struct.iter_unpack("<HHI", packed[4:]):
+        yield AclEntry(tag, rights, whose)
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def person(name: str, *more_gids: int) -> Person | None:
+    """Return a user of this host, with these groups added; None if there is none of that name."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        return None
+    return Person(name, found.pw_uid, frozenset((*os.getgrouplist(name, found.pw_gid), *more_gids)))
+
+
+def running_as(pid: int) -> Person | None:
+    """Return as whom a process runs, with its own groups; None if there is none of that number."""
+    with suppress(OSError, ValueError, KeyError, IndexError):
+        text = (_PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+        words = {line.partition(":")[0]: line.split()[1:] for line in text.splitlines()}
+        uid = int(words["Uid"][1])
+        gids = map(int, (words["Gid"][1], *words["Groups"]))
+        return Person(user_name(uid), uid, frozenset(gids))
+    return None
+
+
+def parent_of(pid: int) -> int:
+    """Return the process that has started this one; 0 if that is not known."""
+    with suppress(OSError, ValueError, IndexError):
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        return int(text.rpartition(")")[2].split()[1])
+    return 0
+
+
+def space(path: Path, what: str) -> Iterator[Space]:
+    """Yield the room in a folder; nothing if it is not here, or not to be seen."""
+    with suppress(OSError):
+        found = os.statvfs(path)
+        yield Space(
+            str(path),
+            what,
+            found.f_bavail * found.f_frsize,
+            found.f_blocks * found.f_frsize,
+            found.f_favail,
+            found.f_files,
+            is_read_only=bool(found.f_flag & os.ST_RDONLY),
+            is_noexec=bool(found.f_flag & os.ST_NOEXEC),
+        )
+
+
+def holders(ports: Collection[int]) -> tuple[Holder, ...]:
+    """Return who listens on these TCP ports: root sees everybody, others themselves."""
+    inodes = {
+        inode: (address, port)
+        for table in ("tcp", "tcp6")
+        for address, port, inode in listening(_text(_PROC / "net" / table))
+        if port in ports
+    }
+    if not inodes:
+        return ()
+    return tuple(
+        Holder(*inodes[inode], pid, *_program(pid))
+        for pid in sorted(int(one.name) for one in _PROC.iterdir() if one.name.isdigit())
+        for inode in sorted(_sockets_of(pid) & inodes.keys())
+    )
+
+
+def listening(table: str) -> Iterator[tuple[str, int, str]]:
+    """Read address, port and inode of each socket that listens, from ``/proc/net/tcp`` or tcp6."""
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and words[3] == _LISTENS:  # noqa: PLR2004 -- the place of the inode
+            host, _, port = words[1].partition(":")
+            yield _address(host), int(port, 16), words[9]
+
+
+def _address(text: str) -> str:
+    """Read such as ``0100007F``: words of four bytes, each in this machine's order."""
+    words = struct.unpack(f">{len(text) // 8}I", bytes.fromhex(text))
+    packed = struct.pack(f"={len(words)}I", *words)
+    if len(words) == 1:
+        return socket.inet_ntop(socket.AF_INET, packed)
+    shown = socket.inet_ntop(socket.AF_INET6, packed)
+    return shown.removeprefix("::ffff:") if "." in shown else shown
+
+
+def _sockets_of(pid: int) -> frozenset[str]:
+    found = set()
+    with suppress(OSError):
+        for one in (_PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(one.readlink()).removeprefix("socket:[").removesuffix("]"))
+    return frozenset(found)
+
+
+def _program(pid: int) -> tuple[str, str, str]:
+    """Return a process's program, user and command."""
+    who = running_as(pid)
+    words = _text(_PROC / str(pid) / "cmdline").split("\0")
+    name = _text(_PROC / str(pid) / "comm").strip()
+    return name, who.name if who else "?", " ".join(words)[:_COMMAND_LENGTH]
+
+
+def _text(file: Path) -> str:
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def processes(program: str) -> Iterator[int]:
+    """Yield the processes whose program has this name."""
+    for one in _PROC.iterdir():
+        if one.name.isdigit() and _text(one / "comm").strip() == program:
+            yield int(one.name)
+
+
+def working_directory(pid: int) -> Path | None:
+    """Return where a process works; None if that is not to be seen."""
+    with suppress(OSError):
+        return (_PROC / str(pid) / "cwd").readlink()
+    return None
+
+
+def has_systemd() -> bool:
+    """Whether systemd runs this host."""
+    return _SYSTEMD.exists()
+
+
+def disabled_units(units: Collection[str]) -> tuple[str, ...]:
+    """Return which of these units of systemd are here and are not started with the host."""
+    if not has_systemd():
+        return ()
+    return tuple(unit for unit in units if _is_unit(unit) and not _is_enabled(unit))
+
+
+def _is_unit(unit: str) -> bool:
+    return any((folder / unit).exists() for folder in _UNITS)
+
+
+def _is_enabled(unit: str) -> bool:
+    links = (f"*.wants/{unit}", f"*.requires/{unit}")
+    return any(any(folder.glob(link)) for folder in _UNITS for link in links)
+
+
+def missing_files(package: str) -> tuple[str, ...]:
+    """Return which files of an installed package are not there.
+
+    What pip notes of it, and byte code, may be gone: the DEB and RPM packages leave some out.
+    """
+    try:
+        files = distribution(package).files or ()
+    except PackageNotFoundError:
+        return ()
+    return tuple(
+        str(one)
+        for one in files
+        if one.suffix not in {".pyc", ".pyo"} and ".dist-info/" not in str(one)
+        if not Path(str(one.locate())).exists()
+    )

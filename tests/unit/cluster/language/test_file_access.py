@@ -1,0 +1,146 @@
+"""Tests who reaches a file: by uid, groups, modes, ACLs and every folder on the way."""
+
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from cluster.language.file_access import (
+    EVERY_USER,
+    AclEntry,
+    Inode,
+    Need,
+    Person,
+    Right,
+    Way,
+    barrier,
+    may,
+    replaceable,
+    unmet,
+)
+from cluster.language.findings import Finding
+
+READ, WRITE, ENTER = Right.READ, Right.WRITE, Right.ENTER
+SLURM = Person("slurm", 64030, frozenset({64030, 700}))
+ROOT = Person("root", 0)
+USER, GROUP_OBJ, GROUP, MASK = 0x02, 0x04, 0x08, 0x10
+
+
+def folder(path: str, mode: int = 0o755, uid: int = 0, gid: int = 0) -> Inode:
+    return Inode(path, stat.S_IFDIR | mode, uid, gid)
+
+
+def file(mode: int, uid: int = 0, gid: int = 0, *acl: AclEntry) -> Inode:
+    return Inode("/etc/slicewise/database-url", stat.S_IFREG | mode, uid, gid, acl=acl)
+
+
+@pytest.mark.parametrize(
+    ("found", "person", "right", "is_let"),
+    [
+        (file(0o644), SLURM, READ, True),
+        (file(0o600), SLURM, READ, False),
+        (file(0o640, 0, 700), SLURM, READ, True),
+        (file(0o640, 0, 701), SLURM, READ, False),
+        # The first that fits decides: its owner has no more than the owner's rights.
+        (file(0o044, 64030), SLURM, READ, False),
+        (file(0o604, 0, 700), SLURM, READ, False),
+        (file(0o644), SLURM, WRITE, False),
+        (file(0o000), ROOT, WRITE, True),
+        (file(0o644), ROOT, ENTER, False),
+        (file(0o001), ROOT, ENTER, True),
+        (folder("/root", 0o600), ROOT, ENTER, True),
+        (file(0o644), EVERY_USER, READ, True),
+        (file(0o640), EVERY_USER, READ, False),
+        # ACLs: a named user, a named group, and the mask over both.
+        (file(0o640, 0, 0, AclEntry(USER, 4, 64030)), SLURM, READ, True),
+        (file(0o640, 0, 0, AclEntry(USER, 4, 64031)), SLURM, READ, False),
+        (file(0o640, 0, 0, AclEntry(GROUP, 4, 700)), SLURM, READ, True),
+        (file(0o600, 0, 0, AclEntry(USER, 6, 64030), AclEntry(MASK, 0, 0)), SLURM, READ, False),
+        (file(0o644, 0, 0, AclEntry(USER, 0, 64030)), SLURM, READ, False),
+        (file(0o644, 0, 0, AclEntry(GROUP, 0, 700)), SLURM, READ, False),
+        (file(0o674, 0, 700, AclEntry(GROUP_OBJ, 0, 0), AclEntry(MASK, 7, 0)), SLURM, READ, False),
+        (file(0o674, 0, 5, AclEntry(GROUP_OBJ, 0, 0), AclEntry(MASK, 7, 0)), SLURM, READ, True),
+    ],
+)
+def test_the_kernel_lets_whom_it_lets(
+    found: Inode, person: Person, right: Right, is_let: bool
+) -> None:
+    assert may(found, person, right) is is_let
+
+
+WAY = Way("/etc/slicewise/database-url", (folder("/"), folder("/etc"), folder("/etc/slicewise")))
+
+
+def texts(*needs: Need) -> list[str]:
+    return [one.what for one in unmet(needs)]
+
+
+def mends(found: Iterable[Finding]) -> list[str]:
+    return [mend.line for one in found for mend in one.mends]
+
+
+def need(way: Way, person: Person = SLURM, right: Right = READ, *, is_needed: bool = False) -> Need:
+    return Need(way, person, right, "the daemon does not start", not is_needed)
+
+
+def test_every_folder_on_the_way_must_be_entered() -> None:
+    good = replace(WAY, target=file(0o640, 0, 700))
+    assert texts(need(good)) == []
+    closed = replace(good, folders=(*WAY.folders[:2], folder("/etc/slicewise", 0o700)))
+    assert barrier(closed, SLURM, READ) == (closed.folders[2], ENTER)
+    (said,) = texts(need(closed), need(replace(closed, asked="/etc/slicewise/slicewise.toml")))
+    assert said == (
+        "User slurm can't enter /etc/slicewise (mode 0700, root:root), on the way to"
+        " /etc/slicewise/database-url, /etc/slicewise/slicewise.toml"
+    )
+    # A folder that others may read and not enter is closed, too.
+    listed = replace(good, folders=(folder("/", 0o754), *WAY.folders[1:]))
+    assert barrier(listed, SLURM, READ) == (listed.folders[0], ENTER)
+    assert texts(need(closed, ROOT)) == []
+
+
+def test_what_lets_them_lets_nobody_else() -> None:
+    for found, line in (
+        (file(0o600), "setfacl -m u:slurm:r-- /etc/slicewise/database-url"),
+        (file(0o600, 0, 700), "chmod g+r /etc/slicewise/database-url"),
+        (file(0o040, 64030), "chmod u+r /etc/slicewise/database-url"),
+    ):
+        assert mends(unmet([need(replace(WAY, target=found))])) == [line]
+    everybody = need(replace(WAY, target=file(0o640)), EVERY_USER)
+    assert mends(unmet([everybody])) == ["chmod o+r /etc/slicewise/database-url"]
+    assert texts(everybody) == [
+        "Not every user can read /etc/slicewise/database-url (mode 0640, root:root)"
+    ]
+
+
+def test_a_file_behind_a_link_is_named_by_both() -> None:
+    way = Way("/etc/slurm/job_submit.lua", WAY.folders, file(0o600))
+    (said,) = texts(need(way))
+    assert said == (
+        "User slurm can't read /etc/slicewise/database-url, of /etc/slurm/job_submit.lua,"
+        " (mode 0600, root:root)"
+    )
+
+
+def test_a_folder_to_write_into_must_be_entered_as_well() -> None:
+    way = Way("/run/slicewise", (folder("/"), folder("/run")), folder("/run/slicewise", 0o702))
+    assert barrier(way, SLURM, WRITE | ENTER) == (way.target, ENTER)
+    assert barrier(way, SLURM, WRITE) is None
+
+
+def test_what_is_not_there_is_said_where_it_is_needed() -> None:
+    gone = replace(WAY, missing="/etc/slicewise/database-url")
+    assert texts(need(gone)) == []
+    (found,) = unmet([need(gone, is_needed=True)])
+    assert (found.code, found.what) == ("SW-FILE-MISSING", f"{gone.asked} is not there")
+    elsewhere = replace(gone, missing="/etc/slicewise")
+    assert texts(need(elsewhere, is_needed=True)) == [
+        f"{gone.asked} is not there: there is no /etc/slicewise"
+    ]
+
+
+def test_a_folder_in_which_all_may_write_is_named_unless_it_is_sticky() -> None:
+    for mode, is_open in ((0o777, True), (0o1777, False), (0o775, False)):
+        way = replace(WAY, folders=(folder("/etc", mode),), target=file(0o600))
+        assert [one.code for one in replaceable(way)] == ["SW-FILE-RIGHTS"] * is_open

@@ -1,0 +1,85 @@
+"""Tests what is said of a host: full disks, held ports, units and files of the package."""
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.language.host_findings import (
+    Holder,
+    Space,
+    held_by_others,
+    package_checks,
+    port_checks,
+    space_checks,
+    unit_checks,
+)
+
+GIB = 1 << 30
+ROOM = Space("/var/spool/slurmctld", "slurmctld's state", 50 * GIB, 100 * GIB, 9**6, 9**7)
+
+
+@pytest.mark.parametrize(
+    ("space", "found"),
+    [
+        (ROOM, []),
+        (replace(ROOM, free_bytes=0), ["error: No space"]),
+        (replace(ROOM, free_bytes=200 << 20), ["warning: 200 MiB are left"]),
+        (replace(ROOM, free_inodes=0), ["error: No inode"]),
+        (replace(ROOM, free_inodes=500), ["warning: 500 inodes are left"]),
+        # Some file systems make inodes as they need them.
+        (replace(ROOM, free_inodes=0, total_inodes=0), []),
+        # A twentieth of a small one is enough, such as of /run.
+        (replace(ROOM, free_bytes=40 << 20, total_bytes=100 << 20), []),
+        (replace(ROOM, free_bytes=4 << 20, total_bytes=100 << 20), ["error: No space"]),
+        (replace(ROOM, free_bytes=0, total_bytes=0), []),
+        (replace(ROOM, is_read_only=True), ["error: /var/spool/slurmctld"]),
+    ],
+)
+def test_a_full_folder_is_named(space: Space, found: list[str]) -> None:
+    said = [f"{one.severity}: {one.what}" for one in space_checks([space])]
+    assert len(said) == len(found)
+    for text, begins in zip(said, found, strict=True):
+        assert text.startswith(begins)
+        assert "/var/spool/slurmctld (slurmctld's state)" in text
+
+
+def test_a_full_disk_is_said_once() -> None:
+    full = replace(ROOM, free_bytes=0)
+    assert len(list(space_checks([full, replace(full, path="/run")]))) == 1
+
+
+ANYWHERE = "0.0.0.0"  # noqa: S104 -- compared only
+NGINX = Holder(ANYWHERE, 8080, 71, "nginx", "www-data", "nginx: master")
+HAPROXY = replace(NGINX, pid=72, program="haproxy", user="root")
+SYSTEMD = replace(NGINX, pid=1, program="systemd", user="root")
+DAEMON = Holder("10.0.0.1", 6830, 90, "python3", "slurm", "/opt/slicewise/bin/slicewise daemon")
+
+
+def test_whoever_holds_a_port_is_named_unless_the_right_one_does() -> None:
+    right = ("haproxy", "systemd")
+    assert held_by_others([NGINX], "10.0.0.1", 8080, right) == (NGINX,)
+    assert held_by_others([NGINX, HAPROXY], "10.0.0.1", 8080, right) == ()
+    assert held_by_others([SYSTEMD], "*", 8080, right) == ()
+    assert held_by_others([NGINX], "*", 8081, right) == ()
+    # On another address of the host.
+    assert held_by_others([replace(NGINX, address="10.0.0.2")], "10.0.0.1", 8080, right) == ()
+    assert held_by_others([replace(NGINX, address="10.0.0.2")], ANYWHERE, 8080, right) != ()
+
+
+def test_a_port_of_the_daemons_that_another_holds_is_found_by_its_setting() -> None:
+    wanted = [("[daemon] listen", "10.0.0.1", 6830)]
+    assert list(port_checks([DAEMON], wanted)) == []
+    (found,) = port_checks([replace(NGINX, port=6830)], wanted)
+    assert found.code == "SW-PORT-HELD"
+    assert found.what == (
+        "nginx (pid 71, user www-data) listens on port 6830, which [daemon] listen names"
+    )
+
+
+def test_units_and_files_are_named() -> None:
+    (unit,) = unit_checks(["slicewise-daemon.service"])
+    assert unit.mends[0].line == "systemctl enable slicewise-daemon.service"
+    (lost,) = package_checks(["templates/haproxy.cfg.j2", "a", "b", "c"], [ROOM])
+    assert lost.what == "Files of Slicewise's own are missing: a, b, c and 1 more"
+    (noexec,) = package_checks([], [replace(ROOM, is_noexec=True)])
+    assert (noexec.code, "noexec" in noexec.what) == ("SW-PACKAGE", True)
