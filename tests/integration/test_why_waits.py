@@ -39,8 +39,8 @@ class Tenant:
         sandbox.run("slurm", ("sacctmgr", "-i", "add", "account", self.name))
         sandbox.run("slurm", ("sacctmgr", "-i", "add", "user", alice, f"account={self.name}"))
 
-    def give(self, nominal: str) -> None:
-        quota = ("slicewise", "tenant-quota", "set", self.name, "--nominal", nominal)
+    def give(self, nominal: str, *more: str) -> None:
+        quota = ("slicewise", "tenant-quota", "set", self.name, "--nominal", nominal, *more)
         self.sandbox.run("root", quota)
         until_in_force(self.sandbox, self.name)
 
@@ -317,7 +317,7 @@ def test_plain_sbatch_of_an_accepted_job_prints_the_id_alone(sandbox: Sandbox, l
         return sandbox.run("alice", argv, input="#!/bin/sh\nsleep 60\n")
 
     with a_tenant(sandbox) as lender:
-        lender.give("2")
+        lender.give("2", "--lending-limit", "1")
         quota = ("--nominal", "1", "--borrowing-limit", "1")
         sandbox.run("root", ("slicewise", "tenant-quota", "set", lab.name, *quota))
         until_in_force(sandbox, lab.name)
