@@ -136,6 +136,12 @@ def test_a_dry_run_changes_nothing(slurm: _Slurm) -> None:
     assert [name for name, _ in slurm.done if name.startswith("update")] == []
 
 
+def test_of_many_jobs_all_are_in_the_json(slurm: _Slurm) -> None:
+    slurm.shown = tuple(job(100 + n, tres=UNTYPED.tres) for n in range(8))
+    assert "104 (vision) and 3 more, which --json lists." in said("--dry-run")
+    assert len(json.loads(said("--dry-run", "--json"))["untyped"]) == 8
+
+
 def test_what_slurm_refuses_is_said(slurm: _Slurm) -> None:
     assert json.loads(said("--json", status=1)) == {
         "moved": {"7_[1-2]": "slicewise_vision"},
