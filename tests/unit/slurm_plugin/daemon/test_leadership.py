@@ -219,7 +219,7 @@ CHANGES = {
 }
 READS = {
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "job_history"),
-    "batch_script",
+    *("batch_script", "throttled"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),
     *("submissions", "tasks", "plans", "reservations", "reserved", "cores", "devices"),
 }
