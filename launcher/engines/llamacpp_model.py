@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from launcher.engines.model_files import ModelFiles, ModelNeeds, listed
 
 _SUFFIX = ".gguf"
-_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
+_PART = re.compile(r"(.+)-([0-9]+)-of-([0-9]+)\.gguf")
+_WIDTH = 5
 BESIDE = "(^|[-_.])(mmproj|imatrix|lora|vocab)[-_.]"
 """In the names of files that are no model, whatever the case: what reads its images, what it was
 quantised by, an adapter, a tokenizer. The batch script finds them by the same expression."""
@@ -63,6 +64,9 @@ def _problems(parts: Sequence[str], chosen: str) -> tuple[str, ...]:
     if part is None:
         return ()
     name, count = part[1], part[3]
+    if {len(part[2]), len(count)} != {_WIDTH} or not int(count):
+        such = f"{name}-00001-of-{max(1, int(count)):05d}{_SUFFIX}"
+        return (f"llama.cpp finds parts by names such as {such}",)
     wanted = [f"{name}-{number:05d}-of-{count}{_SUFFIX}" for number in range(1, int(count) + 1)]
     if missing := [one for one in wanted if one not in set(parts)]:
         return (f"no {listed(missing)}",)

@@ -103,7 +103,7 @@ class OpenAIEngine:
     media_fetch = MediaFetch.NEVER
 
     model_layout = safetensors_model.LAYOUT
-    model_config = ""
+    model_config = safetensors_model.CONFIG
     model_indexes: tuple[str, ...] = safetensors_model.INDEXES
     chooses_file = False
     loads_all = False

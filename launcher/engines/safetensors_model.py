@@ -16,7 +16,7 @@ from launcher.engines.model_files import ModelFiles, ModelNeeds, listed
 LAYOUT = "a directory with config.json and .safetensors files"
 INDEXES = ("model.safetensors.index.json", "consolidated.safetensors.index.json")
 """Names of an index, of which the first that is there counts."""
-_CONFIG, _SUFFIX = "config.json", ".safetensors"
+CONFIG, _SUFFIX = "config.json", ".safetensors"
 _ADAPTER, _CONSOLIDATED = "adapter_model", "consolidated"
 """Beginnings of files that lie beside a model's weights: an adapter of it; the weights once more,
 in the format of their maker."""
@@ -27,14 +27,14 @@ _MOST_NAMED = 1000
 
 def is_model(entries: frozenset[str]) -> bool:
     """Whether a directory with these entries holds a model."""
-    return _CONFIG in entries and bool(_weights(entries) or entries & set(INDEXES))
+    return CONFIG in entries and bool(_weights(entries) or entries & set(INDEXES))
 
 
 def model_needs(files: ModelFiles) -> ModelNeeds:
     """Return the model's files, and which are missing."""
     index = files.index
     weights = _weights(files.entries) if index is None else index.files
-    needed = (_CONFIG, *(() if index is None else (index.name,)), *weights)
+    needed = (CONFIG, *(() if index is None else (index.name,)), *weights)
     return ModelNeeds(files.name, files=needed, problems=tuple(_problems(files, weights)))
 
 
@@ -46,8 +46,10 @@ def _weights(entries: Iterable[str]) -> tuple[str, ...]:
 
 
 def _problems(files: ModelFiles, weights: Sequence[str]) -> Iterator[str]:
-    if _CONFIG not in files.entries:
-        yield f"no {_CONFIG}"
+    if CONFIG not in files.entries:
+        yield f"no {CONFIG}"
+    elif files.trouble:
+        yield f"{CONFIG}: {files.trouble}"
     if files.index is None:
         if not weights:
             yield f"no {_SUFFIX} file"

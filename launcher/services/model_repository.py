@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from errno import ELOOP, ENOENT
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -30,6 +31,10 @@ _MOST_INDEX_BYTES = 64 * 1024 * 1024
 _MOST_INDEX_PARTS = 1_000_000
 """Entries of an index, and brackets in it, at most: each takes some hundred bytes to read."""
 _INDEXED = re.compile(r"[^/\x00-\x1f]{1,243}[.]safetensors")
+_POINTER, _MOST_POINTER_BYTES = b"version https://git-lfs.", 1024
+"""How Git's pointer to a large file begins, and how long one is at most.
+https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+"""
 _DIGEST_LENGTH = 16
 _FEW = 4
 """Entries of a directory up to which each is named; of more, how many there are of each kind."""
@@ -137,7 +142,29 @@ def repository_needs(
         one.name: model_files(engine, one, chosen.get(one.name, ""))
         for one in directories(repository)
     }
-    return {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
+    found = {name: engine.model_needs(files, models, gpus) for name, files in models.items()}
+    return {name: _without_pointers(repository / name, needs) for name, needs in found.items()}
+
+
+def _without_pointers(directory: Path, needs: ModelNeeds) -> ModelNeeds:
+    """Return the needs, with a problem where a file is only Git's pointer to a large one."""
+    pointers = [one for one in needs.files if _is_pointer(directory / one)]
+    if not pointers:
+        return needs
+    said = (
+        f"{listed(pointers)} {'are pointers' if len(pointers) > 1 else 'is a pointer'} of Git LFS"
+    )
+    return replace(needs, problems=(*needs.problems, f"{said}: git lfs pull gets what it names"))
+
+
+def _is_pointer(path: Path) -> bool:
+    try:
+        if not 0 < path.stat().st_size <= _MOST_POINTER_BYTES:
+            return False
+        with open_file(path) as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
 
 
 def with_digest(spec: ServiceSpec) -> ServiceSpec:
@@ -214,25 +241,13 @@ def _index(path: Path) -> ModelIndex:
         return ModelIndex(path.name, _indexed(path))
     except OSError as error:
         return ModelIndex(path.name, trouble=str(error.strerror))
-    except RecursionError:
-        return ModelIndex(path.name, trouble="it is no index of weights")
     except ValueError as error:
         return ModelIndex(path.name, trouble=str(error))
 
 
 def _indexed(path: Path) -> tuple[str, ...]:
     """Return the files that an index names; raises OSError, or ValueError with a text for users."""
-    with open_file(path) as file:
-        text = file.read(_MOST_INDEX_BYTES + 1)
-    if len(text) > _MOST_INDEX_BYTES:
-        raise ValueError(f"it has more than {_MOST_INDEX_BYTES} bytes")
-    if sum(map(text.count, (b"[", b"{", b","))) > _MOST_INDEX_PARTS:
-        raise ValueError(f"it has more than {_MOST_INDEX_PARTS} entries")
-    try:
-        said = json.loads(text)
-    except ValueError:
-        raise ValueError("it is no JSON") from None
-    weights = said.get("weight_map") if isinstance(said, dict) else None
+    weights = _json_object(path).get("weight_map")
     if not isinstance(weights, dict) or not weights:
         raise ValueError("it has no weight_map")
     for one in weights.values():
@@ -243,8 +258,27 @@ def _indexed(path: Path) -> tuple[str, ...]:
     return tuple(sorted(set(weights.values())))
 
 
+def _json_object(path: Path) -> Mapping[str, object]:
+    """Read a file of JSON; raises OSError, or ValueError with a text for users."""
+    with open_file(path) as file:
+        text = file.read(_MOST_INDEX_BYTES + 1)
+    if len(text) > _MOST_INDEX_BYTES:
+        raise ValueError(f"it has more than {_MOST_INDEX_BYTES} bytes")
+    if sum(map(text.count, (b"[", b"{", b","))) > _MOST_INDEX_PARTS:
+        raise ValueError(f"it has more than {_MOST_INDEX_PARTS} entries")
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is no JSON") from None
+    if not isinstance(said, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004
+    return said
+
+
 def _config(path: Path) -> Mapping[str, object]:
     """Read a configuration; raises OSError, or ValueError with a text for users."""
+    if path.suffix == ".json":
+        return _json_object(path)
     # Protobuf takes 30 ms to import, and only a service's file needs it.
     from launcher.services.config_pbtxt import parse_config  # noqa: PLC0415
 

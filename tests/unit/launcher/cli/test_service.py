@@ -307,7 +307,7 @@ def test_adapters_are_checked_and_only_a_forced_change_of_them_replaces_replicas
     answer_in_its_place(monkeypatch, OrderRequest, order)
     model, file = place / "models" / "m", place / "chat.toml"
     for name in ("config.json", "w.safetensors"):
-        (model / name).touch()
+        (model / name).write_text("{}")
     told = file.read_text() + 'adapters = { legal = "lora" }\n'
     file.write_text(told)
     for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):

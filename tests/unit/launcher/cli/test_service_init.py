@@ -156,7 +156,7 @@ def test_a_directory_with_a_gguf_file_is_a_model_of_llama_cpp(repository: Path):
 def test_a_directory_with_safetensors_is_a_model_of_vllm(repository: Path):
     (repository / "Tiny").mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
-        (repository / "Tiny" / name).touch()
+        (repository / "Tiny" / name).write_text("{}")
     invoke("models")
     spec = read_service_file(Path("tiny.toml"))
     assert (spec.engine, spec.model) == ("vllm", "Tiny")

@@ -135,8 +135,8 @@ def test_a_model_of_llama_cpp_needs_its_own_directory_only(tmp_path: Path):
     ("index", "said"),
     [
         (b"", "it is no JSON"),
-        (b"[" * 100_000, "it is no index of weights"),
-        (b"[]", "it has no weight_map"),
+        (b"[" * 100_000, "it is no JSON"),
+        (b"[]", "it is no JSON object"),
         (b'{"weight_map": ["model.safetensors"]}', "it has no weight_map"),
         (b'{"weight_map": {}}', "it has no weight_map"),
         (b'{"weight_map": {"t": 1}}', "names 1, which"),
@@ -155,7 +155,7 @@ def test_a_model_of_llama_cpp_needs_its_own_directory_only(tmp_path: Path):
 def test_an_index_that_is_none_is_refused_within_bounds(tmp_path: Path, index: bytes, said: str):
     (tmp_path / "bert").mkdir()
     for name in ("config.json", "model.safetensors", "a.safetensors"):
-        (tmp_path / "bert" / name).touch()
+        (tmp_path / "bert" / name).write_text("{}")
     (tmp_path / "bert" / "model.safetensors.index.json").write_bytes(index)
     code, message = refused(tmp_path, engine="vllm")
     assert (code, said in message) == ("SW-SERVICE-MODEL", True), message
@@ -166,7 +166,7 @@ def test_weights_may_be_links_but_none_that_lead_nowhere(tmp_path: Path):
     """As downloads keep them: each file a link to one that is named by its content."""
     (tmp_path / "bert").mkdir()
     (tmp_path / "blob").touch()
-    (tmp_path / "bert" / "config.json").touch()
+    (tmp_path / "bert" / "config.json").write_text("{}")
     index = tmp_path / "bert" / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"t": "a.safetensors", "u": "b.safetensors"}}')
     (tmp_path / "bert" / "a.safetensors").symlink_to("../blob")
@@ -188,6 +188,46 @@ def test_weights_may_be_links_but_none_that_lead_nowhere(tmp_path: Path):
 
 def test_a_fifo_in_place_of_an_index_is_not_waited_for(tmp_path: Path):
     (tmp_path / "bert").mkdir()
-    (tmp_path / "bert" / "config.json").touch()
+    (tmp_path / "bert" / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "bert" / "model.safetensors.index.json")
     assert "that is no file" in refused(tmp_path, engine="vllm")[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (b"", "config.json: it is no JSON"),
+        (b"<html>404</html>", "config.json: it is no JSON"),
+        (b'{"model_type": "qwen3",', "config.json: it is no JSON"),
+        (b"\xff\xfe{}", "config.json: it is no JSON"),
+        (b"[]", "config.json: it is no JSON object"),
+    ],
+)
+def test_a_configuration_that_no_engine_could_read(tmp_path: Path, config: bytes, said: str):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "model.safetensors").touch()
+    (tmp_path / "bert" / "config.json").write_bytes(config)
+    assert said in refused(tmp_path, engine="vllm")[1]
+
+
+def test_pointers_of_git_are_no_weights(tmp_path: Path):
+    """As a clone without git-lfs leaves them."""
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1352\n"
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "config.json").write_text("{}")
+    (tmp_path / "bert" / "model.safetensors").write_text(pointer)
+    said = "model.safetensors is a pointer of Git LFS: git lfs pull"
+    assert said in refused(tmp_path, engine="vllm")[1]
+    (tmp_path / "bert" / "model.safetensors").write_text("w")
+    assert require_runnable(spec(tmp_path, engine="vllm")).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "count"), [("1", "3"), ("000001", "000003"), ("00001", "3"), ("00000", "00000")]
+)
+def test_parts_with_numbers_that_llama_cpp_does_not_follow(tmp_path: Path, number: str, count: str):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / f"m-{number}-of-{count}.gguf").touch()
+    for chosen in (None, f"m-{number}-of-{count}.gguf"):
+        code, said = refused(tmp_path, engine="llamacpp", model_file=chosen)
+        assert (code, "names such as m-00001-of-0000" in said) == ("SW-SERVICE-MODEL", True)
