@@ -16,10 +16,16 @@ _SIZE = re.compile(
 _OF_A_COMPUTE_INSTANCE = re.compile(r"[0-9]c[._-]?$")
 _SIGNS = "+._-"
 _PART = re.compile(
-    r"(?<![a-z])mig(?![a-z])|(?<![a-z0-9])(?:[1-7]g|[dtqc]px)(?![a-z0-9])", re.IGNORECASE
+    r"(?<![a-z])(?:mig|vgpu|shared|sliced?|half|quarter)(?![a-z])"
+    r"|(?<![a-z0-9])(?:[1-7]g|[dtqc]px)(?![a-z0-9])|-[0-9]{1,2}[cq]$",
+    re.IGNORECASE,
 )
-"""Words for parts of GPUs, of which they say no size."""
+"""Words for parts of GPUs, of which they say no size; ``-48q`` and ``-10c`` are NVIDIA's vGPUs."""
+_GPU = re.compile(
+    r"(?<![a-z])(?:[a-z]{1,2}[0-9]{2,4}|rtx|gtx|geforce|tesla|quadro|titan)", re.IGNORECASE
+)
 _MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{2,3})(?:gi?b?)?(?![a-z0-9])")
+_MEMORY_IN_GB = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gi?b?(?![a-z0-9])")
 NAMES_RULE = (
     "A type of MIG instances has the profile's size in its name: 1g.18gb, nvidia_h200_1g.18gb,"
     " h200.1g.18gb+me; also with the memory as drivers round it, 1g.16gb."
@@ -96,6 +102,15 @@ def has_word(text: str, word: str) -> bool:
     return re.search(rf"(?<![a-z0-9]){spelled}(?![0-9])", text.lower()) is not None
 
 
-def memory_words(text: str) -> frozenset[int]:
-    """Numbers that may be a GPU's GB in its name: ``{80}`` of ``nvidia_a100_80gb_pcie``."""
-    return frozenset(map(int, _MEMORY.findall(text.lower().replace("_", " "))))
+def names_gpu(text: str) -> bool:
+    """Whether the text names some GPU, as ``rtx_pro_5000`` does and ``mig`` does not."""
+    return _GPU.search(text) is not None
+
+
+def memory_words(text: str, *, unit: bool = False) -> frozenset[int]:
+    """Numbers that may be a GPU's GB in its name: ``{80}`` of ``nvidia_a100_80gb_pcie``.
+
+    With ``unit`` only those with a unit behind them.
+    """
+    pattern = _MEMORY_IN_GB if unit else _MEMORY
+    return frozenset(map(int, pattern.findall(text.lower().replace("_", " "))))

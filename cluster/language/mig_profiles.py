@@ -245,21 +245,46 @@ def profile_of(on: Board, gres_type: str) -> MigProfile:
     return found[0]
 
 
-_OTHER_NAMES = {"A100": ("A800",), "H100": ("H800",), "GH200-96GB": ("H20",)}
-"""Boards that are cut as others are, by a model of the table."""
+_OTHER_NAMES = {
+    "A100": ("A800",),
+    "A100-80GB": ("A100X",),
+    "H100": ("H800",),
+    "H200": ("H20-3e",),
+    "GH200-96GB": ("H20",),
+    "RTX-PRO-6000-Blackwell": ("RTX-PRO-6000", "RTX-6000-PRO", "PRO-6000", "6000-PRO"),
+}
+"""Boards that are cut as others are, and shorter names, by a family or a model of the table."""
 
 
 def boards_named(text: str) -> tuple[Board, ...]:
     """The boards whose names stand in a text such as ``nvidia_a100_80gb_pcie``; () without one.
 
-    Memory in the text counts where one of them has as much: what is called GH200 480GB has that for
-    its CPU.
+    The longest name counts: an A100X is no other A100. So does memory in the text where one of them
+    has as much: what is called GH200 480GB has that for its CPU.
     """
-    found = tuple(on for on in boards().values() if any(has_word(text, w) for w in _names(on)))
+    lengths = {
+        on.model: max((len(one) for one in _names(on) if has_word(text, one)), default=0)
+        for on in boards().values()
+    }
+    longest = max(lengths.values())
+    found = tuple(boards()[name] for name, length in lengths.items() if length == longest > 0)
     sized = tuple(on for on in found if memory_words(text) & _memories_gb(on))
     kept = sized or found
     variants = tuple(on for on in kept if any(has_word(text, w) for w in _variants(on)))
     return variants or kept
+
+
+def has_memory_of_part(text: str) -> bool:
+    """Whether a name has the memory of a board's instances: an ``a100_20gb`` is no whole GPU."""
+    named = boards_named(text)
+    wholes = frozenset(gb for on in named for gb in _memories_gb(on))
+    parts = {
+        one.memory_gb
+        for on in named
+        for profile in on.profiles
+        if (one := mig_name(profile)) is not None
+    }
+    return not parts.isdisjoint(memory_words(text, unit=True) - wholes)
 
 
 def _names(on: Board) -> Iterator[str]:

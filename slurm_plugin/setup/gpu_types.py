@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil
 
 from cluster.language.jobs import NodeView
-from cluster.language.mig_names import may_be_cut, mig_name
+from cluster.language.mig_names import may_be_cut, mig_name, names_gpu
 from cluster.language.mig_profiles import (
     Board,
     Fit,
@@ -17,6 +17,7 @@ from cluster.language.mig_profiles import (
     boards_named,
     cost_millislices,
     fitting_profile,
+    has_memory_of_part,
     profile_of,
 )
 from slurm_plugin.slurm_config.pads import is_pad
@@ -88,6 +89,8 @@ def fitting_boards(kinds: Iterable[str]) -> tuple[Board, ...]:
     """
     wanted = tuple(kinds)
     named = [on for kind in wanted for on in boards_named(_stem(kind))]
+    if not named and any(names_gpu(_stem(kind)) for kind in wanted):
+        return ()
     fits: dict[str, Fit] = {}
     for on in named or boards().values():
         found = [_fit(on, kind) for kind in wanted]
@@ -111,7 +114,11 @@ def _fit(on: Board, kind: str) -> Fit | None:
 
 
 def _is_cut(kind: str) -> bool:
-    return may_be_cut(kind) or any(_fit(on, kind) is not None for on in boards().values())
+    return (
+        may_be_cut(kind)
+        or has_memory_of_part(kind)
+        or any(_fit(on, kind) is not None for on in boards().values())
+    )
 
 
 def _is_doubtful(kind: str) -> bool:
@@ -168,6 +175,8 @@ def _why_none(group: _Group) -> str:
         return f"{', '.join(doubtful)} has no one MIG profile in its name"
     if named := boards_named(group.stem):
         return f"{named[0].model} has no MIG profile of such a name"
+    if names_gpu(group.stem):
+        return "the MIG table has no such GPU"
     return "no GPU of the MIG table has a profile of such a name"
 
 

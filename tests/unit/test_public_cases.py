@@ -227,6 +227,30 @@ CASES: dict[str, tuple[Case, str]] = {
         gpu_prices({"h200": 8}, {"a100_mig": 4, "a100-1g": 7, "mi300x_cpx": 8}),
         "H200-141GB h200 7; left out: a100_mig; left out: a100-1g; left out: mi300x_cpx",
     ),
+    "GPUs that the table lacks, of which others have instances of that size": (
+        gpu_prices(
+            {"nvidia_rtx_pro_5000_72gb_blackwell_1g.18gb": 4},
+            {"rtx_pro_4500_1g.16gb": 2, "rtx_pro_4500": 1},
+        ),
+        (
+            "RTX_PRO_4500 rtx_pro_4500 7;"
+            " left out: nvidia_rtx_pro_5000_72gb_blackwell_1g.18gb; left out: rtx_pro_4500_1g.16gb"
+        ),
+    ),
+    "parts by their memory, by words and by NVIDIA's vGPU profiles": (
+        gpu_prices(
+            {"a100_20gb": 2, "a100_80gb": 2},
+            {"half_a100": 4, "a40-8q": 6, "grid_a100d-1-10c": 7, "a100-shared": 8},
+        ),
+        (
+            "A100-80GB a100_80gb 7; left out: a100_20gb; left out: half_a100;"
+            " left out: a100-shared; left out: a40-8q; left out: grid_a100d-1-10c"
+        ),
+    ),
+    "a board with one memory of those that its family has": (
+        gpu_prices({"nvidia_a100x_1g.10gb": 4}, {"rtxpro6000_1g.24gb": 4}),
+        "A100-80GB nvidia_a100x_1g.10gb 1; RTX-PRO-6000-Blackwell-96GB rtxpro6000_1g.24gb 1.75",
+    ),
     "no board has such a profile": (
         gpu_prices({"l40s": 2, "new_1g.99gb": 7, "1c.3g.40gb": 1, "a1001g.10gb": 1}),
         "L40S l40s 7; left out: new_1g.99gb; left out: 1c.3g.40gb; left out: a1001g.10gb",
