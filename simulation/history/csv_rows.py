@@ -78,10 +78,10 @@ def seconds(text: str) -> float:
     return found
 
 
-def count(text: str) -> int:
-    """Read a whole number up to a million, which may be written as 8.0."""
+def count(text: str, most: int = _MOST) -> int:
+    """Read a whole number up to ``most``, which may be written as 8.0."""
     found = float(text)
-    if not (isfinite(found) and 0 <= found <= _MOST and found == int(found)):
+    if not (isfinite(found) and 0 <= found <= most and found == int(found)):
         raise ValueError(f"no count: {text}")
     return int(found)
 

@@ -37,8 +37,14 @@ def read_history(path: Path, seed: int = 0) -> JobHistory:
             raise unread.error(first[0], _why_none(first[1]))
         history = reader(chain([first], lines), unread)
     if not history.jobs:
-        raise unread.nothing(first[0], "no job follows")
+        raise unread.nothing(first[0], _why_no_job(unread))
     return history
+
+
+def _why_no_job(unread: UnreadLines) -> str:
+    """What became of lines that are no job."""
+    left_out = "; ".join(f"{lines} are left out: {why}" for why, lines in unread.left_out.items())
+    return f"no job follows{f'; of its lines {left_out}' if left_out else ''}"
 
 
 def _why_none(first: str) -> str:

@@ -1,7 +1,7 @@
 """Reads traces of requests: when each came, and its tokens or how long it is worked on."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from simulation.history.csv_rows import Row, columns_of, count, moment_s, read_rows, seconds
 from simulation.history.lines import Line, UnreadLines, lines_of, opened, read_each
 
-TIME_COLUMNS = ("TIMESTAMP", "timestamp", "Timestamp", "arrived_at", "arrival_s")
+_IN_SECONDS_COLUMNS = ("arrival_s", "arrived_at")
+"""Columns of which the unit is known; numbers in one of another name might be milliseconds."""
+TIME_COLUMNS = (*_IN_SECONDS_COLUMNS, "TIMESTAMP", "timestamp", "Timestamp")
 _PROMPT_COLUMNS = (
     *("ContextTokens", "input_length", "Request tokens", "num_prefill_tokens", "prompt_tokens"),
 )
@@ -18,6 +20,8 @@ _OUTPUT_COLUMNS = (
 )
 _SERVICE_COLUMNS = ("service_s",)
 _MOST_TOKENS = 100_000_000
+_MOST_BLOCK = 1 << 64
+"""Numbers of blocks are hashes in some traces."""
 
 
 class TracedRequest(NamedTuple):
@@ -71,9 +75,11 @@ _BAILIAN = _JsonForm(1, 16, frozenset({"chat_id", "parent_chat_id", "turn", "typ
 _MOONCAKE = _JsonForm(1000, 512, frozenset())
 _JSON_KEYS = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
 _IN_SECONDS = "Its times are taken for seconds."
+_OF_BAILIAN = (
+    "Its times are taken for seconds, as those of Bailian's traces are: its prompts have so many"
+    " blocks."
+)
 _IN_MS = "Its times are taken for milliseconds, as those of Mooncake's traces are."
-_IN_SECONDS_COLUMNS = ("arrived_at", "arrival_s")
-"""Columns of which the unit is known; numbers in one of another name might be milliseconds."""
 _MOST_NUMBERS = 2
 
 
@@ -93,16 +99,38 @@ class _JsonLines:
         said = json.loads(line[1])
         if not isinstance(said, dict):
             raise TypeError("no JSON object")
-        form = _MOONCAKE if _BAILIAN.own_keys.isdisjoint(said) else _BAILIAN
+        form = _form_of(said)
         if unknown := said.keys() - _JSON_KEYS - form.own_keys:
             raise ValueError(f"no form of traces has a key {min(unknown)}")
         if self.form not in {None, form}:
             raise ValueError("a form other than that of the lines before")
         found = _of_json(said, form)
-        if self.form is None and form is _MOONCAKE and "hash_ids" not in said:
-            self._unread.assume(_IN_MS)
+        if self.form is None and (assumed := _assumed(said, form)):
+            self._unread.assume(assumed)
         self.form = form
         return found
+
+
+def _form_of(said: Mapping[str, Any]) -> _JsonForm:
+    """The form of a line: by keys, or by how many blocks its prompt has."""
+    if not _BAILIAN.own_keys.isdisjoint(said):
+        return _BAILIAN
+    return next((one for one in (_MOONCAKE, _BAILIAN) if _has_its_blocks(said, one)), _MOONCAKE)
+
+
+def _has_its_blocks(said: Mapping[str, Any], form: _JsonForm) -> bool:
+    blocks = -(-_tokens(str(said["input_length"])) // form.block_tokens)
+    return blocks == len(_blocks(said)) > 0
+
+
+def _assumed(said: Mapping[str, Any], form: _JsonForm) -> str:
+    """What is assumed of a line that has no keys of its own; "" if its blocks fit one form only."""
+    if not _BAILIAN.own_keys.isdisjoint(said):
+        return ""
+    if form is _BAILIAN:
+        return _OF_BAILIAN
+    is_sure = _has_its_blocks(said, form) and not _has_its_blocks(said, _BAILIAN)
+    return "" if is_sure else _IN_MS
 
 
 def read_requests(path: Path) -> RequestTrace:
@@ -138,15 +166,15 @@ def read_requests(path: Path) -> RequestTrace:
 def _read(
     first: str, lines: Iterable[Line], unread: UnreadLines, json_lines: _JsonLines
 ) -> Iterator[TracedRequest]:
-    if first.startswith("{"):
+    if first.lstrip().startswith("{"):
         return read_each(lines, json_lines.read, unread)
-    if first.startswith("["):
+    if first.lstrip().startswith("["):
         raise unread.error(1, "it is JSON, but not one object in each line")
     columns = columns_of(first)
     time = _first_of(TIME_COLUMNS, columns)
     if time is None:
         if not _is_number(first.partition(",")[0]):
-            raise unread.error(1, f"no column with times, such as {TIME_COLUMNS[-1]}")
+            raise unread.error(1, f"no column with times, such as {TIME_COLUMNS[0]}")
         if len(columns) > _MOST_NUMBERS:
             raise unread.error(1, f"{len(columns)} numbers in a line, and no names of columns")
         unread.assume(_IN_SECONDS)
@@ -160,8 +188,8 @@ def _read(
     def read(_: int, row: Row) -> TracedRequest:
         return TracedRequest(
             _time_s(row[time], unread, is_sure=time in _IN_SECONDS_COLUMNS),
-            0 if prompt is None else count(row[prompt]),
-            0 if output is None else count(row[output]),
+            0 if prompt is None else _tokens(row[prompt]),
+            0 if output is None else _tokens(row[output]),
             None if service is None else seconds(row[service]),
         )
 
@@ -192,11 +220,20 @@ def _time_s(text: str, unread: UnreadLines, *, is_sure: bool) -> float:
 
 
 def _of_json(said: Any, form: _JsonForm) -> TracedRequest:
-    prompt, output = int(said["input_length"]), int(said["output_length"])
-    if not (0 <= prompt <= _MOST_TOKENS and 0 <= output <= _MOST_TOKENS):
-        raise ValueError("no number of tokens")
-    blocks = tuple(map(int, said.get("hash_ids", ())))
+    prompt, output = (_tokens(str(said[key])) for key in ("input_length", "output_length"))
+    blocks = _blocks(said)
+    if any(abs(one) >= _MOST_BLOCK for one in blocks):
+        raise ValueError("no number of a block")
     return TracedRequest(seconds(str(said["timestamp"])) / form.ticks, prompt, output, None, blocks)
+
+
+def _tokens(text: str) -> int:
+    return count(text, most=_MOST_TOKENS)
+
+
+def _blocks(said: Any) -> tuple[int, ...]:
+    """The numbers of a prompt's blocks; () in a trace without them."""
+    return tuple(map(int, said.get("hash_ids") or ()))
 
 
 def _of_numbers(line: Line) -> TracedRequest | None:

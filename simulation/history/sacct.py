@@ -82,6 +82,11 @@ _ELAPSED_WINS = (
     " those of a zone that changes its offset."
 )
 _INVALID_LIMIT = "A time limit that sacct shows as INVALID is taken for none."
+_CUT = "..."
+"""Behind the tasks of an array that sacct shows, where they have no room in its column."""
+_SHOWN_TASKS = (
+    "Of arrays whose list of tasks sacct cuts (814_[1,3,...]) there are those that it shows."
+)
 _CAME_BACK = {"REQUEUED", "PREEMPTED", "NODE_FAIL"}
 """States of a run after which the same job may have another one."""
 _WITHOUT_OFFSET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?P<clock>[T ][0-9:]{4,8}(?:\.[0-9]+)?)?")
@@ -290,9 +295,11 @@ class _Rows:
                 self._take(table, number)
                 return None
         row = _row(text, self._table)
-        if any("." in row.get(name, "") for name in _IDS):
+        if any("." in row.get(name, "").partition("_[")[0] for name in _IDS):
             self._unread.leave_out(_STEPS)
             return None
+        if _CUT in row.get("JobID", ""):
+            self._unread.assume(_SHOWN_TASKS)
         self._check_times(row)
         row.setdefault("Eligible", row["Submit"])
         run = past_run(_with_gres(row))
@@ -333,8 +340,9 @@ def _with_gres(row: dict[str, str]) -> Mapping[str, str]:
 
 
 def _indices(text: str) -> tuple[int, ...]:
-    """Indices of ``4-9%2]``."""
-    return numbers(text.rstrip("]"))
+    """Indices of ``4-9%2]``; of ``1,3,17,...]`` those that sacct shows."""
+    shown, cut, _ = text.partition(_CUT)
+    return numbers(shown.rpartition(",")[0] if cut else shown.rstrip("]"))
 
 
 def _jobs_of(cluster: str, runs: list[PastRun], counts: _Counts) -> Iterator[HistoryJob]:

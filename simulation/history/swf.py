@@ -15,9 +15,11 @@ from simulation.history.lines import Line, UnreadLines, once, read_each
 
 FIELDS = 18
 _SAID = re.compile(
-    r";\s*(?P<key>UnixStartTime|MaxNodes|MaxProcs):\s*(?P<number>[0-9]{1,10})\b", re.IGNORECASE
+    r";\s*(?P<key>UnixStartTime|MaxNodes|MaxProcs)\s*:\s*(?P<number>[0-9]{1,10})(?![\w,.])",
+    re.IGNORECASE,
 )
 _UNKNOWN = -1.0
+_LONGEST_ID = 18
 _CANCELLED = "5"
 _PARTS = frozenset({"2", "3", "4"})
 """Status of a line with one of several runs of a job, which one with status 0 or 1 sums up."""
@@ -27,7 +29,7 @@ _OF_NO_JOB = "they have parts of jobs (status 2, 3, 4) that no line sums up"
 
 def is_swf(first: str) -> bool:
     """Whether a file with this first line is of this format."""
-    return first.startswith(";") or _numbers(first)
+    return first.lstrip().startswith(";") or _numbers(first)
 
 
 def _numbers(text: str) -> bool:
@@ -43,9 +45,11 @@ class _Machine:
 
     Attributes:
         said: numbers by the comment's key, in lower case.
+        undated: jobs before a comment that says when time 0 was.
     """
 
     said: dict[str, int] = field(default_factory=dict)
+    undated: int = 0
     parts: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -60,8 +64,11 @@ def read_swf(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
     machine = _Machine()
     whole = read_each(_whole_jobs(lines, machine), lambda line: _job(line, machine), unread)
     jobs = once(in_order(whole), unread)
-    if "unixstarttime" not in machine.said:
-        unread.assume("No comment says when time 0 was: times are replayed from 1970 on.")
+    if machine.undated:
+        unread.assume(
+            "No comment says when time 0 was: times of"
+            f" {machine.undated} jobs are replayed from 1970 on."
+        )
     if unsized := sum(not job.cpus for job in jobs):
         unread.assume(f"Of {unsized} jobs no number of processors is said: they take up none.")
     numbers = {str(job.job_id) for job in jobs} if machine.parts else set()
@@ -73,8 +80,8 @@ def read_swf(lines: Iterable[Line], unread: UnreadLines) -> JobHistory:
 def _whole_jobs(lines: Iterable[Line], machine: _Machine) -> Iterator[Line]:
     """Lines of jobs, without comments and without parts of jobs."""
     for number, text in lines:
-        if text.startswith(";"):
-            if found := _SAID.match(text):
+        if text.lstrip().startswith(";"):
+            if found := _SAID.match(text.lstrip()):
                 machine.said[found["key"].lower()] = int(found["number"])
             continue
         words = text.split()
@@ -98,17 +105,21 @@ def _job(line: Line, machine: _Machine) -> HistoryJob:
         run_s = wait_s
     if run_s is None:
         raise ValueError("no run time")
+    if len(words[0]) > _LONGEST_ID:
+        raise ValueError(f"no number of a job: {words[0]}")
     submit_s = machine.said.get("unixstarttime", 0) + seconds(submit)
     cpus, on_a_node = count(str(processors)), machine.on_a_node
+    job_id = int(words[0])
+    machine.undated += "unixstarttime" not in machine.said
     return HistoryJob(
-        job_id=int(words[0][:18]),
+        job_id=job_id,
         user=_name(user),
         account=_name(group),
         partition=_name(partition) or _name(queue),
         qos="",
         submit_s=submit_s,
         run_s=run_s,
-        time_limit_s=None if limit_s is None else int(limit_s),
+        time_limit_s=int(limit_s or 0) or None,  # Nobody asks for 0 s.
         gpus={},
         nodes=-(-cpus // on_a_node) if on_a_node else 0,
         cpus=cpus,

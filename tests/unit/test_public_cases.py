@@ -267,6 +267,24 @@ CASES: dict[str, tuple[Case, str]] = {
         weights((f"model-{n}-of-61" for n in range(1, 62)), "model-30-of-61"),
         "no model-30-of-61.safetensors.",
     ),
+    "an array with more tasks than sacct's column has room for": (
+        jobs(
+            PLAIN,
+            f"20_[1,17,230,...]|20|u|a|gpu|{DAY}:00|{DAY}:00|Unknown|Unknown|PENDING|01:00:00"
+            f"|00:00:00|{GPU}|",
+        ),
+        (
+            ", ".join(3 * ["20 at 1759276800 started 0 ran 3600 of 3600"])
+            + "; 0 unread; Of arrays whose list of tasks sacct cuts"
+        ),
+    ),
+    "steps alone": (
+        jobs(
+            PLAIN,
+            f"11.batch|11.batch|||gpu|{DAY}:00|{DAY}:00|{DAY}:10|{DAY}:40|COMPLETED||00:00:30||{GPU}",
+        ),
+        "no job follows; of its lines 1 are left out: they are steps of jobs",
+    ),
     "a job over the end of summer time, by times with their offsets": (
         jobs(
             PLAIN,
@@ -334,6 +352,42 @@ CASES: dict[str, tuple[Case, str]] = {
             "1 at 820454400 started 820454410 ran 300 of 600,"
             " 2 at 820454460 started 820454465 ran 20 of 60; 1 unread"
         ),
+    ),
+    "numbers with commas, keys with spaces, and jobs before the time is said": (
+        jobs(
+            "1 0 10 300 8 -1 -1 8 0 -1 1 1 1 -1 1 -1 -1 -1",
+            " ; UnixStartTime : 820454400",
+            "2 0 10 300 8 -1 -1 8 600 -1 1 1 1 -1 1 -1 -1 -1",
+        ),
+        (
+            "1 at 0 started 10 ran 300 of None,"
+            " 2 at 820454400 started 820454410 ran 300 of 600; 0 unread;"
+            " No comment says when time 0 was: times of 1 jobs"
+        ),
+    ),
+    "1,024 processors on 64 nodes, which is no 1": (
+        simulated(
+            *(64, 64),
+            "; UnixStartTime: 1640995200",
+            "; MaxNodes: 64",
+            "; MaxProcs: 1,024",
+            "1 0 0 600 32 -1 -1 32 900 -1 1 3 1 -1 1 -1 -1 -1",
+        ),
+        "1 of 32",
+    ),
+    "blocks of 16 without keys of its own": (
+        requests(
+            *(
+                f'{{"timestamp": {30.1 * n}, "input_length": 40, "output_length": 1,'
+                ' "hash_ids": [1, 2, 3]}'
+                for n in range(3)
+            )
+        ),
+        "[0.0, 30.1, 60.2], 16 a block",
+    ),
+    "prompts of two million tokens, and two columns of times": (
+        requests("timestamp,arrival_s,input_length,output_length", "900000,5,2e6,1", "1,6.5,7,1"),
+        "[0.0, 1.5], 0 a block",
     ),
     "a trace in seconds and blocks of 16, by its own keys": (
         requests(

@@ -32,18 +32,18 @@ def test_azure(tmp_path: Path):
 def test_mooncake(tmp_path: Path):
     trace = read(
         tmp_path,
-        '{"timestamp": 3000, "input_length": 6755, "output_length": 500, "hash_ids": [0, 14]}\n'
+        '{"timestamp": 3000, "input_length": 700, "output_length": 500, "hash_ids": [0, 14]}\n'
         '{"timestamp": 9000, "input_length": 1, "output_length": 2}\n'
         '{"timestamp": 9000, "input_length": -1, "output_length": 2}\n'
         '{"timestamp": 9000\n'
         "[1, 2]\n",
     )
     assert trace.requests == [
-        TracedRequest(0.0, 6755, 500, None, (0, 14)),
+        TracedRequest(0.0, 700, 500, None, (0, 14)),
         TracedRequest(6.0, 1, 2),
     ]
     assert trace.unread == 3
-    assert "line 3: no number of tokens" in trace.first_unread
+    assert "line 3: no count: -1" in trace.first_unread
     assert (trace.block_tokens, trace.assumed) == (512, ())
 
 
