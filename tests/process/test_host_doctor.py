@@ -15,7 +15,7 @@ def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPat
     file = place / "environment"
     file.write_text(text)
     file.chmod(mode)
-    found = host_facts(settings(), place / "lua", is_controller=False, needs_munge=False)
+    found = host_facts(settings(), place / "lua", {}, is_controller=False, needs_munge=False)
     (seen,) = [one for one in found.files if one.path == str(file)]
     return seen
 
