@@ -1,10 +1,13 @@
-"""Reads TOML, with the bounds that its standard has and Python's reader lacks."""
+"""Reads TOML, with the bounds that its standard has and Python's reader lacks; writes keys."""
 
+import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _LARGEST = 2**63 - 1
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_toml(text: str, parse_float: Callable[[str], Any] = float) -> Mapping[str, Any]:
@@ -18,6 +21,11 @@ def read_toml(text: str, parse_float: Callable[[str], Any] = float) -> Mapping[s
     except RecursionError:
         raise ValueError("tables in tables without end") from None
     return found
+
+
+def toml_key(name: str) -> str:
+    """Write one key, quoted where it must be: ``a.b`` would be a key in a table."""
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _check(value: object) -> None:

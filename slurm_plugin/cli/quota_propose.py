@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.toml_text import read_toml
+from cluster.language.toml_text import read_toml, toml_key
 from cluster.language.units import Millislices
 from cluster.settings.file import Settings
 from cluster.slurm.account_dump import DumpedAccount, parse_account_dump
@@ -23,7 +23,6 @@ from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
 STANDARD_INPUT = Path("-")
 _QUOTA = "slicewise_quota"
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)(\.[0-9]+)?")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_accounts(file: Path) -> tuple[DumpedAccount, ...]:
@@ -135,8 +134,8 @@ def _changes(
 
 def _table(proposal: QuotaProposal) -> str:
     notes = "".join(map(_comment, proposal.notes))
-    lines = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in proposal.words.items())
-    return f"{notes}[tenants.{_key(proposal.tenant)}]\n{lines}"
+    lines = "".join(f"{toml_key(key)} = {_value(value)}\n" for key, value in proposal.words.items())
+    return f"{notes}[tenants.{toml_key(proposal.tenant)}]\n{lines}"
 
 
 def _comment(text: str) -> str:
@@ -145,12 +144,8 @@ def _comment(text: str) -> str:
     return f"# {shown}\n"
 
 
-def _key(text: str) -> str:
-    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
-
-
 def _value(value: object) -> str:
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items())} }}"
+        return f"{{ {', '.join(f'{toml_key(k)} = {_value(v)}' for k, v in value.items())} }}"
     text = str(value)
     return text if _NUMBER.fullmatch(text) else json.dumps(text, ensure_ascii=False)

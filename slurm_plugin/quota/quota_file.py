@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from cluster.language.accounts import account_name
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
-from cluster.language.toml_text import read_toml
+from cluster.language.toml_text import read_toml, toml_key
 from cluster.language.units import Millislices, millislices_from_text
 from cluster.settings.file import Settings
 from slurm_plugin.quota.amounts import (
@@ -65,9 +65,13 @@ def example(tenants: Sequence[str], types: Sequence[str]) -> str:
     text = head + "".join(tables)
     # In one pass: a site's own tenant may have the name of another table.
     names = dict(zip(_NAMES, tenants, strict=False))
+
+    def written(before: str, name: str) -> str:
+        return name if before.endswith('"') else toml_key(name)
+
     return re.sub(
         rf'(\[tenants\.|parent = ")({"|".join(_NAMES)})(?=[\]"])',
-        lambda found: found[1] + names.get(found[2], found[2]),
+        lambda found: found[1] + written(found[1], names.get(found[2], found[2])),
         text,
     )
 

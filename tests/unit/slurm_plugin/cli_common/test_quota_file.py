@@ -54,6 +54,9 @@ def test_an_example_for_a_site_names_its_own_tenants_and_types(tmp_path: Path):
     four = read(tmp_path, example(("a", "b", "c", "d", "e"), ("1g.10gb",)))
     assert [one.tenant for one in four] == ["a", "b", "c", "d"]
     assert (four[2].parent, four[3].removed) == ("b", True)
+    dotted = read(tmp_path, example(("bio.vision", "a.b", "c.d"), ("1g.10gb",)))
+    assert [one.tenant for one in dotted] == ["bio.vision", "a.b", "c.d"]
+    assert dotted[2].parent == "a.b"
     assert example((), ()) == EXAMPLE
 
 
