@@ -16,8 +16,8 @@ _SIZE = re.compile(
 _OF_A_COMPUTE_INSTANCE = re.compile(r"[0-9]c[._-]?$")
 _SIGNS = "+._-"
 _PART = re.compile(
-    r"(?<![a-z])(?:mig|vgpu|shared|sliced?|half|quarter)(?![a-z])"
-    r"|(?<![a-z0-9])(?:[1-7]g|[dtqc]px)(?![a-z0-9])|-[0-9]{1,2}[cq]$",
+    r"(?<![a-z])(?:mig|vgpu|shared|slice[ds]?|half|quarter)(?![a-z])"
+    r"|(?<![a-z0-9])(?:[1-7]g[0-9]{0,3}|[dtqc]px)(?![a-z0-9])|-[0-9]{1,2}[cq]$",
     re.IGNORECASE,
 )
 """Words for parts of GPUs, of which they say no size; ``-48q`` and ``-10c`` are NVIDIA's vGPUs."""

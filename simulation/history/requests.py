@@ -84,7 +84,7 @@ _MOST_NUMBERS = 2
 
 
 class _JsonLines:
-    """Reads JSONL: the first line that can be read says by its keys which form all have.
+    """Reads JSONL: the first line that can be read says which form all have.
 
     Attributes:
         form: None before that.
@@ -92,6 +92,7 @@ class _JsonLines:
 
     def __init__(self, unread: UnreadLines) -> None:
         self.form: _JsonForm | None = None
+        self._has_own_keys = False
         self._unread = unread
 
     def read(self, line: Line) -> TracedRequest:
@@ -99,38 +100,36 @@ class _JsonLines:
         said = json.loads(line[1])
         if not isinstance(said, dict):
             raise TypeError("no JSON object")
-        form = _form_of(said)
+        has_own_keys = not _BAILIAN.own_keys.isdisjoint(said)
+        form = _BAILIAN if has_own_keys else _form_by_blocks(said, self.form or _MOONCAKE)
         if unknown := said.keys() - _JSON_KEYS - form.own_keys:
             raise ValueError(f"no form of traces has a key {min(unknown)}")
-        if self.form not in {None, form}:
+        if self.form is not None and (form, has_own_keys) != (self.form, self._has_own_keys):
             raise ValueError("a form other than that of the lines before")
         found = _of_json(said, form)
-        if self.form is None and (assumed := _assumed(said, form)):
-            self._unread.assume(assumed)
-        self.form = form
+        if self.form is None:
+            self.form, self._has_own_keys = form, has_own_keys
+            if form is _BAILIAN and not has_own_keys:
+                self._unread.assume(_OF_BAILIAN)
+            elif form is _MOONCAKE and not _is_surely_mooncake(said):
+                self._unread.assume(_IN_MS)
         return found
 
 
-def _form_of(said: Mapping[str, Any]) -> _JsonForm:
-    """The form of a line: by keys, or by how many blocks its prompt has."""
-    if not _BAILIAN.own_keys.isdisjoint(said):
-        return _BAILIAN
-    return next((one for one in (_MOONCAKE, _BAILIAN) if _has_its_blocks(said, one)), _MOONCAKE)
+def _form_by_blocks(said: Mapping[str, Any], before: _JsonForm) -> _JsonForm:
+    """The form of whose blocks the prompt has so many; ``before`` if that says nothing."""
+    forms = (before, _MOONCAKE, _BAILIAN)
+    return next((form for form in forms if _has_blocks_of(said, form)), before)
 
 
-def _has_its_blocks(said: Mapping[str, Any], form: _JsonForm) -> bool:
-    blocks = -(-_tokens(str(said["input_length"])) // form.block_tokens)
-    return blocks == len(_blocks(said)) > 0
+def _is_surely_mooncake(said: Mapping[str, Any]) -> bool:
+    return _has_blocks_of(said, _MOONCAKE) and not _has_blocks_of(said, _BAILIAN)
 
 
-def _assumed(said: Mapping[str, Any], form: _JsonForm) -> str:
-    """What is assumed of a line that has no keys of its own; "" if its blocks fit one form only."""
-    if not _BAILIAN.own_keys.isdisjoint(said):
-        return ""
-    if form is _BAILIAN:
-        return _OF_BAILIAN
-    is_sure = _has_its_blocks(said, form) and not _has_its_blocks(said, _BAILIAN)
-    return "" if is_sure else _IN_MS
+def _has_blocks_of(said: Mapping[str, Any], form: _JsonForm) -> bool:
+    """Whether the prompt may have so many blocks of that form; any has none in a trace without."""
+    blocks = len(said.get("hash_ids") or ())
+    return not blocks or blocks == -(-_tokens(str(said["input_length"])) // form.block_tokens)
 
 
 def read_requests(path: Path) -> RequestTrace:
@@ -221,7 +220,7 @@ def _time_s(text: str, unread: UnreadLines, *, is_sure: bool) -> float:
 
 def _of_json(said: Any, form: _JsonForm) -> TracedRequest:
     prompt, output = (_tokens(str(said[key])) for key in ("input_length", "output_length"))
-    blocks = _blocks(said)
+    blocks = tuple(map(int, said.get("hash_ids") or ()))
     if any(abs(one) >= _MOST_BLOCK for one in blocks):
         raise ValueError("no number of a block")
     return TracedRequest(seconds(str(said["timestamp"])) / form.ticks, prompt, output, None, blocks)
@@ -229,11 +228,6 @@ def _of_json(said: Any, form: _JsonForm) -> TracedRequest:
 
 def _tokens(text: str) -> int:
     return count(text, most=_MOST_TOKENS)
-
-
-def _blocks(said: Any) -> tuple[int, ...]:
-    """The numbers of a prompt's blocks; () in a trace without them."""
-    return tuple(map(int, said.get("hash_ids") or ()))
 
 
 def _of_numbers(line: Line) -> TracedRequest | None:

@@ -92,7 +92,8 @@ _CAME_BACK = {"REQUEUED", "PREEMPTED", "NODE_FAIL"}
 _WITHOUT_OFFSET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?P<clock>[T ][0-9:]{4,8}(?:\.[0-9]+)?)?")
 _STATE = re.compile(r"[A-Z_]{4,}( .*)?")
 _ID = re.compile(r"[0-9]{1,18}(?![0-9])")
-_PER_NODE = "PER_NODE:"
+_PER = re.compile(r"(?:PER_(?P<what>[A-Z]+):)?(?P<gres>.*)", re.DOTALL)
+"""What ReqGRES counts GPUs by."""
 _AMOUNT = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,6})?)(?P<unit>[KMGTP]?)")
 _MIB = {"K": 2**-10, "": 1, "M": 1, "G": 2**10, "T": 2**20, "P": 2**30}
 _COUNTS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -329,11 +330,14 @@ def _with_gres(row: dict[str, str]) -> Mapping[str, str]:
     gres = row.get("ReqGRES", "")
     if "gpu" not in gres or any("gres/gpu" in row.get(name, "") for name in _TRES):
         return row
-    nodes = int(row["NNodes"]) if row.get("NNodes", "").isdecimal() else 1
-    found = parse_gpu_requests(gres.removeprefix(_PER_NODE))
+    said = _PER.fullmatch(gres)
+    what = (said and said["what"]) or "NODE"
+    if said is None or what not in {"NODE", "JOB"}:
+        raise ValueError(f"GPUs of which the number is not said: {gres}")
+    nodes = int(row["NNodes"]) if row.get("NNodes", "").isdecimal() and what == "NODE" else 1
     asked = (
         f"gres/gpu{f':{one.gres_type}' if one.gres_type else ''}={one.count * max(1, nodes)}"
-        for one in found
+        for one in parse_gpu_requests(said["gres"])
     )
     before = (row["ReqTRES"],) if row.get("ReqTRES") else ()
     return {**row, "ReqTRES": ",".join((*before, *asked))}

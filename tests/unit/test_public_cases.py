@@ -239,11 +239,11 @@ CASES: dict[str, tuple[Case, str]] = {
     ),
     "parts by their memory, by words and by NVIDIA's vGPU profiles": (
         gpu_prices(
-            {"a100_20gb": 2, "a100_80gb": 2},
+            {"a100_20gb": 2, "a100_80gb": 2, "a100_2g20": 1},
             {"half_a100": 4, "a40-8q": 6, "grid_a100d-1-10c": 7, "a100-shared": 8},
         ),
         (
-            "A100-80GB a100_80gb 7; left out: a100_20gb; left out: half_a100;"
+            "A100-80GB a100_80gb 7; left out: a100_20gb; left out: a100_2g20; left out: half_a100;"
             " left out: a100-shared; left out: a40-8q; left out: grid_a100d-1-10c"
         ),
     ),
@@ -378,9 +378,9 @@ CASES: dict[str, tuple[Case, str]] = {
     "blocks of 16 without keys of its own": (
         requests(
             *(
-                f'{{"timestamp": {30.1 * n}, "input_length": 40, "output_length": 1,'
-                ' "hash_ids": [1, 2, 3]}'
-                for n in range(3)
+                f'{{"timestamp": {30.1 * n}, "input_length": {tokens}, "output_length": 1,'
+                f' "hash_ids": {[*range(blocks)]}}}'
+                for n, (tokens, blocks) in enumerate(((40, 3), (9, 1), (600, 38)))
             )
         ),
         "[0.0, 30.1, 60.2], 16 a block",

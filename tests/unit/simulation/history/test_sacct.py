@@ -492,17 +492,30 @@ def test_the_files_of_xdmod_have_no_names_of_columns(columns: str, end: str):
     assert history.assumed[0].endswith("are taken for those of Open XDMoD.")
 
 
-def test_gres_stand_in_where_accounting_counts_no_gpus():
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("PER_NODE:gres/gpu:a100:2", {"a100": 4}),
+        ("gpu:2", {"": 4}),
+        ("PER_JOB:gpu:a100:2", {"a100": 2}),
+        ("PER_TASK:gpu:2", None),
+        ("PER_SOCKET:gpu:a100:1", None),
+    ],
+)
+def test_gres_stand_in_where_accounting_counts_no_gpus(gres: str, gpus: dict[str, int] | None):
+    """Of how many tasks a job has no column says."""
     bare = {
         "ReqTRES": "cpu=4,mem=8G,node=2",
         "AllocTRES": "",
-        "ReqGRES": "PER_NODE:gres/gpu:a100:2",
+        "ReqGRES": gres,
     }
     text = "|".join(
         (XDMOD | bare | {"NNodes": "2"}).get(one, "") for one in XDMOD_COLUMNS.split(",")
     )
-    (job,) = read_sacct(text_lines(text), UnreadLines("jobs.txt")).jobs
-    assert (job.gpus, job.nodes) == ({"a100": 4}, 2)
+    unread = UnreadLines("jobs.txt")
+    found = read_sacct(text_lines(text), unread).jobs
+    assert [(job.gpus, job.nodes) for job in found] == ([] if gpus is None else [(gpus, 2)])
+    assert unread.count == (gpus is None)
 
 
 @pytest.mark.parametrize("separator", [";", "\t", ",", "^", "~"])
