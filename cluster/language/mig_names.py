@@ -59,7 +59,7 @@ def has_mig_size(gres_type: str) -> bool:
     return _SIZED.search(gres_type) is not None
 
 
-def may_be_cut(gres_type: str) -> bool:
+def names_part(gres_type: str) -> bool:
     """Whether the name has a word for a part of a GPU in it: it may be no whole GPU."""
     return has_mig_size(gres_type) or _PART.search(gres_type) is not None
 

@@ -142,6 +142,8 @@ def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answ
         highlight=False,
     )
     for one in unknown:
+        if not one.has_profiles:
+            continue  # With a model they would be whole GPUs.
         names = ", ".join(one.types)
         question = f"GPU model of {names} ({one.why}; Enter leaves them out)"
         if model := typer.prompt(question, default="", show_default=False).strip():

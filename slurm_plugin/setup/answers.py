@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from cluster.language.jobs import NodeView, PartitionView
-from cluster.language.mig_names import NAMES_RULE, has_mig_size
+from cluster.language.mig_names import NAMES_RULE
 from cluster.language.mig_profiles import boards
-from slurm_plugin.setup.gpu_types import UnknownTypes, gpu_types, is_profile
+from slurm_plugin.setup.gpu_types import UnknownTypes, gpu_types, is_profile, may_be_part
 
 _HOST = re.compile(r"\[\d+\]$")
 
@@ -44,12 +44,13 @@ class Answers(BaseModel):
         cls, gpus: Mapping[str, tuple[str, ...]]
     ) -> Mapping[str, tuple[str, ...]]:
         for model, kinds in gpus.items():
-            if odd := [one for one in kinds if has_mig_size(one) and not is_profile(model, one)]:
+            if odd := [one for one in kinds if may_be_part(one) and not is_profile(model, one)]:
                 known = boards()[model].profiles if model in boards() else boards()
                 what = "profiles that it has" if model in boards() else "models that can be cut"
                 raise ValueError(
                     f"{model} has no MIG profile {', '.join(odd)}; {what}: {', '.join(known)}."
-                    f" {NAMES_RULE.removesuffix('.')}"
+                    f" {NAMES_RULE} Whole GPUs of such a name: write them under whole in"
+                    " slicewise.toml"
                 )
         return gpus
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from math import ceil
 
 from cluster.language.jobs import NodeView
-from cluster.language.mig_names import may_be_cut, mig_name, names_gpu
+from cluster.language.mig_names import mig_name, names_gpu, names_part
 from cluster.language.mig_profiles import (
     Board,
     Fit,
@@ -23,15 +23,25 @@ from cluster.language.mig_profiles import (
 from slurm_plugin.slurm_config.pads import is_pad
 
 _WEIGHT = Fraction(1)
+_WITHOUT_PROFILE = (
+    "it may be a part of a GPU, and its name has no one MIG profile: give it a type that has, or"
+    " write it under whole in slicewise.toml"
+)
 _Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class UnknownTypes:
-    """Types of MIG instances whose model can't be told, and why."""
+    """Types of MIG instances whose model can't be told, and why.
+
+    Attributes:
+        has_profiles: whether their names say which part of a GPU they are, so that with the model
+            they have a price.
+    """
 
     types: tuple[str, ...]
     why: str
+    has_profiles: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ def gpu_types(nodes: Iterable[NodeView]) -> GpuTypes:
                 continue
             models[told.model] = (*models.get(told.model, ()), *sorted(part.types))
             by_stem[part.stem] = told.model
-    for kind in sorted({kind for counts in found for kind in counts if not _is_cut(kind)}):
+    for kind in sorted({kind for counts in found for kind in counts if not may_be_part(kind)}):
         named = boards_named(kind)
         own = named[0].model if len(named) == 1 else kind.upper()
         model = by_stem.get(kind.lower(), own)
@@ -108,25 +118,33 @@ def is_profile(model: str, kind: str) -> bool:
     return model in boards() and _fit(boards()[model], kind) is not None
 
 
-def _fit(on: Board, kind: str) -> Fit | None:
-    found = fitting_profile(on, kind)
-    return None if found is None else found[1]
-
-
-def _is_cut(kind: str) -> bool:
+def may_be_part(kind: str) -> bool:
+    """Whether a type may stand for parts of GPUs, as far as its name says."""
     return (
-        may_be_cut(kind)
+        names_part(kind)
         or has_memory_of_part(kind)
         or any(_fit(on, kind) is not None for on in boards().values())
     )
 
 
+def _fit(on: Board, kind: str) -> Fit | None:
+    found = fitting_profile(on, kind)
+    return None if found is None else found[1]
+
+
 def _is_doubtful(kind: str) -> bool:
-    return mig_name(kind) is None and not any(_fit(on, kind) for on in boards().values())
+    """Whether a type that may be a part has no one profile in its name."""
+    fits = (_fit(on, kind) for on in boards().values())
+    return mig_name(kind) is None and all(fit is None for fit in fits)
 
 
 def _stem(kind: str) -> str:
-    """What a type's name says before its size; AMD's profiles stand behind a "_"."""
+    """What a type's name says before its size; AMD's profiles stand behind a "_".
+
+    A name without a profile stands alone: no other type's model follows from it.
+    """
+    if _is_doubtful(kind):
+        return kind.lower()
     said = mig_name(kind)
     return said.stem if said is not None else kind.rpartition("_")[0].lower()
 
@@ -136,7 +154,7 @@ def _groups(nodes: Iterable[_Counts]) -> Sequence[_Group]:
     for counts in nodes:
         by_stem: dict[str, dict[str, int]] = {}
         for kind, count in counts.items():
-            if _is_cut(kind):
+            if may_be_part(kind):
                 by_stem.setdefault(_stem(kind), {})[kind] = count
         for stem, own in by_stem.items():
             beside = [one for one in groups if one.types & own.keys()]
@@ -158,6 +176,8 @@ def _parts(group: _Group) -> Sequence[_Group]:
 
 
 def _model_of(group: _Group) -> Board | UnknownTypes:
+    if doubtful := [kind for kind in sorted(group.types) if _is_doubtful(kind)]:
+        return UnknownTypes(tuple(doubtful), _WITHOUT_PROFILE, has_profiles=False)
     fitting = fitting_boards(group.types)
     if not fitting:
         return UnknownTypes(tuple(sorted(group.types)), _why_none(group))
@@ -171,8 +191,6 @@ def _model_of(group: _Group) -> Board | UnknownTypes:
 
 
 def _why_none(group: _Group) -> str:
-    if doubtful := [kind for kind in sorted(group.types) if _is_doubtful(kind)]:
-        return f"{', '.join(doubtful)} has no one MIG profile in its name"
     if named := boards_named(group.stem):
         return f"{named[0].model} has no MIG profile of such a name"
     if names_gpu(group.stem):

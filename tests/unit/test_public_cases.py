@@ -244,7 +244,7 @@ CASES: dict[str, tuple[Case, str]] = {
         ),
         (
             "A100-80GB a100_80gb 7; left out: a100_20gb; left out: a100_2g20; left out: half_a100;"
-            " left out: a100-shared; left out: a40-8q; left out: grid_a100d-1-10c"
+            " left out: a40-8q; left out: grid_a100d-1-10c; left out: a100-shared"
         ),
     ),
     "a board with one memory of those that its family has": (

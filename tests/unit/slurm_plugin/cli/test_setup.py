@@ -271,6 +271,26 @@ def test_types_whose_model_can_not_be_told_are_asked_or_left_out(
     assert "Left out" not in asked.output
 
 
+def test_parts_without_a_profile_in_their_names_are_never_whole_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by a guess, nor by an answer that names their model."""
+    odd = replace(NODES[0], name="a3", gpus={"a100_1g.10gb": 7, "a100_20gb": 2})
+    slurm_of_a_site(tmp_path, monkeypatch, (*NODES, odd))
+    refused = str(run(tmp_path, "[gpus]\nA100-80GB = ['a100_20gb']\n").exception)
+    assert "A100-80GB has no MIG profile a100_20gb" in refused
+    result = run(tmp_path)
+    assert "a100_20gb (it may be a part of a GPU" in " ".join(result.output.split())
+    settings = tomllib.loads((tmp_path / "out" / "slicewise.toml").read_text())
+    assert "a100_1g.10gb" in settings["gpus"]["A100-80GB"]["types"]
+    assert "a100_20gb" not in str(settings)
+
+    monkeypatch.setattr(setup, "is_at_a_terminal", lambda: True)
+    asked = CliRunner().invoke(app, ["--output", str(tmp_path / "asked")], input="\n" * 12)
+    assert asked.exit_code == 0, asked.output
+    assert "GPU model of a100_20gb" not in asked.output
+
+
 def test_where_no_model_can_be_told_the_answers_must_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
