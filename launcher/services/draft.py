@@ -19,6 +19,7 @@ from launcher.services.model_repository import (
     description,
     directories,
     engine_name_of,
+    entries,
     repository_needs,
     require_choice,
 )
@@ -30,6 +31,10 @@ SEQUENCES = 64
 """Places of a replica whose model keeps the state of sequences."""
 _DEADLINE_S = 60
 _LONGEST_NAME = 32
+_SNAPSHOTS = "snapshots"
+"""Where a cache has a directory for each version of a model, beside ``blobs`` and ``refs``.
+https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
 
 
 @dataclass(frozen=True)
@@ -151,8 +156,20 @@ def _where(repository: Path, models: Sequence[str]) -> str:
     if engine_name_of(repository):
         name = repository.absolute().name
         return f"It is a model itself: name the directory above it, and --model {name}."
+    if inner := _below(repository):
+        return f"One is deeper: name {inner.parent.absolute()}, and --model {inner.name}."
     layouts = dict.fromkeys(f"{one.model_layout} ({one.title})" for one in ENGINES.values())
     return f"A repository has one directory for each model: {'; '.join(layouts)}."
+
+
+def _below(repository: Path) -> Path | None:
+    """Return a model one directory too deep, or in a cache of Hugging Face's tools."""
+    for one in directories(repository):
+        if all(entry.endswith("/") for entry in entries(one)):
+            for inner in (*directories(one), *directories(one / _SNAPSHOTS)):
+                if engine_name_of(inner):
+                    return inner
+    return None
 
 
 Keys = dict[str, tuple[str | int | float, str]]

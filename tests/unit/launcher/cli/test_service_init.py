@@ -196,6 +196,23 @@ def test_what_is_no_model_is_described_by_what_lies_there(repository: Path):
     assert "name the directory above it, and --model models" in refusal("models").refusal.hint
 
 
+@pytest.mark.parametrize("named", ["models", "models/models--o--n"])
+def test_a_cache_of_downloads_is_told_where_its_models_are(repository: Path, named: str):
+    """Its files are links to those that are named by their content."""
+    cache = repository / "models--o--n"
+    snapshot = cache / "snapshots" / "0a1b2c"
+    for place in (cache / "blobs", cache / "refs", snapshot):
+        place.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (cache / "blobs" / f"of-{name}").write_text("{}")
+        (snapshot / name).symlink_to(f"../../blobs/of-{name}")
+    place = snapshot.parent.absolute()
+    hint = f"One is deeper: name {place}, and --model 0a1b2c."
+    assert refusal(named).refusal.hint == hint
+    invoke(str(place), "--model", "0a1b2c", "--name", "n")
+    require_runnable(read_service_file(Path("n.toml")))
+
+
 def test_models_of_two_engines_are_two_models(repository: Path):
     for place in ("a/a.gguf", "b/config.json", "b/model.safetensors"):
         (repository / place).parent.mkdir(parents=True, exist_ok=True)
