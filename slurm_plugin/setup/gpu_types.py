@@ -54,11 +54,16 @@ class GpuTypes:
 
 @dataclass(frozen=True)
 class _Group:
-    """Types of one kind of board, and how many of them each node has."""
+    """Types of one kind of board, and how many of them each node has.
+
+    Attributes:
+        beside: types of whole GPUs of the same nodes.
+    """
 
     stem: str
     types: frozenset[str]
     nodes: tuple[_Counts, ...]
+    beside: frozenset[str] = frozenset()
 
 
 def gpu_types(nodes: Iterable[NodeView]) -> GpuTypes:
@@ -153,15 +158,17 @@ def _groups(nodes: Iterable[_Counts]) -> Sequence[_Group]:
     groups: list[_Group] = []
     for counts in nodes:
         by_stem: dict[str, dict[str, int]] = {}
+        whole = frozenset(kind for kind in counts if not may_be_part(kind))
         for kind, count in counts.items():
-            if may_be_part(kind):
+            if kind not in whole:
                 by_stem.setdefault(_stem(kind), {})[kind] = count
         for stem, own in by_stem.items():
             beside = [one for one in groups if one.types & own.keys()]
             groups = [one for one in groups if not one.types & own.keys()]
             types = frozenset(own).union(*(one.types for one in beside))
             seen = tuple(node for one in beside for node in one.nodes)
-            groups.append(_Group(stem, types, (*seen, own)))
+            wholes = (one.beside for one in beside)
+            groups.append(_Group(stem, types, (*seen, own), whole.union(*wholes)))
     return groups
 
 
@@ -172,7 +179,7 @@ def _parts(group: _Group) -> Sequence[_Group]:
     """
     if len(group.types) == 1 or fitting_boards(group.types):
         return (group,)
-    return [_Group(group.stem, frozenset({kind}), ()) for kind in sorted(group.types)]
+    return [_Group(group.stem, frozenset({kind}), (), group.beside) for kind in sorted(group.types)]
 
 
 def _model_of(group: _Group) -> Board | UnknownTypes:
@@ -187,7 +194,8 @@ def _model_of(group: _Group) -> Board | UnknownTypes:
         names = " or ".join(one.model for one in fitting)
         why = f"the GPU is {names}, which differ in price"
         return UnknownTypes(tuple(sorted(group.types)), why)
-    return fitting[0]
+    beside = [on for kind in group.beside for on in boards_named(kind)]
+    return next((on for on in fitting if on in beside), fitting[0])
 
 
 def _why_none(group: _Group) -> str:

@@ -199,6 +199,10 @@ CASES: dict[str, tuple[Case, str]] = {
         gpu_prices({"nvidia_h100_80gb_hbm3": 2, "nvidia_h100_80gb_hbm3_4g.40gb": 1}),
         "H100-80GB nvidia_h100_80gb_hbm3_4g.40gb 4; H100-80GB nvidia_h100_80gb_hbm3 7",
     ),
+    "whole GPUs of the same node say whose instances have no name before their size": (
+        gpu_prices({"h100-80gb": 6, "1g.10gb": 7, "2g.20gb": 2}, {"1g.10gb": 7}),
+        "H100-80GB 1g.10gb 1; H100-80GB 2g.20gb 2; H100-80GB h100-80gb 7",
+    ),
     "engines behind the size": (
         gpu_prices({"mig-1g.10gb.me": 1, "mig-3g.40gb": 1}),
         "A100-80GB mig-1g.10gb.me 1; A100-80GB mig-3g.40gb 3.5",
