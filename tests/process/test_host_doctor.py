@@ -16,7 +16,7 @@ def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPat
     file.write_text(text)
     file.chmod(mode)
     found = host_facts(settings(), place / "lua", {}, is_controller=False, needs_munge=False)
-    (seen,) = [one for one in found.files if one.path == str(file)]
+    (seen,) = [one for one in found.files if one.way.asked == str(file)]
     return seen
 
 
@@ -33,7 +33,9 @@ def test_a_password_in_the_variables_of_all_units_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ):
     seen = environment(tmp_path, text, 0o644, monkeypatch)
-    assert (seen.holds_password, seen.duty, seen.mode) == (True, "secret", 0o644)
+    assert seen.way.target is not None
+    assert (seen.holds_password, seen.duty) == (True, "secret")
+    assert seen.way.target.mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize(
