@@ -75,6 +75,7 @@ _NAMES = {name.lower(): name for name in _READ}
 _ALL_SEPARATORS = "|,;\t" + "".join(one for one in punctuation if one not in '|,;"_')
 """What parts columns, the usual first: sacct's --delimiter may be any."""
 _STEPS = "they are steps of jobs, such as 814.batch"
+_REVOKED = "they started on another cluster of their federation (REVOKED)"
 _RUN_UNKNOWN = "how long they would have run is not known"
 _NEVER_ELIGIBLE = "they were never eligible to run"
 _ELAPSED_WINS = (
@@ -298,6 +299,9 @@ class _Rows:
         row = _row(text, self._table)
         if any("." in row.get(name, "").partition("_[")[0] for name in _IDS):
             self._unread.leave_out(_STEPS)
+            return None
+        if row["State"].partition(" ")[0] == "REVOKED":
+            self._unread.leave_out(_REVOKED)
             return None
         if _CUT in row.get("JobID", ""):
             self._unread.assume(_SHOWN_TASKS)

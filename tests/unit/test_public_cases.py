@@ -282,6 +282,16 @@ CASES: dict[str, tuple[Case, str]] = {
             + "; 0 unread; Of arrays whose list of tasks sacct cuts"
         ),
     ),
+    "a job of a federation that another cluster started": (
+        jobs(
+            f"{PLAIN}|Cluster",
+            f"67108875|67108875|u|a|gpu|{DAY}:00|{DAY}:00|Unknown|Unknown|REVOKED|02:00:00"
+            f"|00:00:00|{GPU}||north",
+            f"67108875|67108875|u|a|gpu|{DAY}:00|{DAY}:00|{DAY}:10|{DAY}:40|COMPLETED|02:00:00"
+            f"|00:00:30|{GPU}|{GPU}|south",
+        ),
+        "67108875 at 1759276800 started 1759276810 ran 30 of 7200; 0 unread; Times without a UTC",
+    ),
     "steps alone": (
         jobs(
             PLAIN,
