@@ -1,9 +1,9 @@
 """Asks Slurm for all that the doctor and setup look at."""
 
-import asyncio
 from collections.abc import Mapping
 
 from cluster.language.errors import SlicewiseError
+from cluster.runtime.together import together
 from cluster.slurm.interface import Qos, Slurm
 from cluster.slurm_client.billing_limits import billing_limits
 from cluster.slurm_client.clock import slurmctld_ahead_s
@@ -13,7 +13,7 @@ from slurm_plugin.slurm_config.slurm_conf import PREEMPT_QOS
 
 async def slurm_facts(slurm: Slurm) -> SlurmFacts:
     """Return what slurmctld says of itself, and of slurmdbd's QOS where that matters."""
-    config, partitions, nodes, ahead_s, limits = await asyncio.gather(
+    config, partitions, nodes, ahead_s, limits = await together(
         slurm.config(), slurm.partitions(), slurm.nodes(), slurmctld_ahead_s(), billing_limits()
     )
     return SlurmFacts(config, partitions, nodes, ahead_s, limits, await _qos(slurm, config))

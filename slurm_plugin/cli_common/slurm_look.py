@@ -8,6 +8,7 @@ import typer
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import WAITING, JobState, JobTag, JobView, NodeView, is_resting
+from cluster.runtime.together import together
 from cluster.settings.file import Settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.common.qos_names import is_marked, is_ours
@@ -49,9 +50,7 @@ def try_to_look_at_slurm(settings: Settings) -> SlurmLook | None:
 
 async def _look(settings: Settings) -> SlurmLook:
     slurm = open_slurm(settings)
-    associations, qos, nodes = await asyncio.gather(
-        slurm.associations(), slurm.qos(), slurm.nodes()
-    )
+    associations, qos, nodes = await together(slurm.associations(), slurm.qos(), slurm.nodes())
     accounts = {row.account: row.parent for row in associations if not row.user}
     partitions = frozenset(settings.cluster.partitions)
     whole = capacity(nodes, partitions, settings.costs, settings.whole_boards)
@@ -71,7 +70,7 @@ async def _jobs_and_nodes(
     settings: Settings,
 ) -> tuple[tuple[JobView, ...], tuple[NodeView, ...]]:
     slurm = open_slurm(settings)
-    return await asyncio.gather(slurm.jobs(), slurm.nodes())
+    return await together(slurm.jobs(), slurm.nodes())
 
 
 @dataclass(frozen=True)

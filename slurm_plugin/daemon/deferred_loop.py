@@ -8,6 +8,7 @@ from cluster.language.errors import OutsideError, Refusal, SlicewiseError
 from cluster.language.jobs import JobView, is_of_service
 from cluster.language.service import directive_lines, head_lines
 from cluster.runtime.log import bound
+from cluster.runtime.together import together
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target, target_of
 from slurm_plugin.admission.deferred import (
@@ -165,4 +166,4 @@ async def _side_by_side(calls: Iterable[Awaitable[None]]) -> None:
         async with turn:
             await call
 
-    await asyncio.gather(*map(one, calls))
+    await together(*map(one, calls))

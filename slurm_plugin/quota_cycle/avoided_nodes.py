@@ -1,11 +1,11 @@
 """Lets services' waiting slots back onto the nodes that they avoid, when Slicewise is taken out."""
 
-import asyncio
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.language.jobs import JobView, folded_tasks
+from cluster.runtime.together import together
 from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
 from cluster.slurm_client.batch import address, update_words
 from slurm_plugin.services.avoidance import avoidance_changes, avoiding
@@ -43,7 +43,7 @@ class ReadmittedNodes:
 async def avoided_nodes(slurm: Slurm, jobs: Collection[JobView]) -> ReadmittedNodes:
     """What is to be changed of ``jobs``. Raises what ``Slurm`` raises."""
     releases = avoiding(jobs)
-    excluded = await asyncio.gather(*(slurm.excluded_nodes(one.array_job_id) for one in releases))
+    excluded = await together(*(slurm.excluded_nodes(one.array_job_id) for one in releases))
     changes: dict[Target, JobChange] = {}
     for release, nodes in zip(releases, excluded, strict=True):
         changes |= avoidance_changes(release, jobs, nodes, ())

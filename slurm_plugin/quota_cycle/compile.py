@@ -12,6 +12,7 @@ from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.findings import Finding, warning
 from cluster.language.jobs import JobView, NodeView
 from cluster.language.units import Millislices
+from cluster.runtime.together import together
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
 from slurm_plugin.accounting.ledger_view import LedgerView
@@ -154,7 +155,7 @@ async def slurm_now(
     Raises what ``Slurm`` raises.
     """
     shown = SlurmNow(
-        *await asyncio.gather(
+        *await together(
             slurm.associations(),
             slurm.qos(),
             _given(conf) or _conf(slurm),
@@ -166,7 +167,7 @@ async def slurm_now(
 
 
 async def _conf(slurm: SlurmReader) -> Conf:
-    return Conf(*await asyncio.gather(slurm.config(), slurm.partitions()))
+    return Conf(*await together(slurm.config(), slurm.partitions()))
 
 
 def _given(value: _Seen | None) -> Awaitable[_Seen] | None:
@@ -404,7 +405,7 @@ async def _told(
     if not seen.out_of_band:
         return ledger_view, shown, seen, ()
     # Another compilation may have been under way between the look at Slurm and at the ledger.
-    associations, qos = await asyncio.gather(slurm.associations(), slurm.qos())
+    associations, qos = await together(slurm.associations(), slurm.qos())
     shown = replace(shown, associations=associations, qos=qos)
     ledger_view = await _read_again(ledger, settings, ledger_view)
     seen = compared(ledger_view, shown, settings, planned)

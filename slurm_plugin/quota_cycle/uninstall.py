@@ -14,6 +14,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.language.findings import Finding
 from cluster.language.jobs import ALLOTTED, JobView, NodeView
+from cluster.runtime.together import together
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target
 from cluster.slurm_client.batch import address, update_words
@@ -182,7 +183,7 @@ async def plan(
     Moves in ``refused`` were tried a moment ago and are not tried again. With ``finishes``, limits
     changed outside Slicewise since it set them stay.
     """
-    associations, qos, elsewhere, config, shown, partitions = await asyncio.gather(
+    associations, qos, elsewhere, config, shown, partitions = await together(
         slurm.associations(),
         slurm.qos(),
         slurm.qos_elsewhere(),
@@ -457,7 +458,7 @@ async def want_again(slurm: Slurm, ledger: "Ledger", settings: Settings) -> None
     what both raise, and OutsideError (SW-SLURM-FAILED) if Slurm keeps its mark.
     """
     async with compile_turn(ledger):
-        associations, qos, config = await asyncio.gather(
+        associations, qos, config = await together(
             slurm.associations(), slurm.qos(), slurm.config()
         )
         ledger_view = await asyncio.to_thread(ledger_view_now, ledger, settings)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S, until_true
 
+from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
+from cluster.runtime.together import together
 from cluster.slurm_client.nodes import SINFO
 from cluster.slurm_client.run import SQUEUE, attempt, run
 
@@ -142,3 +144,16 @@ def test_commands_that_are_late_together_leave_nothing_behind(
 
 async def _all_late(count: int) -> None:
     await asyncio.gather(*(run(("sleep", "60"), deadline_s=0.05) for _ in range(count)))
+
+
+def test_no_command_outlives_the_failure_of_another() -> None:
+    """Here the loop ends in the moment in which the command starts."""
+
+    async def fails() -> None:
+        raise UnreachableError(Code.SLURM_DOWN, "It does not answer.", "Start it.")
+
+    async def both() -> None:
+        await together(run(("sleep", "600")), fails())
+
+    with pytest.raises(UnreachableError):
+        asyncio.run(both())
