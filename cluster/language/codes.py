@@ -443,10 +443,11 @@ class Code(StrEnum):
         `CREATE ROLE NAME LOGIN`, then again; give no duty to the owner or a superuser.
         """)
     DATABASE_READ_ONLY = ("SW-DATABASE-READ-ONLY", Area.LEDGER, ExitCode.CONFLICT, """
-        PostgreSQL only reads: it is a standby, or `default_transaction_read_only` is set.
+        PostgreSQL only reads: it is a standby, or `default_transaction_read_only` is set. Or each
+        commit waits for a standby of `synchronous_standby_names` that is gone.
 
         Name the primary in the URL, or promote this one; take the setting out of postgresql.conf,
-        the database and the role.
+        the database and the role; bring the standby back.
         """)
     DATABASE_OLD = ("SW-DATABASE-OLD", Area.LEDGER, ExitCode.CONFLICT, """
         The database's tables are older than this version needs, or not there yet (`base`).
@@ -461,7 +462,8 @@ class Code(StrEnum):
 
     DAEMON_DOWN = ("SW-DAEMON-DOWN", Area.SERVERS, ExitCode.UNREACHABLE, """
         The daemon gave no answer in time: 10 ms at sbatch, 15 s for a command. At sbatch only
-        services are refused for it, and GPUs without a type that nobody can decide.
+        services are refused for it, and GPUs without a type that nobody can decide. Or its socket
+        is gone: only a restart makes it again.
 
         Try again; jobs go on, or are held until the daemon [decides
         later](../explanation/daemon.md#without-an-answer). On other hosts set `daemon.connect`.

@@ -36,6 +36,7 @@ from slurm_plugin.lua.site_script import (
     has_lines,
     loading,
     minimal,
+    reading,
     version_of,
     with_lines,
     without_lines,
@@ -163,13 +164,18 @@ def status(as_json: Json = False) -> None:
 
 
 def problem(settings: Settings) -> str:
-    """Say why slurmctld's Lua can't run slicewise.lua; "" if it can, or if no plugin is here."""
+    """Say why slurmctld's Lua can't run slicewise.lua, or can't read the script that loads it.
+
+    "" if it can, or if no plugin is here. The site's script is not run.
+    """
     try:
         version = _linked_version(settings)
     except InvalidInputError:
         return ""
     try:
         require_loads(asyncio.run(tried(loading(MODULE), version)))
+        if (script := site_script(settings)).exists():
+            require_loads(asyncio.run(tried(reading(script), version)))
     except InvalidInputError as error:
         return error.refusal.message
     return ""

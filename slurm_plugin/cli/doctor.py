@@ -351,6 +351,7 @@ class _Site:
             leads=known.is_leader,
             complete=known.complete,
             looked_s=time.time() - known.observed_s,
+            lost_socket=self._lost_socket() if known.is_leader else "",
         )
         mode = settings.daemon.mode if self._is_controller else known.mode
         found = tuple(daemon_checks(facts, mode, is_pair=settings.daemon.pair))
@@ -358,6 +359,16 @@ class _Site:
             keys = DaemonClient(settings.daemon).call(KeyListRequest()).keys
             found += tuple(key_checks(keys, time.time()))
         return _found("daemon", found)
+
+    def _lost_socket(self) -> str:
+        """Return the path of the daemon's admission socket if it is gone, and belongs here."""
+        daemon = self._settings.daemon
+        is_here = not daemon.connect or daemon.user_socket.exists()
+        try:
+            is_lost = is_here and self._is_controller and not daemon.admission_socket.exists()
+        except PermissionError:
+            return ""
+        return str(daemon.admission_socket) if is_lost else ""
 
     def web(self) -> SectionReport:
         """Look at the page in the browser."""

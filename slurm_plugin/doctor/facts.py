@@ -63,7 +63,8 @@ class ScriptFacts:
     Attributes:
         script: path of job_submit.lua.
         text: its text; None if there is none.
-        problem: why slurmctld's Lua can't run slicewise.lua; "" if it can.
+        problem: why slurmctld's Lua can't run slicewise.lua, or can't read the script; "" if it
+            can.
         has_old_lines: whether its lines are not those that would be proposed now.
         is_off: whether the kill switch is set.
         on_disk: version of slicewise.lua on disk.
@@ -95,6 +96,8 @@ class DaemonFacts:
     Attributes:
         own_version: version of the commands, which ask it.
         looked_s: seconds since its last look at Slurm.
+        lost_socket: path of its admission socket, which is not there; "" if it is, or belongs on
+            another host.
     """
 
     version: str
@@ -103,6 +106,7 @@ class DaemonFacts:
     leads: bool
     complete: bool
     looked_s: float
+    lost_socket: str = ""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,14 @@ def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[F
             "another daemon with the same ledger acts on Slurm",
             advice="Stop the other one, or set pair = true on both hosts.",
         )
+    if facts.lost_socket:
+        yield error(
+            Code.DAEMON_DOWN,
+            f"The daemon runs, and its socket {facts.lost_socket} is not there",
+            "slurmctld can't ask it: jobs pass undecided",
+            _RESTART,
+            advice="Something removed it, such as a cleaner of old files.",
+        )
     if not facts.complete:
         yield error(
             Code.DAEMON_BLIND,

@@ -13,12 +13,14 @@ _UNSEALED_S = 3600
 _MANY_DEAD = 100_000
 _FULL = 0.8
 _READ_ONLY = "default_transaction_read_only"
+_SYNCHRONOUS = "synchronous_standby_names"
 
 
 def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
     """Return what is wrong with the ledger's database and its server."""
     return (
         *_reads_only(facts),
+        *_standby_gone(facts),
         *_revision(facts),
         *_rights(facts),
         *_server(facts),
@@ -50,6 +52,25 @@ def _reads_only(facts: LedgerFacts) -> Iterator[Finding]:
             Mend(Place.DATABASE, "psql -c 'SELECT pg_reload_conf()'"),
             advice="It may be set for the role, the database or the server:"
             " psql -c '\\drds' shows the first two.",
+        )
+
+
+def _waits_for_nobody(facts: LedgerFacts) -> bool:
+    """Whether each commit waits for a standby, and there is none."""
+    waits = facts.settings.get("synchronous_commit") not in {"off", "local"}
+    return waits and bool(facts.settings.get(_SYNCHRONOUS)) and not facts.standbys
+
+
+def _standby_gone(facts: LedgerFacts) -> Iterator[Finding]:
+    if _waits_for_nobody(facts):
+        yield error(
+            Code.DATABASE_READ_ONLY,
+            f"PostgreSQL has no standby, and {_SYNCHRONOUS} is {facts.settings[_SYNCHRONOUS]}",
+            "each commit waits for it, for ever: nothing is lent, charged or changed",
+            Mend(Place.DATABASE, f"psql -c 'ALTER SYSTEM RESET {_SYNCHRONOUS}'"),
+            Mend(Place.DATABASE, "psql -c 'SELECT pg_reload_conf()'"),
+            advice="Or bring the standby back. Without one, a loss of this server's disk loses what"
+            " was booked.",
         )
 
 
@@ -138,7 +159,8 @@ def _bloat(facts: LedgerFacts) -> Iterator[Finding]:
 
 
 def _holders(facts: LedgerFacts) -> Iterator[Finding]:
-    for one in facts.holders:
+    # Where commits wait for a standby, so do their locks: ending them mends nothing.
+    for one in () if _waits_for_nobody(facts) else facts.holders:
         since = "" if one.age_s is None else f" for {one.age_s / 60:.0f} min"
         yield warning(
             Code.DATABASE_BUSY,

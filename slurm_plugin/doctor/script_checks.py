@@ -80,11 +80,12 @@ def _lua(facts: ScriptFacts) -> Iterator[Finding]:
     if facts.problem:
         yield error(
             Code.ADMISSION_LUA,
-            f"slurmctld's Lua can't run slicewise.lua: {facts.problem.removesuffix('.')}",
-            "",
+            "slurmctld's Lua refuses slicewise.lua or the script that loads it:"
+            f" {facts.problem.removesuffix('.')}",
+            "slurmctld goes on with what it read before, if anything, and does not start again",
             Mend(Place.SCRIPT, "slicewise admission install"),
             Mend(Place.SCRIPT, f"touch {facts.script}"),
-            advice="Install what the message names, for that Lua; no job is asked about before.",
+            advice="Install, for that Lua, or correct what the message names.",
         )
 
 

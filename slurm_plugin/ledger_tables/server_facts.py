@@ -14,7 +14,10 @@ from slurm_plugin.ledger_tables.schema_revisions import BASE
 READS_LONG_S, RUNS_LONG_S = 3600, 3600
 _LOOKS_AGAIN_S = 2.0
 """How long a transaction must at least be open to be spoken of, where its begin is hidden."""
-_SETTINGS = ("fsync", "archive_mode", "default_transaction_read_only")
+_SETTINGS = (
+    *("fsync", "archive_mode", "default_transaction_read_only"),
+    *("synchronous_standby_names", "synchronous_commit"),
+)
 _SERVER = text(
     "SELECT current_setting('server_version_num')::int AS version,"
     " extract(epoch FROM clock_timestamp())::float8 AS now_s,"

@@ -65,6 +65,11 @@ def loading(module: Path) -> str:
     return f"dofile({_lua_string(module)})\n"
 
 
+def reading(script: Path) -> str:
+    """A script that fails if Lua can't read a site's script; it does not run that."""
+    return f"assert(loadfile({_lua_string(script)}))\n"
+
+
 def with_lines(script: str, wiring: Wiring) -> str:
     """A site's script with the protected lines added at its end, or brought up to date.
 

@@ -234,6 +234,23 @@ def test_status_says_that_slurmctlds_lua_refuses_it(
     assert "global 'unpack'" in advice
 
 
+def test_a_mistake_in_the_sites_script_is_seen_and_its_script_not_run(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """slurmctld goes on with the script of before, and would not start with this one."""
+
+    def problem() -> str:
+        admission.status(as_json=True)
+        return str(json.loads(capsys.readouterr().out)["problem"])
+
+    answer_in_its_place(monkeypatch, StatusRequest, lambda _: ANSWER)
+    monkeypatch.setattr(admission, "linked_version", lambda _: "5.4")
+    site.write_text(f"error('it was run')\n{SITE}")
+    assert problem() == ""
+    site.write_text(f"{SITE}local last = 1\n")
+    assert "job_submit.lua:15:" in problem()
+
+
 def test_status_says_that_the_nodes_have_changed_since(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,6 +161,12 @@ def reads_only() -> tuple[Finding, ...]:
     return ledger(settings={**LEDGER.settings, "default_transaction_read_only": "on"})
 
 
+def waits_for_a_standby() -> tuple[Finding, ...]:
+    """What is found where commits wait for a standby that is gone, and so keep their locks."""
+    settings = {**LEDGER.settings, "synchronous_standby_names": "*", "synchronous_commit": "on"}
+    return ledger(settings=settings, holders=(LockHolder("daemon", "slicewise", "x", 9.0),))
+
+
 def away(state: str) -> tuple[Finding, ...]:
     """What is found where a node beside the one that is up has this state."""
     node = replace(NODE, name="gpu09", states=frozenset({state}))
@@ -341,6 +347,7 @@ PLANTED = [
     ("SW-LEDGER-FSYNC", ERROR, ledger(settings={"fsync": "off", "archive_mode": "on"})),
     ("SW-DATABASE-READ-ONLY", ERROR, ledger(is_standby=True)),
     ("SW-DATABASE-READ-ONLY", ERROR, reads_only()),
+    ("SW-DATABASE-READ-ONLY", ERROR, waits_for_a_standby()),
     ("SW-LEDGER-BACKUP", HINT, ledger(settings={"fsync": "on", "archive_mode": "off"})),
     ("SW-LEDGER-SEALS", WARNING, ledger(unsealed_s=90_000.0)),
     ("SW-LEDGER-BLOAT", HINT, ledger(dead_rows=200_000, live_rows=9, bloated="loans")),
@@ -360,6 +367,7 @@ PLANTED = [
     ("SW-RESTART", WARNING, daemon(version="0.0.9")),
     ("SW-RESTART", WARNING, daemon(mode="observe")),
     ("SW-DAEMON-RUNNING", WARNING, daemon(leads=False)),
+    ("SW-DAEMON-DOWN", ERROR, daemon(lost_socket="/run/slicewise/admission/admission.sock")),
     ("SW-DAEMON-BLIND", ERROR, daemon(complete=False)),
     ("SW-DAEMON-BLIND", WARNING, daemon(looked_s=90.0)),
     # this host
@@ -529,3 +537,9 @@ def test_a_mode_of_files_keeps_what_their_owner_may_do() -> None:
     assert [mend.line for mend in found.mends] == ["chmod 0755 /etc/slicewise"]
     (found,) = host(files=(a_file(URL, "secret", 0o644),))
     assert [mend.line for mend in found.mends] == ["chmod 0640 /etc/slicewise/database-url"]
+
+
+def test_a_standby_that_is_there_or_not_waited_for_is_all_right() -> None:
+    names = {**LEDGER.settings, "synchronous_standby_names": "*"}
+    assert ledger(settings={**names, "synchronous_commit": "on"}, standbys=1) == ()
+    assert ledger(settings={**names, "synchronous_commit": "local"}) == ()
