@@ -63,7 +63,8 @@ async def test_requests_are_held_from_zero_and_all_answered(gateway: Harness, re
     await gateway.set_replicas((replicas[0], ServerMode.READY), (replicas[1], ServerMode.READY))
 
     async def are_full() -> bool:
-        return (await gateway.load()).in_flight == 4
+        # HAProxy's threads may let go more than maxconn of many that are released in one moment.
+        return (await gateway.load()).in_flight >= 4
 
     await eventually(are_full)
     for replica in replicas:
