@@ -173,9 +173,10 @@ def _barred(person: Person, inode: Inode, lacks: Right, needs: Sequence[Need]) -
     named = {one.way.asked for one in needs} - behind.keys() - {inode.path}
     of = f", of {', '.join(sorted(named))}," if named else ""
     so = f", on the way to {', '.join(behind)}" if behind else ""
+    verb = "execute" if lacks is Right.ENTER and not _is_folder(inode) else _VERBS[lacks]
     return error(
         Code.FILE_RIGHTS,
-        f"{who} {_VERBS[lacks]} {inode.path}{of} ({inode.whose}){so}",
+        f"{who} {verb} {inode.path}{of} ({inode.whose}){so}",
         needs[0].why,
         Mend(Place.HOST, _letting(inode, person, lacks)),
     )

@@ -107,8 +107,10 @@ def _findings(site: Settings) -> Iterator[Finding]:
     except SlicewiseError as raised:
         yield failure(raised)
     info: Mapping[str, str] = {}
+    is_other = False
     try:
         info = asyncio.run(haproxy.process_facts(settings))
+        is_other = not asyncio.run(haproxy.is_ours(settings))
     except SlicewiseError as raised:
         yield failure(raised)
     launchers = dict(_launchers())
@@ -131,6 +133,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
         rendered_s=_written_s(file),
         launcher_s=_launcher_s(launcher_user, launchers),
         program_s=_installed_s(_PROGRAM),
+        is_other=is_other,
         has_master=settings.master_socket.exists(),
         bind=settings.bind,
         held=asyncio.run(haproxy.held_address()),
@@ -242,9 +245,11 @@ def _haproxys_needs(site: Settings, owners: Owners, info: Mapping[str, str]) -> 
     if (starter := running_as(_master_of(pid))) is not None:
         files = (CONFIGURATION, *_READ_BY_HAPROXY, KEY)
         read = [settings.directory / name for name in files]
+        read += sorted(settings.directory.glob("*.map"))
         read += [settings.certificate] if settings.certificate else []
+        why = "HAProxy does not start, or will not start again"
+        yield Need(way_to(settings.directory / "replicas"), starter, Right.ENTER, why)
         for path in read:
-            why = "HAProxy does not start, or will not start again"
             yield Need(way_to(path), starter, Right.READ, why)
 
 

@@ -79,6 +79,7 @@ class GatewayFacts:
             configuration was written; 0 if unknown.
         launcher_s, program_s: Unix seconds at which the launcher began, and at which its program
             was installed; ``launcher_s`` is None if none runs here.
+        is_other: whether HAProxy runs with the configuration of another directory.
         has_master: whether HAProxy's master socket is there.
         bind: gateway.bind.
         held: the address that systemd holds open for HAProxy; "" if it holds none.
@@ -96,6 +97,7 @@ class GatewayFacts:
     rendered_s: float = 0.0
     launcher_s: float | None = None
     program_s: float = 0.0
+    is_other: bool = False
     has_master: bool = True
     bind: str = ""
     held: str = ""
@@ -247,7 +249,15 @@ def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
             "the configuration needs 2.6 or newer",
             advice="Install HAProxy 2.6 or newer, with Lua.",
         )
-    if facts.loaded_s and facts.rendered_s > facts.loaded_s + 1:
+    if facts.is_other:
+        yield error(
+            Code.GATEWAY_DOWN,
+            "HAProxy runs with another configuration than the one in gateway.directory",
+            "it knows no service, and the launcher can't tell it of one",
+            advice="End what was started by hand, and start HAProxy with the rendered one:"
+            " docs/how-to/gateway.md.",
+        )
+    elif facts.loaded_s and facts.rendered_s > facts.loaded_s + 1:
         yield warning(
             Code.GATEWAY_STALE,
             "HAProxy runs with an older configuration than the one in gateway.directory",

@@ -588,6 +588,14 @@ async def process_facts(settings: GatewaySettings) -> Mapping[str, str]:
     return {name: value.strip() for name, colon, value in pairs if colon}
 
 
+async def is_ours(settings: GatewaySettings) -> bool:
+    """Whether the running HAProxy has the configuration of gateway.directory, with its maps.
+
+    Raises UnreachableError (SW-GATEWAY-DOWN).
+    """
+    return str(Maps(settings.directory).services) in await _ask(settings.runtime_socket, "show map")
+
+
 def _alerts(told: str) -> str:
     """Keep what HAProxy refuses: among hundreds of warnings it would not be seen."""
     alerts = [line for line in told.splitlines() if line.startswith("[ALERT]")]

@@ -399,7 +399,7 @@ class _Site:
         namespaces = user_namespaces() if is_needed else None
         found = node_findings(name, self._host_root, settings, nodes if not failed else None)
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
-        full = (*space_checks(node_spaces(config)), *unmet(engine_needs(engines)))
+        full = (*space_checks(node_spaces(config, name)), *unmet(engine_needs(engines)))
         programs_found = node_programs_checks(programs, namespaces)
         return _found("nodes", (*failed, *found, *programs_found, *full))
 

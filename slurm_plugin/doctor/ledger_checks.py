@@ -75,14 +75,21 @@ def _standby_gone(facts: LedgerFacts) -> Iterator[Finding]:
 
 
 def _revision(facts: LedgerFacts) -> Iterator[Finding]:
-    if facts.revision != facts.head:
+    if facts.revision.isdecimal() and facts.revision > facts.head:
+        yield error(
+            Code.DATABASE_NEW,
+            f"The ledger's tables are at revision {facts.revision}, this version knows them up to"
+            f" {facts.head}",
+            "a newer version of Slicewise upgraded them, and this one does not use them",
+            advice="Install that version here, too.",
+        )
+    elif facts.revision != facts.head:
         yield error(
             Code.DATABASE_OLD,
             f"The ledger's tables are at revision {facts.revision}, this version needs"
             f" {facts.head}",
             "",
             Mend(Place.DATABASE, "slicewise ledger db upgrade"),
-            advice="If a newer version of Slicewise upgraded them: use that one here, too.",
         )
 
 

@@ -149,6 +149,11 @@ def _every_users_needs(settings: Settings, ways: _Ways) -> Iterator[Need]:
         (settings_file(), Right.READ, "commands of users know nothing of the site"),
         (settings.gateway.identity, Right.READ, "users can't apply services"),
         (settings.daemon.user_socket, Right.WRITE, "commands of users can't ask the daemon"),
+        (
+            settings.daemon.munge_socket or _MUNGE,
+            Right.WRITE,
+            "where munge is used, users can't submit jobs, nor ask the daemon",
+        ),
     )
     for path, right, why in wanted:
         yield from (Need(way, EVERY_USER, right, why) for way in ways.to(path))
@@ -246,9 +251,11 @@ def engine_needs(engines: Mapping[str, EngineSettings]) -> tuple[Need, ...]:
     )
 
 
-def node_spaces(config: Mapping[str, str]) -> tuple[Space, ...]:
-    """Return the room in the folders into which jobs and slurmd write on a GPU node."""
-    spool = Path(config.get("SlurmdSpoolDir", ""))
+def node_spaces(config: Mapping[str, str], name: str) -> tuple[Space, ...]:
+    """Return the room in the folders into which jobs and slurmd write on GPU node ``name``."""
+    # slurm.conf may name the node in it (%n), and its host (%h).
+    pattern = config.get("SlurmdSpoolDir", "")
+    spool = Path(pattern.replace("%n", name).replace("%h", socket.gethostname().split(".")[0]))
     shared, own = Path("/dev/shm"), Path("/tmp")  # noqa: S108 -- looked at
     named = ((spool, "slurmd's spool"), (own, "jobs' files"), (shared, "jobs' shared memory"))
     return tuple(one for path, what in named if path.is_absolute() for one in space(path, what))

@@ -100,6 +100,12 @@ def test_every_folder_on_the_way_must_be_entered() -> None:
     assert texts(need(closed, ROOT)) == []
 
 
+def test_a_program_is_executed_and_not_entered() -> None:
+    program = replace(WAY, asked="/opt/server", target=Inode("/opt/server", 0o100644))
+    (said,) = texts(replace(need(program, EVERY_USER), right=ENTER))
+    assert said == "Not every user can execute /opt/server (mode 0644, root:root)"
+
+
 def test_what_lets_them_lets_nobody_else() -> None:
     for found, line in (
         (file(0o600), "setfacl -m u:slurm:r-- /etc/slicewise/database-url"),

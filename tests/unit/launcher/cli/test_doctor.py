@@ -283,6 +283,7 @@ CLOSED = Need(
         ("SW-CERTIFICATE", replace(GATEWAY, ends_s={"/c.pem": 7 * 86400.0})),
         ("SW-VERSION", replace(GATEWAY, version="2.4.22")),
         ("SW-GATEWAY-STALE", replace(GATEWAY, rendered_s=99.0)),
+        ("SW-GATEWAY-DOWN", replace(GATEWAY, rendered_s=99.0, is_other=True)),
         ("SW-LAUNCHER-DOWN", replace(GATEWAY, launcher_s=None)),
         ("SW-RESTART", replace(GATEWAY, program_s=60.0)),
         ("SW-GATEWAY-MASTER", replace(GATEWAY, has_master=False)),

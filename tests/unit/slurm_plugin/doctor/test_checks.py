@@ -340,7 +340,9 @@ PLANTED = [
     ("SW-SCRIPT-MODE", WARNING, script(loaded_mode="observe")),
     ("SW-SCRIPT-PASSED", WARNING, script(unadmitted=4)),
     # the ledger
-    ("SW-DATABASE-OLD", ERROR, ledger(revision="0011")),
+    ("SW-DATABASE-OLD", ERROR, ledger(revision=f"{int(LEDGER.head) - 1:04}")),
+    ("SW-DATABASE-OLD", ERROR, ledger(revision="base")),
+    ("SW-DATABASE-NEW", ERROR, ledger(revision=f"{int(LEDGER.head) + 1:04}")),
     ("SW-DATABASE-RIGHTS", ERROR, ledger(lacks=("to charge",), is_owner=False)),
     ("SW-LEDGER-OWNER", HINT, ledger(is_owner=True)),
     ("SW-VERSION", WARNING, ledger(server_version=120004)),
