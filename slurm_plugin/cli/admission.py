@@ -36,6 +36,7 @@ from slurm_plugin.lua.site_script import (
     has_lines,
     loading,
     minimal,
+    named_module,
     reading,
     version_of,
     with_lines,
@@ -176,6 +177,9 @@ def problem(settings: Settings) -> str:
         require_loads(asyncio.run(tried(loading(MODULE), version)))
         if (script := site_script(settings)).exists():
             require_loads(asyncio.run(tried(reading(script), version)))
+            named = Path(named_module(script.read_text(encoding="utf-8", errors="replace")))
+            if named.is_file() and named != MODULE:
+                require_loads(asyncio.run(tried(loading(named), version)))
     except InvalidInputError as error:
         return error.refusal.message
     return ""

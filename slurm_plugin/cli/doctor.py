@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -74,7 +73,7 @@ from slurm_plugin.doctor.this_host import (
 )
 from slurm_plugin.doctor.this_page import page_facts
 from slurm_plugin.doctor.web_checks import web_checks
-from slurm_plugin.lua.site_script import version_of
+from slurm_plugin.lua.site_script import named_module, version_of
 from slurm_plugin.quota_cycle.compile import look
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
 from slurm_plugin.web.proxy import secret_in
@@ -87,7 +86,6 @@ _EXAMPLE = Path(sys.prefix) / "share" / "slicewise" / "slicewise.toml"
 _DUMP = "sacctmgr-before-slicewise.cfg"
 _ELSEWHERE = "slurmctld runs on another host: run slicewise doctor there"
 _NO_SLURM = "Slurm does not answer"
-_LOADED = re.compile(r'"([^"\n]*/slicewise\.lua)"')
 
 
 def reports(
@@ -299,7 +297,7 @@ class _Site:
     def _script_facts(self) -> ScriptFacts:
         settings, script = self._settings, site_script(self._settings)
         text = script.read_text(encoding="utf-8", errors="replace") if script.exists() else None
-        loads = _LOADED.search(text or "")
+        module = named_module(text or "")
         known = None if isinstance(self._status, SlicewiseError) else self._status
         return ScriptFacts(
             script=str(script),
@@ -308,8 +306,8 @@ class _Site:
             has_old_lines=has_old_lines(settings),
             is_off=off_file().exists(),
             on_disk=version_of(MODULE.read_text(encoding="utf-8")),
-            module=loads[1] if loads else "",
-            is_module_there=Path(loads[1]).exists() if loads else True,
+            module=module,
+            is_module_there=Path(module).exists() if module else True,
             loaded=known.module if known else "",
             loaded_mode=known.module_mode if known else "",
             unadmitted=known.unadmitted if known else 0,

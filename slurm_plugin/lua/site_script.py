@@ -10,6 +10,7 @@ from typing import Literal
 
 BEGIN, END = "-- slicewise begin", "-- slicewise end"
 _TEMPLATES = Path(__file__).resolve().parents[2] / "templates" / "admission"
+_LOADED = re.compile(r'"([^"\n]*/slicewise\.lua)"')
 _BLOCK = re.compile(rf"^{BEGIN}.*?^{END}$\n?", re.MULTILINE | re.DOTALL)
 _MODE = re.compile(r'^\s*mode = "(observe|advise|enforce)"', re.MULTILINE)
 _VERSION = re.compile(r'^M\.VERSION = "([^"]*)"', re.MULTILINE)
@@ -63,6 +64,12 @@ def minimal(wiring: Wiring) -> str:
 def loading(module: Path) -> str:
     """A script that only loads slicewise.lua, and fails if loading fails."""
     return f"dofile({_lua_string(module)})\n"
+
+
+def named_module(script: str) -> str:
+    """The slicewise.lua that a site's script loads; "" if none is found in it."""
+    found = _LOADED.search(script)
+    return found[1] if found else ""
 
 
 def reading(script: Path) -> str:

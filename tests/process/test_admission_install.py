@@ -249,6 +249,12 @@ def test_a_mistake_in_the_sites_script_is_seen_and_its_script_not_run(
     assert problem() == ""
     site.write_text(f"{SITE}local last = 1\n")
     assert "job_submit.lua:15:" in problem()
+    # A copy of slicewise.lua lacks what it loads.
+    copy = site.parent / "copy" / "slicewise.lua"
+    copy.parent.mkdir()
+    copy.write_text(f"dofile('beside.lua')\n{MODULE}")
+    site.write_text(f'dofile("{copy}")\n{SITE}')
+    assert "beside.lua" in problem()
 
 
 def test_status_says_that_the_nodes_have_changed_since(
