@@ -52,6 +52,12 @@ _NAME_CONF = (
     "Where slurm.conf is not in /etc/slurm, SLURM_CONF must name it; for units of systemd in"
     " /etc/slicewise/environment."
 )
+_NO_DATABASE = (
+    "Unable to connect to database",
+    "Problem talking to the database",
+    "Error connecting to the database",
+)
+_ASK_SLURMDBD = ("sacct", "sacctmgr")
 _NO_ANSWER = (
     "Unable to contact slurm",
     "Unable to establish controller machine",
@@ -59,9 +65,7 @@ _NO_ANSWER = (
     "Connection timed out",
     "Socket timed out",
     "Zero Bytes were transmitted or received",
-    "Unable to connect to database",
-    "Problem talking to the database",
-    "Error connecting to the database",
+    *_NO_DATABASE,
 )
 
 
@@ -222,8 +226,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _down(command: str, words: str) -> UnreachableError:
-    return UnreachableError(
-        Code.SLURM_DOWN,
-        f"{command}: {words}",
-        "Check that slurmctld and slurmdbd run: scontrol ping.",
-    )
+    if any(one in words for one in _NO_DATABASE):
+        advice = (
+            "Check that slurmdbd's own database runs, such as MariaDB: slurmdbd's log says why."
+        )
+    elif command in _ASK_SLURMDBD:
+        advice = "Check that slurmdbd runs: systemctl status slurmdbd."
+    else:
+        advice = "Check that slurmctld and slurmdbd run: scontrol ping."
+    return UnreachableError(Code.SLURM_DOWN, f"{command}: {words}", advice)

@@ -157,3 +157,22 @@ def test_no_command_outlives_the_failure_of_another() -> None:
 
     with pytest.raises(UnreachableError):
         asyncio.run(both())
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "server"),
+    [
+        ("sacctmgr", "Sending PersistInit msg: Connection refused", "slurmdbd runs"),
+        ("sacctmgr", "Sending PersistInit msg: Unable to connect to database", "own database"),
+        ("squeue", "Unable to contact slurm controller", "slurmctld"),
+    ],
+)
+async def test_the_server_that_does_not_answer_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: str, server: str
+) -> None:
+    program = tmp_path / command
+    program.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UnreachableError, match=server):
+        await run((command,))
