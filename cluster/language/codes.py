@@ -536,9 +536,9 @@ class Code(StrEnum):
         Restart it; for slurmctld `touch` job_submit.lua.
         """)
     LAUNCHER_DOWN = ("SW-LAUNCHER-DOWN", Area.SERVERS, ExitCode.FAILED, """
-        No launcher runs on the gateway's host.
+        No launcher runs on the gateway's host, or it was stopped.
 
-        `systemctl start slicewise-launcher`.
+        `systemctl start slicewise-launcher`; `kill -CONT` where it was stopped.
         """)
     ADMISSION_LUA = ("SW-ADMISSION-LUA", Area.SERVERS, ExitCode.FAILED, """
         job_submit.lua, slicewise.lua or a library fails under slurmctld's Lua, or that Lua is not
@@ -896,10 +896,11 @@ class Code(StrEnum):
         before its line (`slicewise admission install`): slurmctld does not start without it.
         """)
     CONF_PREEMPT = ("SW-CONF-PREEMPT", Area.SITE, ExitCode.FAILED, """
-        Lent GPUs can't be called back: nothing is preempted by QOS.
+        Lent GPUs can't be called back, or late: nothing is preempted by QOS, or only
+        once it has run for PreemptExemptTime.
 
-        `PreemptType=preempt/qos`. PreemptMode may stay as it is, but for OFF ([what changes for the
-        site's own jobs](../how-to/install.md#3-slurm)).
+        `PreemptType=preempt/qos`, `PreemptExemptTime=00:00:00`. PreemptMode may stay as it is, but
+        for OFF ([what changes for the site's own jobs](../how-to/install.md#3-slurm)).
         """)
     CONF_REQUEUE = ("SW-CONF-REQUEUE", Area.SITE, ExitCode.FAILED, """
         `JobRequeue=0`: borrowed jobs without `--requeue` end for good when lenders need their

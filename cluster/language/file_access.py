@@ -98,6 +98,7 @@ class Need:
 
     Attributes:
         may_be_missing: whether it is no fault that the file is not there.
+        named_in: the file that has its path.
     """
 
     way: Way
@@ -105,6 +106,7 @@ class Need:
     right: Right
     why: str
     may_be_missing: bool = True
+    named_in: str = "slicewise.toml"
 
 
 def may(inode: Inode, person: Person, right: Right) -> bool:
@@ -200,7 +202,7 @@ def _missing(need: Need) -> Finding:
         Code.FILE_MISSING,
         f"{need.way.asked} is not there{part}",
         need.why,
-        advice="Put it there, or correct its path in slicewise.toml.",
+        advice=f"Put it there, or correct its path in {need.named_in}.",
     )
 
 

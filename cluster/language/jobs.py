@@ -142,6 +142,8 @@ class NodeView:
         untyped_gpus: GPUs configured without a type; they are not among ``gpus``.
         shared, shared_allotted: parts of GPUs that jobs share, by name: ``{"shard": 8}``. They are
             of the same devices as ``gpus``, so they add nothing to what the node has.
+        reason: why it is not as it should be, in Slurm's or an administrator's words. No decision
+            goes by it, so two views that differ in it alone are equal.
     """
 
     name: str
@@ -159,6 +161,7 @@ class NodeView:
     untyped_gpus: int = 0
     shared: Mapping[str, int] = field(default_factory=dict, hash=False)
     shared_allotted: Mapping[str, int] = field(default_factory=dict, hash=False)
+    reason: str = field(default="", compare=False)
 
     @property
     def is_shapes(self) -> bool:

@@ -74,6 +74,9 @@ _NODE_NAME = re.compile(r"\s*(?:scontrol: (?:show node \S+\n)?)?NodeName=(\S+)")
 MOST_STRANGERS = 64
 """Nodes with unknown names, such as those in no partition, that are looked into at most."""
 _STRANGER = ""
+_REASON = re.compile(r"^\s*Reason=(.*?)(?: \[[^\[\]\n]*\])?$", re.MULTILINE)
+"""Without who gave it, and when."""
+_REASON_SHOWN = 200
 _RECORD = 1 << 16
 """Characters that are read of a record. None is longer by itself: one that a node's root has made
 longer loses its end.
@@ -105,11 +108,12 @@ def parse_nodes(
             kind = name[1] if name[1] in known else _STRANGER
             seen[kind] += 1
             if seen[kind] <= (MOST_STRANGERS if kind == _STRANGER else 2):
-                found.append(_node(_block(block[:_RECORD]), told))
+                found.append(_node(block[:_RECORD], told))
     return tuple(found)
 
 
-def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
+def _node(text: str, told: ReportsUnread) -> NodeView:
+    block = _block(text)
     fields = Fields("node", block["NodeName"], lambda field: block.get(field, ""), told)
     # A sign at the end of a state means that slurmd does not answer (*), or power saving.
     states = re.sub(r"[^A-Z_+]", "", block.get("State", ""))
@@ -132,7 +136,14 @@ def _node(block: Mapping[str, str], told: ReportsUnread) -> NodeView:
         cpus=fields.read("cpus", "CPUEfctv" if "CPUEfctv" in block else "CPUTot", _amount, 0),
         threads_per_core=max(1, fields.read("threads_per_core", "ThreadsPerCore", _amount, 1)),
         memory_mib=max(0, memory_mib - reserved_mib),
+        reason=_reason(text),
     )
+
+
+def _reason(text: str) -> str:
+    found = _REASON.search(text)
+    words = "".join(one for one in found[1] if one.isprintable()) if found else ""
+    return words[:_REASON_SHOWN].strip()
 
 
 def _amount(text: str) -> int:

@@ -43,6 +43,8 @@ _NAMES = (b"/slicewise", b"launcher.main")
 _PROGRAM = Path(__file__).resolve().parents[1] / "main.py"
 _READ_BY_HAPROXY = ("hold.lua", "sequence.lua", "openai.lua")
 _UNITS = ("slicewise-launcher.service", "haproxy.service", "haproxy-slicewise.socket")
+_STOPPED = ("T", "t")
+"""States of a process that a signal or a debugger has stopped."""
 _START_TICKS = 19
 """Place of a process's start, in ticks since boot, behind its name in /proc/PID/stat."""
 
@@ -141,6 +143,11 @@ def _findings(site: Settings) -> Iterator[Finding]:
         identity=identity_facts(settings),
         holders=holders([int(port)] if port.isdecimal() else []),
         launchers_as=tuple(sorted({one.name for one in launchers.values()} - {launcher_user})),
+        stopped=tuple(
+            pid
+            for pid, one in sorted(launchers.items())
+            if one.name == launcher_user and _state(_PROC / str(pid)) in _STOPPED
+        ),
         needs=(*_launchers_needs(site, owners, launchers), *_haproxys_needs(site, owners, info)),
         spaces=(
             *space(settings.directory, "the gateway's files"),
@@ -268,9 +275,20 @@ def _gid(group: str) -> int | None:
     return None
 
 
+def _state(process: Path) -> str:
+    with suppress(OSError, IndexError):
+        return _stat(process)[0]
+    return ""
+
+
+def _stat(process: Path) -> list[str]:
+    """Return what stands behind the name, which may hold blanks, in /proc/PID/stat."""
+    return (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
+
+
 def _began_s(process: Path) -> float:
     with suppress(OSError, ValueError, IndexError):
-        ticks = (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        ticks = _stat(process)
         uptime_s = float((_PROC / "uptime").read_text(encoding="ascii").split()[0])
         age_s = uptime_s - int(ticks[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
         return time.time() - age_s

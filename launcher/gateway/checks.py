@@ -85,6 +85,7 @@ class GatewayFacts:
         held: the address that systemd holds open for HAProxy; "" if it holds none.
         holders: who listens on the port of ``bind``.
         launchers_as: as which other users launchers run here.
+        stopped: process ids of launchers that a signal has stopped.
         needs: what the users of launcher and HAProxy must be able to do with files.
         spaces: room in the folders that are written to.
         disabled: units of systemd that are here and do not start with the host.
@@ -105,6 +106,7 @@ class GatewayFacts:
     identity: IdentityFacts | None = None
     holders: tuple[Holder, ...] = ()
     launchers_as: tuple[str, ...] = ()
+    stopped: tuple[int, ...] = ()
     needs: tuple[Need, ...] = ()
     spaces: tuple[Space, ...] = ()
     disabled: tuple[str, ...] = ()
@@ -296,6 +298,14 @@ def _launcher(facts: GatewayFacts) -> Iterator[Finding]:
             "services neither start nor end replicas",
             Mend(Place.GATEWAY, "systemctl start slicewise-launcher"),
             advice="It belongs beside HAProxy.",
+        )
+    elif facts.stopped:
+        pids = " ".join(map(str, facts.stopped))
+        yield error(
+            Code.LAUNCHER_DOWN,
+            f"The launcher was stopped by a signal (pid {pids})",
+            "services neither start nor end replicas until it goes on",
+            Mend(Place.GATEWAY, f"kill -CONT {pids}"),
         )
     elif facts.program_s > facts.launcher_s:
         yield warning(

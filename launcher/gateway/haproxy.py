@@ -68,6 +68,8 @@ from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
 from launcher.gateway.types import Gateway, with_replaced
 
 DEADLINE_S = 2.0
+_KNOWN_WORDS = re.compile(r"expects (?:'[^']*',? (?:or )?){5,}but")
+"""All words that HAProxy knows in that place, of which there may be 60."""
 _SERVICES_PER_S = 2000
 """Services for which one more second is allowed to a look at everything."""
 REPLACED_DEADLINE_S = 0.5
@@ -597,9 +599,9 @@ async def is_ours(settings: GatewaySettings) -> bool:
 
 
 def _alerts(told: str) -> str:
-    """Keep what HAProxy refuses: among hundreds of warnings it would not be seen."""
-    alerts = [line for line in told.splitlines() if line.startswith("[ALERT]")]
-    return "\n".join(alerts) or told
+    """Keep what HAProxy refuses first: others follow from it, and warnings would hide it."""
+    alerts = (line for line in told.splitlines() if line.startswith("[ALERT]"))
+    return _KNOWN_WORDS.sub("knows no such word,", next(alerts, told))
 
 
 def _check_files(path: Path) -> None:

@@ -69,6 +69,7 @@ from slurm_plugin.doctor.this_host import (
     is_here,
     missing_programs,
     node_spaces,
+    slurmds_needs,
     user_namespaces,
 )
 from slurm_plugin.doctor.this_page import page_facts
@@ -156,6 +157,8 @@ class _Site:
             munge_socket=str(daemon.munge_socket or ""),
             asks_by_munge=bool(daemon.listen or daemon.connect),
             servers=settings.gateway.servers,
+            grace_s=settings.lending.grace_s,
+            term_s=settings.lending.term_s,
         )
 
     @cached_property
@@ -395,9 +398,13 @@ class _Site:
         programs = missing_programs(one.python for one in (default, *engines.values()))
         is_needed = engines.get("triton", default).private_shm is not False
         namespaces = user_namespaces() if is_needed else None
-        found = node_findings(name, self._host_root, settings, nodes if not failed else None)
+        try:
+            found = node_findings(name, self._host_root, settings, nodes if not failed else None)
+        except SlicewiseError as error:  # Without a driver the rest is looked at all the same.
+            found = (failure(error),)
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
-        full = (*space_checks(node_spaces(config, name)), *unmet(engine_needs(engines)))
+        needs = (*engine_needs(engines), *slurmds_needs(config))
+        full = (*space_checks(node_spaces(config, name)), *unmet(needs))
         programs_found = node_programs_checks(programs, namespaces)
         return _found("nodes", (*failed, *found, *programs_found, *full))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.language.findings import Finding, Mend, Place, error, hint, setting, warning
-from cluster.slurm.fields import numbers
+from cluster.slurm.fields import duration_s, numbers
 from slurm_plugin.common.qos_names import is_ours
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.conf_words import conf_line, conf_words
@@ -337,6 +337,22 @@ def _kill_wait(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         )
 
 
+def _exempt(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
+    # A term of loans is written into the borrowed QOS, where it counts instead of slurm.conf's.
+    try:
+        exempt_s = 0 if wanted.term_s else duration_s(_said(facts, "PreemptExemptTime")) or 0
+    except SlicewiseError:
+        return
+    if exempt_s > wanted.grace_s:
+        yield warning(
+            Code.CONF_PREEMPT,
+            f"PreemptExemptTime is {exempt_s} s, [lending] grace_s {wanted.grace_s}",
+            "Slurm leaves borrowed jobs alone for as long after their start: lenders wait",
+            _line("PreemptExemptTime=00:00:00"),
+            advice="Where loans shall last for a while, say so in [lending] term_s.",
+        )
+
+
 def _job_age(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     age_s = _number(facts, "MinJobAge")
     if age_s is not None and 0 < age_s < _SHORT_JOB_AGE_S:
@@ -418,5 +434,5 @@ def _spec_cores(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 _CHECKS = (
     *(_versions, _cluster, _slurm_user, _storage, _preempt_lists, _select, _gres_types, _ports),
     *(_held_again, _requeue, _submit_plugin, _priority_type, _priority_weights, _kill_wait),
-    *(_job_age, _job_counts, _private, _auth, _spec_cores),
+    *(_exempt, _job_age, _job_counts, _private, _auth, _spec_cores),
 )

@@ -23,6 +23,8 @@ class Wanted:
         munge_socket: "" where it is libmunge's default.
         asks_by_munge: whether commands of other hosts ask the daemon.
         servers: most replicas of one service.
+        grace_s, term_s: how long borrowed replicas may finish their requests, and for how long a
+            loan is left alone at all.
     """
 
     cluster: str
@@ -35,6 +37,8 @@ class Wanted:
     munge_socket: str = ""
     asks_by_munge: bool = False
     servers: int = 16
+    grace_s: int = 60
+    term_s: int = 0
 
 
 @dataclass(frozen=True)

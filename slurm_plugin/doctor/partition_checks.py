@@ -1,11 +1,11 @@
 """Checks the managed partitions, and whether the GPUs of their nodes have prices."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, Severity, error, hint, warning
-from cluster.language.jobs import PartitionView
+from cluster.language.jobs import NodeView, PartitionView
 from cluster.slurm.node_states import INVALID
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.allocations import (
@@ -109,24 +109,30 @@ def _nodes_away(facts: SlurmFacts, managed: frozenset[str]) -> Iterator[Finding]
     drained = [
         one.name for one in nodes if one.name not in down and not one.states.isdisjoint(_DRAINED)
     ]
-    look = Mend(Place.RESTART, "sinfo -R")
     if down:
         yield warning(
             Code.NODE_DOWN,
-            f"{_named(down)} down, or slurmd there does not answer",
+            f"{_named(down)} down or invalid, or slurmd there does not answer"
+            f"{_reasons(nodes, down)}",
             "their GPUs count in capacity and run nothing",
-            look,
+            Mend(Place.RESTART, f"scontrol show node {','.join(down)}"),
             Mend(Place.NODE, "systemctl status slurmd"),
         )
     if drained:
         yield hint(
             Code.NODE_DOWN,
-            f"{_named(drained)} drained",
+            f"{_named(drained)} drained{_reasons(nodes, drained)}",
             "no job starts there until somebody resumes them",
-            look,
+            Mend(Place.RESTART, "sinfo -R"),
             Mend(Place.RESTART, f"scontrol update NodeName={','.join(drained)} State=RESUME"),
             advice="Once the reason that sinfo -R shows is gone.",
         )
+
+
+def _reasons(nodes: Iterable[NodeView], names: Collection[str]) -> str:
+    """Return Slurm's reasons: sinfo -R shows none of a node that is up, but invalid."""
+    said = [f"{one.name}: {one.reason}" for one in nodes if one.name in names and one.reason]
+    return f" ({'; '.join(said[:_SHOWN])})" if said else ""
 
 
 def _named(nodes: list[str]) -> str:

@@ -6,13 +6,13 @@ import re
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.file_access import EVERY_USER, Need, Right, Way
+from cluster.language.file_access import EVERY_USER, Need, Person, Right, Way
 from cluster.language.host_findings import Space
 from cluster.rpc.munge import Munge
 from cluster.runtime.database import database_place
@@ -33,6 +33,8 @@ from cluster.slurm.fields import numbers
 from slurm_plugin.common.job_submit import job_submit_script
 from slurm_plugin.doctor.facts import FileFacts, HostFacts
 
+_ROOT = Person("root", 0)
+_PATTERN = re.compile(r"[*?\[\s]")
 _IPV4 = Path("/proc/sys/net/ipv4")
 _NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 _NODE_PROGRAMS = ("openssl", "unshare")
@@ -196,6 +198,9 @@ def _slurm_users_needs(
         for path, right, why in wanted:
             for way in ways.to(path):
                 yield Need(way, user, right, why, may_be_missing)
+    with suppress(OSError):
+        of_slurmctld = ("PrologSlurmctld", "EpilogSlurmctld")
+        yield from _programs(config, of_slurmctld, user, "slurmctld can't run it: jobs are held")
 
 
 def _database_socket(settings: Settings) -> Path | None:
@@ -249,6 +254,29 @@ def engine_needs(engines: Mapping[str, EngineSettings]) -> tuple[Need, ...]:
         for name, one in engines.items()
         if one.command is not None
     )
+
+
+def slurmds_needs(config: Mapping[str, str]) -> tuple[Need, ...]:
+    """Return that the site's programs which slurmd runs on a node are there."""
+    fails = "slurmd can't run it, drains the node and holds the job"
+    return (
+        *_programs(config, ("Prolog", "Epilog"), _ROOT, fails),
+        *_programs(config, ("TaskProlog", "TaskEpilog"), EVERY_USER, "no task runs it"),
+        *_programs(config, ("HealthCheckProgram",), _ROOT, "nobody looks at the node's health"),
+    )
+
+
+def _programs(
+    config: Mapping[str, str], keys: Collection[str], user: Person, why: str
+) -> Iterator[Need]:
+    """Yield that the user can run the programs that these keys of slurm.conf name.
+
+    Newer versions number them: ``Prolog[0]``. A pattern names any number, none too.
+    """
+    for key, path in config.items():
+        is_one = path.startswith("/") and not _PATTERN.search(path)
+        if key.partition("[")[0] in keys and is_one:
+            yield Need(way_to(Path(path)), user, Right.ENTER, why, False, "slurm.conf")
 
 
 def node_spaces(config: Mapping[str, str], name: str) -> tuple[Space, ...]:

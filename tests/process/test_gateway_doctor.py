@@ -14,6 +14,7 @@ from stand_ins.emulated_gpus import FaultyDriver
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import UnreachableError
+from cluster.runtime.host_look import user_name
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
 from launcher.gateway import haproxy
@@ -160,6 +161,29 @@ def test_a_launcher_that_began_before_a_package_was_unpacked_is_old(
     file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
     (report,) = gateway_report.reports(["gateway"], None, Path("/"))
     assert "SW-RESTART" in {one.code for one in report.findings}
+
+
+def test_a_launcher_that_a_signal_has_stopped_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, and does nothing."""
+    own = user_name(os.getuid())
+    process = tmp_path / "proc" / str(os.getpid())
+    process.mkdir(parents=True)
+    (process / "cmdline").write_bytes(b"python\0/bin/slicewise\0launcher\0")
+    (process / "stat").write_text(
+        "7 (python (x) y) T 1 7 7 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 9"
+    )
+    monkeypatch.setattr(gateway_report, "_PROC", tmp_path / "proc")
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "gateway").mkdir()
+    settings(tmp_path, monkeypatch)
+    file = tmp_path / "slicewise.toml"
+    text = file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway"))
+    file.write_text(text.replace("[daemon]\n", f'[daemon]\nlauncher_user = "{own}"\n'))
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    (stopped,) = [one for one in report.findings if one.code == "SW-LAUNCHER-DOWN"]
+    assert [one.line for one in stopped.mends] == [f"kill -CONT {os.getpid()}"]
 
 
 def test_a_database_that_refuses_the_launcher_is_found(

@@ -37,9 +37,13 @@ async def test_a_configuration_that_wants_more_files_than_allowed_is_refused(
     [
         (
             "[NOTICE] : version\n[ALERT] : no user\n[WARNING] : order\n[ALERT] : fatal\n",
-            "[ALERT] : no user\n[ALERT] : fatal",
+            "[ALERT] : no user",
         ),
         ("sh: cannot start\n", "sh: cannot start\n"),
+        (
+            "[ALERT] : 'http-request' expects 'a(*)', 'b', 'c', 'd', 'e', or 'f', but got 'x'.\n",
+            "[ALERT] : 'http-request' knows no such word, got 'x'.",
+        ),
     ],
 )
 async def test_of_a_rejected_configuration_only_what_is_refused_is_said(

@@ -280,6 +280,15 @@ def test_nodes(version: str) -> None:
     assert {node.blocked for node in nodes.values()} == {""}
 
 
+def test_the_reason_of_a_node_is_read_without_who_gave_it() -> None:
+    text = "NodeName=n1 State=IDLE+INVAL\n   Comment=a Reason=b\n"
+    text += "   Reason=gres/gpu count too low (0 < 7) [slurm@2026-11-21T00:56:19]\n"
+    (node,) = parse.parse_nodes(text, ignored)
+    assert node.reason == "gres/gpu count too low (0 < 7)"
+    (node,) = parse.parse_nodes("NodeName=n1 State=IDLE\n", ignored)
+    assert node.reason == ""
+
+
 def test_a_node_whose_cpus_are_all_taken() -> None:
     text = recorded("22.05.8", NODE_FILE).replace("CPUAlloc=4 ", "CPUAlloc=16 ")
     nodes = {node.name: node.blocked for node in parse.parse_nodes(text, ignored)}

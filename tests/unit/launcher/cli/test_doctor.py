@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 from stand_ins.daemon_answers import answer_in_its_place
-from stand_ins.doctors_slurm import settings, slurm_has, slurm_is, two_gpus
+from stand_ins.doctors_slurm import CONSTRAINED, settings, slurm_has, slurm_is, two_gpus
 from stand_ins.emulated_gpus import FaultyDriver
 from typer.testing import CliRunner, Result
 
@@ -285,6 +285,7 @@ CLOSED = Need(
         ("SW-GATEWAY-STALE", replace(GATEWAY, rendered_s=99.0)),
         ("SW-GATEWAY-DOWN", replace(GATEWAY, rendered_s=99.0, is_other=True)),
         ("SW-LAUNCHER-DOWN", replace(GATEWAY, launcher_s=None)),
+        ("SW-LAUNCHER-DOWN", replace(GATEWAY, stopped=(71,))),
         ("SW-RESTART", replace(GATEWAY, program_s=60.0)),
         ("SW-GATEWAY-MASTER", replace(GATEWAY, has_master=False)),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="0.0.0.0:8080", held="127.0.0.1:8080")),
@@ -344,6 +345,24 @@ def test_a_failure_of_an_adapter_keeps_its_code(
 
     monkeypatch.setattr(site_report, "node_findings", broken)
     assert found(*OF_NODE)["SW-DRIVER"] == "The NVIDIA driver answered: no"
+
+
+def test_a_node_without_a_driver_is_looked_at_all_the_same(
+    node: FaultyDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What needs no driver was hidden behind its absence."""
+    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "Prolog[0]": "/nowhere/prolog.sh"})
+
+    def absent(*_: object) -> None:
+        raise UnreachableError("SW-DRIVER-MISSING", "This node has no driver.")
+
+    monkeypatch.setattr(site_report, "node_findings", absent)
+    monkeypatch.setattr(site_report, "missing_programs", lambda _: ("openssl",))
+    said = found(*OF_NODE)
+    assert said.keys() == {"SW-DRIVER-MISSING", "SW-PROGRAM", "SW-FILE-MISSING"}
+    assert said["SW-FILE-MISSING"] == "/nowhere/prolog.sh is not there: there is no /nowhere"
+    slurm_has(monkeypatch, ALL, {**CONSTRAINED, "Prolog": "/nowhere/*.sh", "Epilog": "(null)"})
+    assert found(*OF_NODE).keys() == {"SW-DRIVER-MISSING", "SW-PROGRAM"}
 
 
 def test_a_file_that_may_not_be_read_is_a_warning(

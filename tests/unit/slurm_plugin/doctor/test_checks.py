@@ -167,9 +167,9 @@ def waits_for_a_standby() -> tuple[Finding, ...]:
     return ledger(settings=settings, holders=(LockHolder("daemon", "slicewise", "x", 9.0),))
 
 
-def away(state: str) -> tuple[Finding, ...]:
+def away(state: str, reason: str = "") -> tuple[Finding, ...]:
     """What is found where a node beside the one that is up has this state."""
-    node = replace(NODE, name="gpu09", states=frozenset({state}))
+    node = replace(NODE, name="gpu09", states=frozenset({state}), reason=reason)
     return partition_checks(replace(FACTS, nodes=(NODE, node)), WANTED)
 
 
@@ -274,6 +274,7 @@ PLANTED = [
     ("SW-CONF-WEIGHTS", HINT, conf(PriorityWeightQOS="2000")),
     ("SW-CONF-KILL-WAIT", WARNING, conf(KillWait="2 sec")),
     ("SW-CONF-KILL-WAIT", HINT, conf(KillWait="600 sec")),
+    ("SW-CONF-PREEMPT", WARNING, conf(PreemptExemptTime="00:10:00")),
     ("SW-CONF-BOUNDS", WARNING, conf(MinJobAge="10 sec")),
     ("SW-CONF-BOUNDS", WARNING, conf(MaxJobCount="500")),
     ("SW-CONF-BOUNDS", WARNING, conf(MaxArraySize="16")),
@@ -301,6 +302,7 @@ PLANTED = [
     ("SW-NODE-DOWN", WARNING, partition(is_up=False)),
     ("SW-NODE-DOWN", WARNING, away("NOT_RESPONDING")),
     ("SW-NODE-DOWN", WARNING, away("DOWN")),
+    ("SW-NODE-DOWN", WARNING, away("INVAL")),
     ("SW-NODE-DOWN", HINT, away("DRAIN")),
     (
         "SW-PARTITION-MEMORY",
@@ -474,6 +476,17 @@ def test_allocations_are_said_before_other_weights_eat_them() -> None:
     assert [one.line for one in found[0].mends] == ['billing_per_slice = "4"    # in [cluster]']
     settled = replace(FACTS, billing_limits=limits)
     assert partition_checks(settled, WANTED) == ()
+
+
+def test_a_short_exemption_or_a_term_of_loans_is_the_sites_own_choice() -> None:
+    assert conf(PreemptExemptTime="00:01:00") == conf(PreemptExemptTime="-1") == ()
+    assert conf(replace(WANTED, term_s=900), PreemptExemptTime="1-00:00:00") == ()
+
+
+def test_the_reason_of_an_invalid_node_is_said() -> None:
+    """sinfo -R, which was named, shows nothing of such a node."""
+    (found,) = away("INVAL", "gres/gpu count reported lower than configured (0 < 7)")
+    assert found.what.endswith("(gpu09: gres/gpu count reported lower than configured (0 < 7))")
 
 
 def test_plugins_may_be_named_with_their_kind() -> None:
