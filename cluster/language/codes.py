@@ -415,7 +415,7 @@ class Code(StrEnum):
         of the URL, and pg_hba.conf.
         """)
     DATABASE_RIGHTS = ("SW-DATABASE-RIGHTS", Area.LEDGER, ExitCode.NOT_PERMITTED, """
-        The database role of this user lacks a right.
+        The database role of this user lacks a right, or a role may change what was booked.
 
         As the tables' owner: `slicewise ledger db grant ROLE --as daemon`, `operator` or `reader`;
         again after each upgrade.
@@ -773,9 +773,11 @@ class Code(StrEnum):
         `slicewise gateway render --check`, then reload HAProxy.
         """)
     GATEWAY_PORT = ("SW-GATEWAY-PORT", Area.GATEWAY, ExitCode.FAILED, """
-        haproxy-slicewise.socket listens on another address than `gateway.bind`.
+        haproxy-slicewise.socket listens on another address than `gateway.bind`, another program
+        listens there, or the gateway does not answer at `gateway.url`.
 
-        Write `bind.conf` as [the gateway](../how-to/gateway.md#running-it) says.
+        Write `bind.conf` as [the gateway](../how-to/gateway.md#running-it) says; end that program;
+        name in `gateway.url` where clients reach it.
         """)
     GATEWAY_MASTER = ("SW-GATEWAY-MASTER", Area.GATEWAY, ExitCode.FAILED, """
         HAProxy has no master socket: what replaced processes still do is not seen.
@@ -1029,9 +1031,16 @@ class Code(StrEnum):
         `sacctmgr modify qos NAME set GraceTime=0`; replicas finish their requests in `KillWait`.
         """)
     LIMITS_BY_HAND = ("SW-LIMITS-BY-HAND", Area.SITE, ExitCode.FAILED, """
-        A limit was changed with sacctmgr since Slicewise set it.
+        A limit was changed with sacctmgr since Slicewise set it, or one was set on a QOS of
+        Slicewise's that it never sets.
 
-        `[ledger] by_hand` says what becomes of it.
+        `[ledger] by_hand` says what becomes of the first; of the second, the `sacctmgr` that
+        `doctor --fix` prints.
+        """)
+    LIMITS_ADMINS = ("SW-LIMITS-ADMINS", Area.SITE, ExitCode.FAILED, """
+        Members of tenants have an AdminLevel in Slurm, by which they may change QOS and limits.
+
+        `sacctmgr modify user NAME set AdminLevel=None`; if they run the cluster, accept the code.
         """)
     LIMITS_MINUTES = ("SW-LIMITS-MINUTES", Area.SITE, ExitCode.FAILED, """
         A limit of the site's own (GrpTRESMins, or GrpTRES=billing) stops jobs whatever their quota;

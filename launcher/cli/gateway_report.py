@@ -30,7 +30,7 @@ from cluster.runtime.host_look import (
 from cluster.settings.file import Settings, load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
-from launcher.gateway.certificates import certificate_facts, identity_facts
+from launcher.gateway.certificates import answer_at, certificate_facts, identity_facts
 from launcher.gateway.checks import GatewayFacts, gateway_checks, identity_checks
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY, ends_s, require_key
@@ -141,6 +141,8 @@ def _findings(site: Settings) -> Iterator[Finding]:
         held=asyncio.run(haproxy.held_address()),
         certificate=certificate_facts(settings),
         identity=identity_facts(settings),
+        url=settings.url,
+        answered=answer_at(settings.url) if info and not is_other else "",
         holders=holders([int(port)] if port.isdecimal() else []),
         launchers_as=tuple(sorted({one.name for one in launchers.values()} - {launcher_user})),
         stopped=tuple(

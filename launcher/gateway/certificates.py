@@ -1,10 +1,11 @@
-"""Looks at the gateway's certificates as clients and replicas find them, for the doctor."""
+"""Looks at the gateway's address and certificates as others find them, for the doctor."""
 
 import socket
 import ssl
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from launcher.gateway.checks import CertificateFacts, IdentityFacts
 from launcher.gateway.identity import KEY
 
 _PATIENCE_S = 3.0
+_MOST_BYTES, _SHOWN = 4096, 80
+"""Of an answer, and of a server's name."""
 _ANYWHERE: Mapping[str, str] = dict.fromkeys(("", "*", "0.0.0.0"), "127.0.0.1")  # noqa: S104
 _FLIGHTS = 3
 """Times that both sides of a handshake speak."""
@@ -20,6 +23,33 @@ _ENDED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64
 _NO_ISSUER = frozenset({2, 20, 21})
 """OpenSSL's reasons to refuse a certificate."""
 _PRIVATE = "PRIVATE KEY-----"
+
+
+def answer_at(url: str) -> str:
+    """Return who answers at a URL in place of the gateway; "" if it does, or if that is unknown.
+
+    The gateway refuses a service that there is not with a code of its own. Clients' certificates
+    are looked at elsewhere.
+    """
+    parts = urlsplit(url)
+    try:
+        with closing(_connection(parts.scheme, parts.netloc)) as connection:
+            connection.request("GET", f"{parts.path.rstrip('/')}/slicewise-doctor/none")
+            answer = connection.getresponse()
+            is_ours = b"SW-GATEWAY-" in answer.read(_MOST_BYTES)
+    except (ConnectionRefusedError, socket.gaierror):
+        return "nobody"
+    except (OSError, HTTPException, ValueError):
+        return ""
+    named = "".join(one for one in answer.headers.get("Server", "") if one.isprintable())
+    return "" if is_ours else f"status {answer.status} {named[:_SHOWN]}".rstrip()
+
+
+def _connection(scheme: str, place: str) -> HTTPConnection:
+    if scheme != "https":
+        return HTTPConnection(place, timeout=_PATIENCE_S)
+    any_certificate = ssl._create_unverified_context()  # noqa: S323, SLF001 -- asked who it is
+    return HTTPSConnection(place, timeout=_PATIENCE_S, context=any_certificate)
 
 
 def identity_facts(settings: GatewaySettings) -> IdentityFacts:

@@ -84,6 +84,8 @@ class GatewayFacts:
         bind: gateway.bind.
         held: the address that systemd holds open for HAProxy; "" if it holds none.
         holders: who listens on the port of ``bind``.
+        url, answered: gateway.url, and who answers there in place of the gateway: a status with
+            the server's name, "nobody", or "" if the gateway does, or if that is unknown.
         launchers_as: as which other users launchers run here.
         stopped: process ids of launchers that a signal has stopped.
         needs: what the users of launcher and HAProxy must be able to do with files.
@@ -105,6 +107,8 @@ class GatewayFacts:
     certificate: CertificateFacts | None = None
     identity: IdentityFacts | None = None
     holders: tuple[Holder, ...] = ()
+    url: str = ""
+    answered: str = ""
     launchers_as: tuple[str, ...] = ()
     stopped: tuple[int, ...] = ()
     needs: tuple[Need, ...] = ()
@@ -122,6 +126,7 @@ def gateway_checks(facts: GatewayFacts, owners: str, now_s: float) -> tuple[Find
         *_haproxy(facts),
         *_port(facts),
         *_holders(facts),
+        *_url(facts),
         *unmet(facts.needs),
         *space_checks(facts.spaces),
         *unit_checks(facts.disabled),
@@ -239,6 +244,19 @@ def _holders(facts: GatewayFacts) -> Iterator[Finding]:
             "HAProxy does not start, and clients reach that program",
             Mend(Place.GATEWAY, f"ss -ltnp sport = :{port}"),
             advice="End that program, or name a free port in gateway.bind and gateway.url.",
+        )
+
+
+def _url(facts: GatewayFacts) -> Iterator[Finding]:
+    if facts.answered:
+        is_nobody = facts.answered == "nobody"
+        who = "Nobody" if is_nobody else f"Another server than the gateway ({facts.answered})"
+        yield warning(
+            Code.GATEWAY_PORT,
+            f"{who} answers at gateway.url {facts.url}; gateway.bind is {facts.bind}",
+            "clients are told that address, and as this host sees it the gateway is not there",
+            advice="Name in gateway.url where clients reach gateway.bind, or let what stands there"
+            " pass requests on to it.",
         )
 
 

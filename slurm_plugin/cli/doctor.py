@@ -20,6 +20,7 @@ from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import KeyListRequest
 from cluster.rpc.messages import StatusAnswer, StatusRequest
+from cluster.runtime.together import together
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import (
     DATABASE_VARIABLE,
@@ -29,6 +30,8 @@ from cluster.settings.file import (
     load_settings,
     settings_file,
 )
+from cluster.slurm.interface import Slurm
+from cluster.slurm_client.account_bounds import admins, qos_bounds
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli.admission import MODULE, has_old_lines, off_file, problem, site_script
 from slurm_plugin.cli.node import node_findings, node_name
@@ -54,9 +57,12 @@ from slurm_plugin.doctor.host_checks import (
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
 from slurm_plugin.doctor.limit_checks import (
+    admin_checks,
+    bound_checks,
     capacity_checks,
     cluster_checks,
     drift_checks,
+    exempt_checks,
     group_checks,
     minutes_checks,
     type_checks,
@@ -74,6 +80,7 @@ from slurm_plugin.doctor.this_host import (
 )
 from slurm_plugin.doctor.this_page import page_facts
 from slurm_plugin.doctor.web_checks import web_checks
+from slurm_plugin.limits.desired import EXEMPT
 from slurm_plugin.lua.site_script import named_module, version_of
 from slurm_plugin.quota_cycle.compile import look
 from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
@@ -115,6 +122,13 @@ def reports(
         others = [looked(name, looks[name]) for name in ("nodes",) if name in sections]
         return (settings, *others)
     return tuple(looked(name, looks[name]) for name in SECTIONS if name in sections)
+
+
+async def _of_slurmdbd(
+    slurm: Slurm,
+) -> tuple[Collection[str], Mapping[str, Mapping[str, str]], Mapping[str, str]]:
+    """Return QOS of other clusters, bounds of QOS, and who may change them."""
+    return await together(slurm.qos_elsewhere(), qos_bounds(), admins())
 
 
 def _found(name: str, findings: Iterable[Finding]) -> SectionReport:
@@ -260,7 +274,9 @@ class _Site:
             return SectionReport("limits", skipped="the ledger can't be read")
         with opened_ledger(settings) as ledger:
             seen = asyncio.run(look(open_slurm(settings), ledger, settings))
-        elsewhere = asyncio.run(open_slurm(settings).qos_elsewhere())
+        elsewhere, bounds, levels = asyncio.run(_of_slurmdbd(open_slurm(settings)))
+        termed = {key.name for key in seen.wanted.settings if key.field == EXEMPT}
+        daemon = settings.daemon
         said = {
             (one.code, one.what)
             for report in (self.slurm(), self.partitions())
@@ -288,6 +304,14 @@ class _Site:
                 *type_checks(policy, seen.inputs.seen.nodes, seen.inputs.rules.partitions),
                 *cluster_checks(policy, elsewhere),
                 *minutes_checks(seen.associations, policy),
+                *bound_checks(bounds),
+                *exempt_checks(seen.found.qos, policy, termed, wanted.grace_s),
+                *admin_checks(
+                    levels,
+                    seen.associations,
+                    policy,
+                    (daemon.slurm_user, daemon.launcher_user),
+                ),
             ),
         )
 

@@ -29,6 +29,8 @@ class LedgerFacts:
         server_version: PostgreSQL's number, such as 150008.
         role: as which this was asked.
         lacks: what the role may not do and the daemon's duty needs, in words.
+        changers: who may change or delete rows that are only ever added: role, as SQL writes it,
+            and table.
         is_owner: whether the role owns the tables or is a superuser.
         clock_ahead_s: seconds by which its clock is ahead of this host's.
         settings: PostgreSQL's own settings, by name.
@@ -46,6 +48,7 @@ class LedgerFacts:
     head: str
     server_version: int
     lacks: tuple[str, ...] = ()
+    changers: tuple[tuple[str, str], ...] = ()
     is_owner: bool = False
     clock_ahead_s: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)

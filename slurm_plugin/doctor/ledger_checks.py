@@ -23,6 +23,7 @@ def ledger_checks(facts: LedgerFacts) -> tuple[Finding, ...]:
         *_standby_gone(facts),
         *_revision(facts),
         *_rights(facts),
+        *_changers(facts),
         *_server(facts),
         *_copies(facts),
         *_seals(facts),
@@ -111,6 +112,20 @@ def _rights(facts: LedgerFacts) -> Iterator[Finding]:
             Mend(Place.DATABASE, "slicewise ledger db grant slicewise_daemon --as daemon"),
             advice="Let the URL name a role of its own, with a line in pg_hba.conf; the owner's is"
             " then for slicewise ledger db upgrade.",
+        )
+
+
+def _changers(facts: LedgerFacts) -> Iterator[Finding]:
+    for role in dict.fromkeys(role for role, _ in facts.changers):
+        names = [name for one, name in facts.changers if one == role]
+        tables = ", ".join(f"slicewise.{name}" for name in names)
+        revoke = f"REVOKE UPDATE, DELETE, TRUNCATE ON {tables} FROM {role}"
+        yield error(
+            Code.DATABASE_RIGHTS,
+            f"Role {role} may change or delete rows of {', '.join(names)}",
+            "what was booked may be changed afterwards: no duty needs that",
+            Mend(Place.DATABASE, f"psql -c {shlex.quote(revoke)}"),
+            advice="slicewise ledger verify says whether sealed transfers were changed.",
         )
 
 

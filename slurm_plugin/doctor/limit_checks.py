@@ -1,20 +1,24 @@
 """Checks QOS, limits and quotas: what Slurm has beside what the ledger says."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from cluster.language.codes import Code
-from cluster.language.findings import Finding, Mend, Place, hint, warning
+from cluster.language.findings import Finding, Mend, Place, error, hint, warning
 from cluster.language.jobs import NodeView
 from cluster.language.units import slices_text
-from cluster.slurm.interface import Association
+from cluster.slurm.interface import Association, Qos
 from slurm_plugin.common.free_instances import is_usable
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
+from slurm_plugin.common.qos_names import borrowed_qos, is_ours, qos_name
 from slurm_plugin.quota.demand import has_gpus, instances_of
 from slurm_plugin.quota.overcommitment import over_words
 from slurm_plugin.quota.tenants import overcommitted_millislices, overcommitted_types
 from slurm_plugin.quota.types import Policy
 
 _SHOWN = 5
+_NOTHING = re.compile(r"(?:^|,)(?:billing|cpu|mem|node|gres/gpu[^=,]*)=0(?=,|$)|^0$|^00:00:00$")
+"""Of a limit with which no job starts."""
+_TRES = re.compile(r"=[^,=]*(?=,|$)")
 
 
 def drift_checks(differences: int, out_of_band: Sequence[str], mode: str) -> Iterator[Finding]:
@@ -31,6 +35,59 @@ def drift_checks(differences: int, out_of_band: Sequence[str], mode: str) -> Ite
         )
     for text in out_of_band[:_SHOWN]:
         yield warning(Code.LIMITS_BY_HAND, text.removesuffix("."))
+
+
+def bound_checks(bounds: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    """Name limits on Slicewise's QOS that it never sets; ``bounds`` are those, by QOS."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(filter(is_ours, bounds)):
+        for key, text in bounds[name].items():
+            together.setdefault((key, text), []).append(name)
+    for (key, text), names in together.items():
+        is_shut = not key.startswith("Min") and bool(_NOTHING.search(text))
+        # Of TRES each one is taken back by itself.
+        none = _TRES.sub("=-1", text) if "=" in text else "-1"
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield (error if is_shut else hint)(
+            Code.LIMITS_BY_HAND,
+            f"QOS {', '.join(names[:_SHOWN])}{more} has {key}={text}, which Slicewise never sets",
+            "no job starts in it, whatever its quota" if is_shut else "it stops jobs within quota",
+            Mend(Place.ACCOUNTS, f"sacctmgr modify qos {','.join(names)} set {key}={none}"),
+        )
+
+
+def exempt_checks(
+    qos: Mapping[str, Qos], policy: Policy, with_term: Collection[str], grace_s: int
+) -> Iterator[Finding]:
+    """Name borrowed QOS whose jobs may not be preempted for long; ``with_term`` mean that."""
+    ours = (qos[name] for name in map(borrowed_qos, policy) if name in qos.keys() - with_term)
+    names = sorted(one.name for one in ours if (one.preempt_exempt_s or 0) > grace_s)
+    if names:
+        yield warning(
+            Code.LIMITS_BY_HAND,
+            f"PreemptExemptTime of {', '.join(names[:_SHOWN])} is longer than [lending] grace_s",
+            "Slurm leaves borrowed jobs alone for as long after their start: lenders wait",
+            Mend(Place.ACCOUNTS, f"sacctmgr modify qos {','.join(names)} set PreemptExemptTime=-1"),
+            advice="Where loans shall last for a while, say so in [lending] term_s.",
+        )
+
+
+def admin_checks(
+    admins: Mapping[str, str], rows: Iterable[Association], policy: Policy, own: Collection[str]
+) -> Iterator[Finding]:
+    """Name members of tenants who may change every limit; ``own`` are Slurm's and Slicewise's."""
+    members = {row.user for row in rows if row.account in policy}
+    names = sorted(members & admins.keys() - {"root", *own})
+    if names:
+        shown = ", ".join(f"{name} ({admins[name]})" for name in names[:_SHOWN])
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        yield hint(
+            Code.LIMITS_ADMINS,
+            f"Members of tenants have an AdminLevel in Slurm: {shown}{more}",
+            "they may change QOS and limits, their own tenant's, too",
+            Mend(Place.ACCOUNTS, f"sacctmgr modify user {','.join(names)} set AdminLevel=None"),
+            advice="If they run this cluster, accept the code.",
+        )
 
 
 def group_checks(policy: Policy) -> Iterator[Finding]:

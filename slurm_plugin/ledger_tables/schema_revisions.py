@@ -66,6 +66,11 @@ _TAKEN = ("locks",)
 _REPLACED = ("recalls",)
 """Tables that are replaced as a whole together with the loans. None of it is money."""
 
+NEVER_CHANGED = frozenset(
+    table.name for table in quota_changes.metadata.tables.values() if table.schema == SCHEMA
+).difference(_KEPT, _ADDED, _JOURNALS, _FORGOTTEN, _TAKEN, _REPLACED)
+"""Tables of which no duty changes or deletes a row: what was booked and decided."""
+
 _CALLED = ("enter_budget", "lock_policy")
 """Functions that operators and the daemon call, so that they need no right to write entries."""
 

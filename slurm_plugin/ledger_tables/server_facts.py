@@ -41,6 +41,19 @@ SELECT has_table_privilege('slicewise.seals', 'SELECT') AS "to read it",
        ) AS "to charge"
 """)
 """Whether the role may do each thing that the daemon does."""
+_CHANGERS = text("""
+SELECT DISTINCT coalesce(quote_ident(role.rolname), 'PUBLIC') AS role, object.relname AS name
+  FROM pg_class AS object
+  LEFT JOIN pg_attribute AS part ON part.attrelid = object.oid AND part.attacl IS NOT NULL
+ CROSS JOIN LATERAL (SELECT * FROM aclexplode(object.relacl)
+                     UNION ALL SELECT * FROM aclexplode(part.attacl)) AS given
+  LEFT JOIN pg_roles AS role ON role.oid = given.grantee
+ WHERE object.relnamespace = 'slicewise'::regnamespace AND object.relname = ANY (:names)
+   AND given.privilege_type IN ('UPDATE', 'DELETE', 'TRUNCATE')
+   AND given.grantee <> object.relowner
+ ORDER BY 1, 2
+""")
+"""Who has a right on tables, or on columns of them, that ``grant`` gives to nobody."""
 _UNSEALED = text("""
 SELECT extract(epoch FROM now() - min(recorded_at))::float8 FROM slicewise.transfers
  WHERE id > (SELECT coalesce(max(last_transfer_id), 0) FROM slicewise.seals)
@@ -136,7 +149,12 @@ def _with_tables(facts: LedgerFacts, connection: Connection) -> LedgerFacts:
     facts = replace(facts, lacks=tuple(name for name, may in rights.items() if not may))
     if "to read it" in facts.lacks:
         return facts
-    facts = replace(facts, unsealed_s=connection.execute(_UNSEALED).scalar_one())
+    changers = connection.execute(_CHANGERS, {"names": sorted(schema_revisions.NEVER_CHANGED)})
+    facts = replace(
+        facts,
+        unsealed_s=connection.execute(_UNSEALED).scalar_one(),
+        changers=tuple((one.role, one.name) for one in changers),
+    )
     dead = connection.execute(_DEAD).one_or_none()
     if dead is None:
         return facts

@@ -889,6 +889,18 @@ def test_the_doctor_says_who_has_had_a_lock(ledger: Ledger, database: str, role:
     lock.give_up()
 
 
+def test_the_doctor_says_who_may_change_what_was_booked(ledger: Ledger, database: str, role: str):
+    for duty in ("daemon", "operator", "reader"):
+        schema_revisions.grant(database, role, duty)
+        assert ledger_facts(database).changers == ()
+    quoted = '"' + role.replace('"', '""') + '"'
+    execute(database, f"GRANT DELETE ON slicewise.transfers TO {quoted}")
+    execute(database, f"GRANT UPDATE (hash) ON slicewise.seals TO {quoted}")
+    assert ledger_facts(database).changers == ((quoted, "seals"), (quoted, "transfers"))
+    schema_revisions.grant(database, role, "reader")
+    assert ledger_facts(database).changers == ()
+
+
 def test_a_role_that_was_granted_nothing_sees_nothing(own: Ledger):
     assert refused(own.tenants.policy)
 

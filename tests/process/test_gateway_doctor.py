@@ -4,7 +4,9 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import typer
@@ -18,6 +20,7 @@ from cluster.runtime.host_look import user_name
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
 from launcher.gateway import haproxy
+from launcher.gateway.certificates import answer_at
 from launcher.process import leadership
 
 ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
@@ -161,6 +164,37 @@ def test_a_launcher_that_began_before_a_package_was_unpacked_is_old(
     file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
     (report,) = gateway_report.reports(["gateway"], None, Path("/"))
     assert "SW-RESTART" in {one.code for one in report.findings}
+
+
+class Web(BaseHTTPRequestHandler):
+    """Refuses everything, as the gateway does or as another server."""
+
+    body = b""
+    server_version, sys_version = "nginx/1.22", ""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is told."""
+
+
+def test_who_answers_where_clients_are_sent_is_asked() -> None:
+    def answer() -> str:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        said = answer_at(f"http://127.0.0.1:{server.server_port}/")
+        thread.join()
+        return said
+
+    with HTTPServer(("127.0.0.1", 0), Web) as server:
+        assert answer() == "status 404 nginx/1.22"
+        Web.body = b'{"error": "SW-GATEWAY-UNKNOWN: there is no service"}'
+        assert answer() == ""
+    assert answer_at(f"http://127.0.0.1:{free_port()}") == "nobody"
+    assert answer_at("http://127.0.0.1:port") == ""
 
 
 def test_a_launcher_that_a_signal_has_stopped_is_found(

@@ -291,6 +291,8 @@ CLOSED = Need(
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="0.0.0.0:8080", held="127.0.0.1:8080")),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="*:8081", held="0.0.0.0:8080")),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="*:8080", holders=(NGINX,))),
+        ("SW-GATEWAY-PORT", replace(GATEWAY, answered="nobody")),
+        ("SW-GATEWAY-PORT", replace(GATEWAY, answered="status 404 nginx")),
         ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, problem="mismatch"))),
         ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, ends_s=0.0))),
         ("SW-CERTIFICATE", replace(GATEWAY, certificate=replace(SHOWN, ends_s=9 * 86400.0))),

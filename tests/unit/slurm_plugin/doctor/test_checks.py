@@ -38,9 +38,12 @@ from slurm_plugin.doctor.host_checks import (
 )
 from slurm_plugin.doctor.ledger_checks import ledger_checks, way_back_checks
 from slurm_plugin.doctor.limit_checks import (
+    admin_checks,
+    bound_checks,
     capacity_checks,
     cluster_checks,
     drift_checks,
+    exempt_checks,
     group_checks,
     minutes_checks,
     type_checks,
@@ -236,12 +239,39 @@ def test_a_good_site_has_nothing_to_mend() -> None:
     found = (
         *(*conf(), *partition_checks(FACTS, WANTED), *limits(), *script(), *ledger(), *daemon()),
         *(*host(), *drift_checks(0, (), "enforce"), *node_programs_checks((), 15000)),
+        *(*bounded("long", MaxJobsPerUser="0"), *exempt(60), *exempt(None)),
+        *exempt(900, "slicewise_team_borrowed"),
+        *with_admins(root="Administrator", slurm="Administrator", bob="Operator"),
         *clock_checks({"slurmctld": 0.0, "PostgreSQL": -1.2, "unknown": None}),
         *(*web(), *web(tokens_by="", slurms_tokens_by="")),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", True, "hpc"), "observe"),
         *way_back_checks(WayBackFacts("/etc/slicewise/x.cfg", False, "hpc"), "enforce"),
     )
     assert found == ()
+
+
+def bounded(name: str = "slicewise_team", **bounds: str) -> Iterable[Finding]:
+    """What is found where somebody has bounded this QOS."""
+    return bound_checks({name: bounds})
+
+
+def exempt(seconds: int | None, *with_term: str) -> Iterable[Finding]:
+    """What is found where jobs of two QOS may not be preempted for as long."""
+    qos = {
+        name: Qos(name, {}, frozenset(), preempt_exempt_s=seconds)
+        for name in ("slicewise_team_borrowed", "long")
+    }
+    return exempt_checks(qos, {"team": Tenant("team", "", Quota(Millislices(1)))}, with_term, 60)
+
+
+def with_admins(**levels: str) -> Iterable[Finding]:
+    """What is found where these have an AdminLevel, and anna, slurm and root are members."""
+    policy = {"team": Tenant("team", "", Quota(Millislices(1)))}
+    rows = [
+        Association("hpc", account, user, "", frozenset(), "", {})
+        for account, user in (("team", "anna"), ("team", "slurm"), ("team", "root"), ("x", "bob"))
+    ]
+    return admin_checks(levels, rows, policy, ("slurm",))
 
 
 IN_OBSERVE = replace(WANTED, mode="observe")
@@ -329,6 +359,13 @@ PLANTED = [
     ("SW-LIMITS-SHARED", WARNING, limits(elsewhere=("slicewise_team",))),
     ("SW-LIMITS-SHARED", WARNING, limits(elsewhere=("slicewise_group_borrowed",))),
     ("SW-LIMITS-UNSETTLED", WARNING, drift_checks(3, (), "enforce")),
+    ("SW-LIMITS-BY-HAND", ERROR, bounded(MaxTRESPerUser="node=4,gres/gpu=0")),
+    ("SW-LIMITS-BY-HAND", ERROR, bounded(MaxTRESPerAccount="gres/gpu:1g.10gb=0")),
+    ("SW-LIMITS-BY-HAND", ERROR, bounded(MaxJobsPerUser="0")),
+    ("SW-LIMITS-BY-HAND", ERROR, bounded(MaxWall="00:00:00")),
+    ("SW-LIMITS-BY-HAND", HINT, bounded(MaxWall="1-00:00:00", MinTRESPerJob="gres/gpu=0")),
+    ("SW-LIMITS-BY-HAND", WARNING, exempt(600)),
+    ("SW-LIMITS-ADMINS", HINT, with_admins(anna="Operator")),
     ("SW-LIMITS-BY-HAND", WARNING, drift_checks(0, ("QOS x was changed.",), "enforce")),
     # job_submit.lua
     ("SW-SCRIPT-INSTALL", ERROR, script(text=None)),
@@ -345,6 +382,7 @@ PLANTED = [
     ("SW-DATABASE-OLD", ERROR, ledger(revision=f"{int(LEDGER.head) - 1:04}")),
     ("SW-DATABASE-OLD", ERROR, ledger(revision="base")),
     ("SW-DATABASE-NEW", ERROR, ledger(revision=f"{int(LEDGER.head) + 1:04}")),
+    ("SW-DATABASE-RIGHTS", ERROR, ledger(changers=(("olga", "transfers"), ("PUBLIC", "seals")))),
     ("SW-DATABASE-RIGHTS", ERROR, ledger(lacks=("to charge",), is_owner=False)),
     ("SW-LEDGER-OWNER", HINT, ledger(is_owner=True)),
     ("SW-VERSION", WARNING, ledger(server_version=120004)),
@@ -481,6 +519,22 @@ def test_allocations_are_said_before_other_weights_eat_them() -> None:
 def test_a_short_exemption_or_a_term_of_loans_is_the_sites_own_choice() -> None:
     assert conf(PreemptExemptTime="00:01:00") == conf(PreemptExemptTime="-1") == ()
     assert conf(replace(WANTED, term_s=900), PreemptExemptTime="1-00:00:00") == ()
+
+
+def test_limits_by_hand_are_taken_back_each_by_itself() -> None:
+    (found,) = bounded(MaxTRESPerUser="node=4,gres/gpu:1g.10gb=0")
+    assert [one.line for one in found.mends] == [
+        "sacctmgr modify qos slicewise_team set MaxTRESPerUser=node=-1,gres/gpu:1g.10gb=-1"
+    ]
+
+
+def test_rights_to_change_what_was_booked_are_taken_from_each_role() -> None:
+    found = ledger(changers=(('"Olga K"', "seals"), ('"Olga K"', "transfers"), ("PUBLIC", "seals")))
+    both = "slicewise.seals, slicewise.transfers"
+    assert [mend.line for one in found for mend in one.mends] == [
+        f"psql -c 'REVOKE UPDATE, DELETE, TRUNCATE ON {both} FROM \"Olga K\"'",
+        "psql -c 'REVOKE UPDATE, DELETE, TRUNCATE ON slicewise.seals FROM PUBLIC'",
+    ]
 
 
 def test_the_reason_of_an_invalid_node_is_said() -> None:
