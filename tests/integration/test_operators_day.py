@@ -282,6 +282,43 @@ def served(sandbox: Sandbox) -> Iterator[tuple[Operator, str, str]]:
         operator.run("tenant", "remove", name, "--yes", check=False)
 
 
+def test_the_doctor_finds_what_only_sacctmgr_shows(served: tuple[Operator, str, str]):
+    operator, above, name = served
+    sandbox, user = operator.sandbox, operator.sandbox.state.users["alice"].name
+    for tenant in (above, name):
+        operator.run("tenant", "add", tenant)
+        operator.run("tenant-quota", "set", tenant, "--nominal", "1")
+    until_in_force(sandbox, above, name)
+    qos = f"slicewise_{name}"
+
+    def sacctmgr(*words: str) -> None:
+        sandbox.run("slurm", ("sacctmgr", "-i", *words))
+
+    def fixes() -> list[str]:
+        lines = doctor(sandbox, "--section", "limits", "--fix").stdout.splitlines()
+        ours = ("sacctmgr modify qos", "sacctmgr modify user")
+        return sorted(one for one in lines if one.startswith(ours))
+
+    assert fixes() == []
+    bounds = ("MaxTRESPerUser=gres/gpu=0", "MaxJobsPerAccount=0", "MaxWall=1-00:00:00")
+    try:
+        sacctmgr("modify", "qos", qos, "set", *bounds)
+        sacctmgr("modify", "user", user, "set", "AdminLevel=Operator")
+        found = fixes()
+        assert found == [
+            f"sacctmgr modify qos {qos} set MaxJobsPerAccount=-1",
+            f"sacctmgr modify qos {qos} set MaxTRESPerUser=gres/gpu=-1",
+            f"sacctmgr modify qos {qos} set MaxWall=-1",
+            f"sacctmgr modify user {user} set AdminLevel=None",
+        ]
+        for line in found:
+            sacctmgr(*line.split()[1:])
+        assert fixes() == []
+    finally:
+        restored = ("sacctmgr", "-i", "modify", "user", user, "set", "AdminLevel=None")
+        sandbox.run("slurm", restored, check=False)
+
+
 OTHER_CLUSTER = """\
 add cluster other
 add account {0} cluster=other maxsubmitjobs=7
