@@ -380,7 +380,8 @@ service_generations = Table(
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index("ix_service_generations_latest", "cluster", "name", "tenant", "id"),
     Index("ix_service_generations_array", "cluster", "array_job_id", "tenant", "id"),
-    comment="What was submitted of each service, one row a generation. Append-only.",
+    comment="What was submitted of each service, one row a generation."
+    " Only what never ran is deleted.",
 )
 
 api_keys = Table(
