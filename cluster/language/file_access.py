@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
+from shlex import quote
 from stat import S_ISDIR
 
 from cluster.language.codes import Code
@@ -186,14 +187,14 @@ def _barred(person: Person, inode: Inode, lacks: Right, needs: Sequence[Need]) -
 
 def _letting(inode: Inode, person: Person, right: Right) -> str:
     """Return the command that gives this right to nobody but the person."""
-    letter = {Right.ENTER: "x", Right.WRITE: "w", Right.READ: "r"}[right]
+    letter, path = {Right.ENTER: "x", Right.WRITE: "w", Right.READ: "r"}[right], quote(inode.path)
     if person == EVERY_USER:
-        return f"chmod o+{letter} {inode.path}"
+        return f"chmod o+{letter} {path}"
     if person.uid == inode.uid:
-        return f"chmod u+{letter} {inode.path}"
+        return f"chmod u+{letter} {path}"
     if inode.gid in person.groups and not inode.acl:
-        return f"chmod g+{letter} {inode.path}"
-    return f"setfacl -m u:{person.name}:{_ACL_WORDS[right]} {inode.path}"
+        return f"chmod g+{letter} {path}"
+    return f"setfacl -m u:{person.name}:{_ACL_WORDS[right]} {path}"
 
 
 def _missing(need: Need) -> Finding:
@@ -214,5 +215,5 @@ def replaceable(way: Way) -> Iterator[Finding]:
                 Code.FILE_RIGHTS,
                 f"{folder.path}, on the way to {way.asked}, has mode {folder.mode & 0o7777:04o}",
                 "every user of this host can put another file in its place",
-                Mend(Place.HOST, f"chmod o-w {folder.path}"),
+                Mend(Place.HOST, f"chmod o-w {quote(folder.path)}"),
             )

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, error, warning
@@ -70,7 +71,7 @@ def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
                 Code.DISK_FULL,
                 f"{one.path} ({one.what}) is mounted read-only",
                 "nothing can be written there",
-                Mend(Place.HOST, f"mount -o remount,rw $(findmnt -n -o TARGET -T {one.path})"),
+                Mend(Place.HOST, f"mount -o remount,rw {_mount_of(one)}"),
                 advice="The kernel does so after errors of the disk: dmesg says.",
             )
         disk = (one.free_bytes, one.total_bytes, one.free_inodes, one.total_inodes)
@@ -79,17 +80,22 @@ def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
             yield from _room(one)
 
 
+def _mount_of(space: Space) -> str:
+    """Return a shell's word for the file system of a folder, which any user may have named."""
+    return f'"$(findmnt -n -o TARGET -T {quote(space.path)})"'
+
+
 def _room(one: Space) -> Iterator[Finding]:
     part_bytes, part_inodes = one.total_bytes // _SCARCE_PART, one.total_inodes // _SCARCE_PART
     where = f"{one.path} ({one.what})"
-    look = Mend(Place.HOST, f"du -xhd1 $(findmnt -n -o TARGET -T {one.path}) | sort -h")
+    look = Mend(Place.HOST, f"du -xhd1 {_mount_of(one)} | sort -h")
     why = "what is written there fails, or is cut off"
     if one.total_bytes and one.free_bytes < min(_FULL_BYTES, part_bytes):
         yield error(Code.DISK_FULL, f"No space is left for {where}", why, look)
     elif one.total_bytes and one.free_bytes < min(_SCARCE_BYTES, part_bytes):
         mib = one.free_bytes >> 20
         yield warning(Code.DISK_FULL, f"{mib} MiB are left for {where}", why, look)
-    count = Mend(Place.HOST, f"du --inodes -xd1 $(findmnt -n -o TARGET -T {one.path}) | sort -n")
+    count = Mend(Place.HOST, f"du --inodes -xd1 {_mount_of(one)} | sort -n")
     if one.total_inodes and one.free_inodes < min(_FULL_INODES, part_inodes):
         yield error(Code.DISK_FULL, f"No inode is left for {where}", why, count)
     elif one.total_inodes and one.free_inodes < min(_SCARCE_INODES, part_inodes):
@@ -159,5 +165,5 @@ def package_checks(missing: Collection[str], noexec: Iterable[Space]) -> Iterato
                 Code.PACKAGE,
                 f"{one.path} ({one.what}) is mounted with noexec",
                 "no program there can be started",
-                Mend(Place.HOST, f"mount -o remount,exec $(findmnt -n -o TARGET -T {one.path})"),
+                Mend(Place.HOST, f"mount -o remount,exec {_mount_of(one)}"),
             )

@@ -76,6 +76,11 @@ def _counted(counts: Sequence[Severity]) -> str:
     return ", ".join(f"{n} {word}{'s' * (n > 1)}" for n, word in parts if n)
 
 
+def _comment(text: str) -> str:
+    """Return one line that no shell runs, whatever name of a file or a job is in the text."""
+    return f"# {' '.join(printable(text).split())}"
+
+
 def fix_text(findings: Sequence[Finding]) -> str:
     """Return the lines and commands that mend the findings, by place, in the order to apply them.
 
@@ -85,7 +90,7 @@ def fix_text(findings: Sequence[Finding]) -> str:
     lines: dict[Place, dict[str, None]] = {place: {} for place in Place}
     for one in findings:
         if one.mends and one.advice:
-            lines[one.mends[0].place][f"# {printable(one.advice)}"] = None
+            lines[one.mends[0].place][_comment(one.advice)] = None
         for mend in one.mends:
             lines[mend.place][printable(mend.line)] = None
     conf, has_cgroup = lines[Place.SLURM_CONF], bool(lines[Place.CGROUP_CONF])
@@ -95,7 +100,7 @@ def fix_text(findings: Sequence[Finding]) -> str:
     blocks = [
         "\n".join((f"# {TITLES[place]}", *lines[place], "")) for place in Place if lines[place]
     ]
-    rest = [f"# {printable(one.text)}\n" for one in findings if not one.mends]
+    rest = [f"{_comment(one.text)}\n" for one in findings if not one.mends]
     if rest:
         blocks.append("# to do in your own way\n" + "".join(rest))
     return "\n".join(blocks) or "# nothing to mend\n"

@@ -1,6 +1,7 @@
 """Checks the daemon, this host's files, users and ports, and clocks."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from shlex import quote
 
 from cluster.language.codes import Code
 from cluster.language.file_access import replaceable, unmet
@@ -109,14 +110,14 @@ def _file(file: FileFacts) -> Iterator[Finding]:
             Code.FILE_RIGHTS,
             f"{path} has mode {mode:04o}",
             "every user of this host can read it, and act as Slicewise",
-            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {path}"),
+            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {quote(path)}"),
         )
     elif file.duty == "own" and mode & _OTHERS_WRITE:
         yield error(
             Code.FILE_RIGHTS,
             f"{path} has mode {mode:04o}",
             "others than its owner can change it",
-            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {path}"),
+            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {quote(path)}"),
         )
     if file.holds_password:
         yield error(
@@ -132,7 +133,7 @@ def _file(file: FileFacts) -> Iterator[Finding]:
             Code.FILE_RIGHTS,
             f"{path} belongs to {found.owner}, not to {' or '.join(file.owners)}",
             "who owns it can change it, and who needs it may not reach it",
-            Mend(Place.HOST, f"chown {file.owners[0]} {found.path}"),
+            Mend(Place.HOST, f"chown {file.owners[0]} {quote(found.path)}"),
         )
 
 
@@ -142,7 +143,7 @@ def _conf_of_units(conf: str) -> Iterator[Finding]:
             Code.CONF_DIFFERS,
             f"slurm.conf is {conf} by this shell's SLURM_CONF, which units of systemd do not have",
             "the daemon's commands don't find slurm.conf, so it sees nothing of Slurm",
-            Mend(Place.HOST, f"echo SLURM_CONF={conf} >> /etc/slicewise/environment"),
+            Mend(Place.HOST, f"echo SLURM_CONF={quote(conf)} >> /etc/slicewise/environment"),
             Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
         )
 

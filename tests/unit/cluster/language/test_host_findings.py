@@ -83,3 +83,12 @@ def test_units_and_files_are_named() -> None:
     assert lost.what == "Files of Slicewise's own are missing: a, b, c and 1 more"
     (noexec,) = package_checks([], [replace(ROOM, is_noexec=True)])
     assert (noexec.code, "noexec" in noexec.what) == ("SW-PACKAGE", True)
+
+
+def test_a_path_that_a_user_chose_is_one_word_of_the_command():
+    folder = "/run/user/1000/a;touch x;$(id)"
+    full = Space(folder, "PostgreSQL's data", 0, 1 << 30, 0, 1000)
+    lines = [mend.line for finding in space_checks([full]) for mend in finding.mends]
+    assert len(lines) == 2
+    for line in lines:
+        assert f"-T '{folder}')\"" in line
