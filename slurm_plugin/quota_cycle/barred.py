@@ -126,7 +126,9 @@ class Barred:
             return jobs
         return tuple(
             _copy(job, bar.reason)
-            if (bar := self.jobs.get(job.job_id)) is not None and job.state in WAITING
+            if (bar := self.jobs.get(job.job_id)) is not None
+            and job.state in WAITING
+            and job.reason in LACKS_QUOTA
             else job
             for job in jobs
         )
@@ -178,10 +180,12 @@ def barred(
         is_due = now_s >= bar.due_s or (is_freed and not bar.is_used_up)
         if key not in named and (is_due or job.reason not in LACKS_QUOTA):
             bars[key] = replace(bar, is_tried=True)
+    # One that Slurm let pass by all limits wants what it waits for, whatever jobs like it say:
+    # they may show a reason that Slurm has not looked at since.
     jobs = {
         job.job_id: BarredJob(bar.reason, bar.due_s)
         for job, key in lacking
-        if not (bar := bars[key]).is_tried
+        if job.reason in LACKS_QUOTA and not (bar := bars[key]).is_tried
     }
     return Barred(bars, runs if bars else {}, jobs, damped)
 

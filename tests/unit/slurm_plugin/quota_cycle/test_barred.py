@@ -136,6 +136,16 @@ def test_jobs_alike_are_barred_together_and_others_are_not() -> None:
     assert state.jobs.keys() == {1, 3}
 
 
+def test_a_job_that_slurm_let_pass_wants_what_it_waits_for_whatever_one_alike_says() -> None:
+    state = look(NOTHING_BARRED, 0, waits(1, JOBS), waits(2, QUOTA), runs(8))
+    state = look(state, 15, waits(1, JOBS), waits(2, QUOTA), runs(8))
+    assert state.jobs.keys() == {2}
+    # Nobody looked at the first one again since.
+    passed = waits(2, "Resources")
+    assert state.told((passed,)) == (passed,)
+    assert 2 not in look(state, 30, waits(1, JOBS), passed, runs(8)).jobs
+
+
 def test_what_one_job_waits_for_is_not_what_others_do() -> None:
     state = NOTHING_BARRED
     for now_s, reason in enumerate(("Licenses", QUOTA, "Licenses", QUOTA), 10):
