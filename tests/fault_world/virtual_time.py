@@ -74,6 +74,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._clock.monotonic_s()
 
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call it at once: no thread wakes this loop, and how long one takes is chance."""
+        done = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001
+            done.set_exception(error)
+        return done
+
     def _process_events(self, event_list: list[Any]) -> None: ...
 
     def _write_to_self(self) -> None: ...
