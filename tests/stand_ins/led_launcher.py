@@ -1,4 +1,4 @@
-"""A launcher that may stop leading."""
+"""A launcher, or a daemon, that may stop leading."""
 
 from typing import Any
 
@@ -8,17 +8,18 @@ DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 
 
 class Switch:
-    """A leader, by assignment."""
+    """A leader, by assignment; ``code`` is that of its refusal while it does not lead."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: str = "SW-LOCK") -> None:
         self.led = False
+        self._code = code
 
     def leads(self) -> bool:
         return self.led
 
     def require(self) -> None:
         if not self.led:
-            raise UnreachableError("SW-LOCK", "no")
+            raise UnreachableError(self._code, "no")
 
 
 class World:

@@ -7,6 +7,7 @@ from builders.tenants import policy_of, tenant
 from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins.leader_locks import Lock, Postgres
+from stand_ins.led_launcher import Switch
 from stand_ins.scripted import ScriptedSlurm, desire, job, settings
 
 from cluster.language.errors import InvalidInputError, UnreachableError
@@ -148,22 +149,11 @@ async def test_alone_it_gives_way_to_whoever_has_the_lock_when_postgresql_is_bac
     assert (first.leads(), first.holder) == (False, "ctl2")
 
 
-class Standby:
-    """Stands by until it is told to lead."""
-
-    def __init__(self) -> None:
-        self.led = False
-
-    def leads(self) -> bool:
-        return self.led
-
-    def require(self) -> None:
-        if not self.led:
-            raise UnreachableError("SW-DAEMON-STANDBY", "no")
-
-
 async def test_on_standby_it_looks_and_touches_nothing() -> None:
-    slurm, leader = ScriptedSlurm(job(0, held=False, reason="Priority")), Standby()
+    slurm, leader = (
+        ScriptedSlurm(job(0, held=False, reason="Priority")),
+        Switch("SW-DAEMON-STANDBY"),
+    )
     cluster_state = ClusterState(settings(), slurm, Admission("enforce"), leader)
     cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
     await cluster_state.turn()
@@ -177,7 +167,7 @@ async def test_on_standby_it_looks_and_touches_nothing() -> None:
 
 
 async def test_what_was_asked_before_another_daemon_led_is_not_carried_out_later() -> None:
-    slurm, leader = ScriptedSlurm(job(0)), Standby()
+    slurm, leader = ScriptedSlurm(job(0)), Switch("SW-DAEMON-STANDBY")
     cluster_state = ClusterState(settings(), slurm, Admission("enforce"), leader)
     cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
     leader.led = True
@@ -195,7 +185,7 @@ async def test_what_was_asked_before_another_daemon_led_is_not_carried_out_later
 
 
 async def test_what_is_under_way_at_a_takeover_counts_as_wished() -> None:
-    slurm, leader = ScriptedSlurm(job(0), job(1)), Standby()
+    slurm, leader = ScriptedSlurm(job(0), job(1)), Switch("SW-DAEMON-STANDBY")
     cluster_state = ClusterState(settings(), slurm, Admission("enforce"), leader)
     cluster_state.set_policy(policy_of(tenant("vision", 2000)), {})
     await cluster_state.turn()
