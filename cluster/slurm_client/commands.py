@@ -21,6 +21,7 @@ from cluster.language.jobs import (
     RunRecord,
     StepView,
 )
+from cluster.runtime.together import together
 from cluster.slurm import parse
 from cluster.slurm.accounting import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.fields import answers, time_text, without_prompts
@@ -201,7 +202,7 @@ class CommandSlurm(Slurm):
         several = array_job_ids if len(array_job_ids) > _FEW_ARRAYS else ()
         apart = () if several else sorted(array_job_ids)
         groups = [*((one,) for one in apart), *((several,) if several else ())]
-        found = await asyncio.gather(*(_rows("all", job_ids=one) for one in groups))
+        found = await together(*(_rows("all", job_ids=one) for one in groups))
         return parse_jobs([row for rows in found for row in rows], {}, self._told)
 
     async def nodes(self) -> tuple[NodeView, ...]:
@@ -287,7 +288,7 @@ class CommandSlurm(Slurm):
         """
         where = f"where cluster={await self._own_name()}"
         columns = secret_columns(parse.ASSOCIATION_FIELDS)
-        text, own = await asyncio.gather(
+        text, own = await together(
             _show_secretly(f"show assoc {where}", columns),
             _show_secretly(f"show assoc {where} wopl", columns),
         )
@@ -299,7 +300,7 @@ class CommandSlurm(Slurm):
 
     async def qos_elsewhere(self) -> frozenset[str]:
         """Run ``sacctmgr show assoc`` for every cluster."""
-        here, text = await asyncio.gather(self._own_name(), _show("assoc", parse.USE_FIELDS))
+        here, text = await together(self._own_name(), _show("assoc", parse.USE_FIELDS))
         return parse.parse_qos_elsewhere(text, here, self._told)
 
     async def _own_name(self) -> str:
