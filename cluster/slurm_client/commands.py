@@ -182,6 +182,8 @@ class CommandSlurm(Slurm):
                 texts |= await _shown_apart(left)
             for run, job in new.items():
                 text, has_begun = texts.get(job.job_id, ""), job.state not in WAITING
+                if not text:  # Slurm said nothing of it, such as under load: ask again.
+                    continue
                 found = shown_gpus(job.tres, text, has_begun=has_begun)
                 if found is None:
                     self._told(Unread("job", job.task, "JOB_GRES", quoted(text)))

@@ -426,6 +426,19 @@ async def test_what_a_run_was_given_is_asked_for_once_where_nothing_else_names_t
     assert "show job 6" not in noted(tmp_path, "scontrol")
 
 
+async def test_what_slurm_did_not_say_of_a_run_is_asked_again(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("squeue", UNTYPED)
+    stand_in("scontrol", "exit 1")
+    slurm = CommandSlurm()
+    assert [dict(job.gpus) for job in await slurm.jobs()] == [{}, {}]
+    stand_in("scontrol", GIVEN.format(log=tmp_path / "scontrol.log"))
+    for _ in range(2):
+        assert [dict(job.gpus) for job in await slurm.jobs()] == [{"3g.40gb": 1}, {}]
+    assert noted(tmp_path, "scontrol").count("show job 5") == 2
+
+
 # Behind gpu01's true OS its root has written whole records: of gpu02, that it is down and has other
 # GPUs, of a node that there is not, and of what GPUs can be cut into.
 NODES = """node() {
