@@ -173,6 +173,15 @@ class NodeView:
         return not self.partitions.isdisjoint(partitions) and not self.is_shapes
 
 
+def node_reasons(nodes: Iterable[NodeView], most: int) -> str:
+    """Return Slurm's reasons for ``most`` of these nodes, after a blank; "" without any.
+
+    sinfo -R shows none of a node that is up, but invalid.
+    """
+    said = [f"{one.name}: {one.reason}" for one in nodes if one.reason]
+    return f" ({'; '.join(said[:most])})" if said else ""
+
+
 @dataclass(frozen=True)
 class PartitionView:
     """One partition.

@@ -1,11 +1,11 @@
 """Checks the managed partitions, and whether the GPUs of their nodes have prices."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from cluster.language.codes import Code
 from cluster.language.findings import Finding, Mend, Place, Severity, error, hint, warning
-from cluster.language.jobs import NodeView, PartitionView
+from cluster.language.jobs import PartitionView, node_reasons
 from cluster.slurm.node_states import INVALID
 from slurm_plugin.doctor.facts import SlurmFacts, Wanted
 from slurm_plugin.slurm_config.allocations import (
@@ -105,15 +105,15 @@ def _nodes_away(facts: SlurmFacts, managed: frozenset[str]) -> Iterator[Finding]
         (one for one in facts.nodes if one.is_in(managed) and (one.gpus or one.untyped_gpus)),
         key=lambda one: one.name,
     )
-    down = [one.name for one in nodes if not one.states.isdisjoint(_DOWN)]
-    drained = [
-        one.name for one in nodes if one.name not in down and not one.states.isdisjoint(_DRAINED)
-    ]
+    away = [one for one in nodes if not one.states.isdisjoint(_DOWN)]
+    down = [one.name for one in away]
+    kept = [one for one in nodes if one not in away and not one.states.isdisjoint(_DRAINED)]
+    drained = [one.name for one in kept]
     if down:
         yield warning(
             Code.NODE_DOWN,
             f"{_named(down)} down or invalid, or slurmd there does not answer"
-            f"{_reasons(nodes, down)}",
+            f"{node_reasons(away, _SHOWN)}",
             "their GPUs count in capacity and run nothing",
             Mend(Place.RESTART, f"scontrol show node {','.join(down)}"),
             Mend(Place.NODE, "systemctl status slurmd"),
@@ -121,18 +121,12 @@ def _nodes_away(facts: SlurmFacts, managed: frozenset[str]) -> Iterator[Finding]
     if drained:
         yield hint(
             Code.NODE_DOWN,
-            f"{_named(drained)} drained{_reasons(nodes, drained)}",
+            f"{_named(drained)} drained{node_reasons(kept, _SHOWN)}",
             "no job starts there until somebody resumes them",
             Mend(Place.RESTART, "sinfo -R"),
             Mend(Place.RESTART, f"scontrol update NodeName={','.join(drained)} State=RESUME"),
             advice="Once the reason that sinfo -R shows is gone.",
         )
-
-
-def _reasons(nodes: Iterable[NodeView], names: Collection[str]) -> str:
-    """Return Slurm's reasons: sinfo -R shows none of a node that is up, but invalid."""
-    said = [f"{one.name}: {one.reason}" for one in nodes if one.name in names and one.reason]
-    return f" ({'; '.join(said[:_SHOWN])})" if said else ""
 
 
 def _named(nodes: list[str]) -> str:

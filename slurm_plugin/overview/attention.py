@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cluster.language.codes import Code
 from cluster.language.findings import Severity
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobView, NodeView, node_reasons
 from cluster.language.units import slices_words
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.overview_messages import AttentionItem, NodeCondition, ServiceNow, TenantNow
@@ -109,15 +109,15 @@ def _of_nodes(nodes: Iterable[NodeView], facts: OverviewFacts) -> Iterator[Atten
     if down := by_condition["down"]:
         yield _error(
             Code.NODE_DOWN,
-            f"{_named(down)} down, {_slices(down, facts)} with it; sinfo -R says why",
+            f"{_named(down)} down, {_slices(down, facts)} with it{node_reasons(down, _NODES)}",
             _resume(down),
             about=down[0].name,
         )
     if draining := by_condition["draining"]:
         yield _warning(
             Code.NODE_DOWN,
-            f"{_named(draining)} drained, nothing new starts on {_slices(draining, facts)};"
-            " sinfo -R says why",
+            f"{_named(draining)} drained, nothing new starts on {_slices(draining, facts)}"
+            f"{node_reasons(draining, _NODES)}",
             _resume(draining),
             about=draining[0].name,
         )

@@ -307,7 +307,11 @@ def test_nothing_needs_attention_where_all_is_well():
 
 
 def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
-    nodes = (a_node("n1", "IDLE", "DRAIN"), a_node("n2", "DOWN"), a_node("n3", "DOWN"))
+    nodes = (
+        a_node("n1", "IDLE", "DRAIN"),
+        a_node("n2", "DOWN", reason="Not responding"),
+        a_node("n3", "INVAL", reason="gres count is too low"),
+    )
     now = facts(
         nodes=nodes,
         services=(service(),),
@@ -326,8 +330,9 @@ def test_what_is_wrong_stands_with_the_command_that_mends_it_the_worst_first():
         (Severity.WARNING, "SW-NODE-DOWN", "n1", "scontrol update NodeName=n1 State=RESUME"),
     ]
     assert [one.what for one in overview(now, ROOT).attention if one.code == "SW-NODE-DOWN"] == [
-        "n2, n3 are down, 14 slices with it; sinfo -R says why",
-        "n1 is drained, nothing new starts on 7 slices; sinfo -R says why",
+        # sinfo -R shows nothing of an invalid node.
+        "n2, n3 are down, 14 slices with it (n2: Not responding; n3: gres count is too low)",
+        "n1 is drained, nothing new starts on 7 slices",
     ]
     assert overview(now, ALICE).attention == ()
 
