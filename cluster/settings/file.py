@@ -491,7 +491,9 @@ class WebSettings(_Section):
         (), description="Users who see on the page what root and SlurmUser see, beside these."
     )
     proxies: tuple[Network, ...] = Field(
-        (), description="Addresses or networks of reverse proxies before the page."
+        (),
+        description="Addresses or networks of reverse proxies before the page. With the secret of"
+        " proxy_secret_file their X-Forwarded-For says for whom a request is counted.",
     )
     proxy_header: str = Field(
         "",
@@ -502,7 +504,7 @@ class WebSettings(_Section):
     proxy_secret_file: Path | None = Field(
         None,
         description="File with a secret that proxies send in the header X-Slicewise-Secret, so that"
-        " nobody else on their hosts can name a user.",
+        " nobody else on their hosts can name a user, or be counted as another host.",
     )
     realm: str = Field(
         "",
@@ -528,11 +530,13 @@ class WebSettings(_Section):
 
     @model_validator(mode="after")
     def _proxies_are_known(self) -> Self:
-        if self.proxy_header and not (self.proxies and self.proxy_secret_file):
+        if self.proxies and not self.proxy_secret_file:
             raise ValueError(
-                "proxy_header: needs proxies, from which it is believed, and proxy_secret_file,"
-                " since every user of a proxy's host can connect as it does"
+                "proxies: need proxy_secret_file, since every user of a proxy's host can connect"
+                " as it does (docs/how-to/web.md)"
             )
+        if self.proxy_header and not self.proxies:
+            raise ValueError("proxy_header: needs proxies, from which it is believed")
         return self
 
     @property

@@ -42,18 +42,25 @@ class Proxy:
             return None
         if not self._is_proxy(peer):
             raise _refused(f"{peer or 'This peer'} is none of web.proxies, and names a user.")
-        given = headers.getall(SECRET_HEADER, ("",))
-        if self._secret and not secrets.compare_digest(_bytes(given[0]), self._secret):
+        if not self._is_secret_in(headers):
             raise _refused(f"The proxy at {peer} does not know the secret of proxy_secret_file.")
         if len(said) > 1 or not said[0].strip():
             raise _refused(f"The proxy at {peer} names no user, or several.")
         return said[0]
 
     def visitor(self, headers: Headers, peer: str) -> str:
-        """The host that a request is counted for: behind a proxy, whom the proxy had before it."""
-        known = headers.getall(_FORWARDED, ()) if self._is_proxy(peer) else ()
+        """The host that a request is counted for: behind a proxy, whom the proxy had before it.
+
+        Every user of the proxy's host connects from its address: the secret tells them apart.
+        """
+        is_proxys = self._is_proxy(peer) and self._is_secret_in(headers)
+        known = headers.getall(_FORWARDED, ()) if is_proxys else ()
         address = known[-1].rpartition(",")[2].strip() if known else peer
         return origin_of(address).host
+
+    def _is_secret_in(self, headers: Headers) -> bool:
+        given = _bytes(headers.getall(SECRET_HEADER, ("",))[0])
+        return bool(self._secret) and secrets.compare_digest(given, self._secret)
 
     def _is_proxy(self, peer: str) -> bool:
         try:

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 CONFIGURATION = Path(__file__).parents[2] / "etc" / "haproxy-web.cfg"
 HOST = "slicewise.example.org"
 MOST_OF_AN_ADDRESS = 200
+LOGINS_AT_ONCE = 20
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ def asked(path: str, *headers: str, method: str = "GET", body: str = "") -> str:
 @pytest.fixture
 async def proxied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxied]:
     known_users(monkeypatch)
-    port, secret = free_port(), tmp_path / "secret"
+    port, secret, line = free_port(), tmp_path / "secret", tmp_path / "line"
     secret.write_text("s" * 32)
+    line.write_text(f"secret {'s' * 32}\n")
     named = {"proxy_header": "X-Remote-User", "proxy_secret_file": secret}
     async with page_up(tmp_path, url=f"https://{HOST}", proxies=["127.0.0.1"], **named) as page:
         behind = page.address.removeprefix("http://")
@@ -66,6 +68,7 @@ async def proxied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             ("bind :443", f"bind 127.0.0.1:{port}"),
             ("/etc/haproxy/slicewise-page.pem", str(replica_keys().pem)),
             ("127.0.0.1:8690", behind),
+            ("/etc/haproxy/slicewise-page.secret", str(line)),
             ("/dev/log local0", "stdout format raw daemon"),
             ("    user haproxy\n    group haproxy\n", ""),
         ):
@@ -101,6 +104,14 @@ async def test_a_browser_logs_in_and_nobody_else_names_a_user(proxied: Proxied):
     assert (await proxied.said(asked("/cluster", said))).startswith("HTTP/1.1 200")
     lies = ("X-Remote-User: alice", f"X-Slicewise-Secret: {'s' * 32}", "X-Forwarded-For: 192.0.2.1")
     assert (await proxied.said(asked("/cluster", *lies))).startswith("HTTP/1.1 401")
+
+
+async def test_logins_are_counted_by_the_address_before_the_proxy(proxied: Proxied):
+    form = ("Content-Type: application/x-www-form-urlencoded", f"Origin: https://{HOST}")
+    guess = asked("/login", *form, method="POST", body="token=x")
+    said = {(await proxied.said(guess, own="127.0.0.2"))[:12] for _ in range(2 * LOGINS_AT_ONCE)}
+    assert said == {"HTTP/1.1 401", "HTTP/1.1 429"}
+    assert (await proxied.said(guess, own="127.0.0.3")).startswith("HTTP/1.1 401")
 
 
 async def test_silent_connections_of_one_address_leave_others_room(proxied: Proxied):

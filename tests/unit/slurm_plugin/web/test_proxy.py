@@ -73,10 +73,17 @@ def test_a_header_means_nothing_where_no_proxy_is_set():
 
 
 def test_visitors_are_counted_by_whom_a_proxy_had_before_it(proxy: Proxy):
-    said = CIMultiDict({"X-Forwarded-For": "198.51.100.9, 203.0.113.5"})
+    said = CIMultiDict({"X-Forwarded-For": "198.51.100.9, 203.0.113.5", **NAMED})
     assert proxy.visitor(said, "127.0.0.1") == "203.0.113.5"
     assert proxy.visitor(said, "192.0.2.1") == "192.0.2.1"
     assert proxy.visitor(CIMultiDict(), "127.0.0.1") == "127.0.0.1"
+
+
+@pytest.mark.parametrize("secret", [{}, {"X-Slicewise-Secret": SECRET[:-1]}])
+def test_who_has_not_the_secret_is_counted_as_who_connects(proxy: Proxy, secret: dict[str, str]):
+    """Every user of the host could be another host at each request, and have no limit."""
+    said = CIMultiDict({"X-Forwarded-For": "203.0.113.5", **secret})
+    assert proxy.visitor(said, "127.0.0.1") == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -92,6 +99,11 @@ def test_the_header_needs_proxies_and_a_secret(secret_file: Path, missing: dict[
     WebSettings.model_validate(whole)
     with pytest.raises(ValidationError):
         WebSettings.model_validate(whole | missing)
+
+
+def test_proxies_need_a_secret_without_a_header_too():
+    with pytest.raises(ValidationError, match="proxy_secret_file"):
+        WebSettings(listen="127.0.0.1:8690", proxies=("127.0.0.1",))
 
 
 @pytest.mark.parametrize("text", [None, "short"])
