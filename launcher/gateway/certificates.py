@@ -2,13 +2,15 @@
 
 import socket
 import ssl
+import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cluster.rpc.exchange import UnsentError, exchange
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway.checks import CertificateFacts, IdentityFacts
 from launcher.gateway.identity import KEY
@@ -31,25 +33,21 @@ def answer_at(url: str) -> str:
     The gateway refuses a service that there is not with a code of its own. Clients' certificates
     are looked at elsewhere.
     """
-    parts = urlsplit(url)
+    parts, until_s = urlsplit(url), time.monotonic() + _PATIENCE_S
+    target, is_tls = f"{parts.path.rstrip('/')}/slicewise-doctor/none", parts.scheme == "https"
     try:
-        with closing(_connection(parts.scheme, parts.netloc)) as connection:
-            connection.request("GET", f"{parts.path.rstrip('/')}/slicewise-doctor/none")
-            answer = connection.getresponse()
+        host = parts.hostname or ""
+        place, tls_to = (host, parts.port or (443 if is_tls else 80)), host if is_tls else None
+        named = {"Host": parts.netloc}
+        with exchange(place, "GET", target, b"", until_s, named, tls_to) as answer:
             is_ours = b"SW-GATEWAY-" in answer.read(_MOST_BYTES)
-    except (ConnectionRefusedError, socket.gaierror):
-        return "nobody"
+    except UnsentError as error:
+        is_nobody = isinstance(error.__cause__, ConnectionRefusedError | socket.gaierror)
+        return "nobody" if is_nobody else ""
     except (OSError, HTTPException, ValueError):
         return ""
-    named = "".join(one for one in answer.headers.get("Server", "") if one.isprintable())
-    return "" if is_ours else f"status {answer.status} {named[:_SHOWN]}".rstrip()
-
-
-def _connection(scheme: str, place: str) -> HTTPConnection:
-    if scheme != "https":
-        return HTTPConnection(place, timeout=_PATIENCE_S)
-    any_certificate = ssl._create_unverified_context()  # noqa: S323, SLF001 -- asked who it is
-    return HTTPSConnection(place, timeout=_PATIENCE_S, context=any_certificate)
+    shown = "".join(one for one in answer.headers.get("Server", "") if one.isprintable())
+    return "" if is_ours else f"status {answer.status} {shown[:_SHOWN]}".rstrip()
 
 
 def identity_facts(settings: GatewaySettings) -> IdentityFacts:

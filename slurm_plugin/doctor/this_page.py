@@ -1,13 +1,15 @@
 """Looks at the page of this host: who answers, and the files that it must read."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cluster.language.file_access import Need, Right
 from cluster.language.host_findings import held_by_others
+from cluster.rpc.exchange import exchange
 from cluster.runtime.host_look import holders, person, way_to
 from cluster.settings.file import WebSettings, host_and_port, is_loopback
 from slurm_plugin.doctor.facts import Answerer, WebFacts
@@ -27,12 +29,14 @@ def page_facts(
         with suppress(FileNotFoundError):
             file.open("rb").close()
     answered = _answer(web, server)
+    held_by = "" if answered == "page" else _held_by(web)
     return WebFacts(
         listen=web.listen,
         user=web.user,
         has_user=person(web.user) is not None,
-        answered=answered,
-        held_by=_held_by(web) if answered == "another" else "",
+        # Whoever listens there in the page's place answers for it, also by silence.
+        answered="another" if held_by else answered,
+        held_by=held_by,
         needs=tuple(_needs(web)),
         is_plain=_is_plain(web),
         shared_name=_shared_name(web, gateway_url),
@@ -43,18 +47,16 @@ def page_facts(
 
 
 def _answer(web: WebSettings, server: str) -> Answerer:
-    """Return who answers there."""
-    connection = HTTPConnection(*host_and_port(web.listen), timeout=_PATIENCE_S)
+    """Return who answers there, within a while: any user may listen at a port that is free."""
+    until_s, headers = time.monotonic() + _PATIENCE_S, {"Host": urlsplit(web.address).netloc}
+    place = host_and_port(web.listen)
     try:
-        connection.request("GET", "/login", headers={"Host": urlsplit(web.address).netloc})
-        called = connection.getresponse().headers.get("Server")
+        with exchange(place, "GET", "/login", b"", until_s, headers) as answer:
+            return "page" if answer.headers.get("Server") == server else "another"
     except (HTTPException, ConnectionResetError, BrokenPipeError):
         return "another"
     except OSError:
         return "nobody"
-    finally:
-        connection.close()
-    return "page" if called == server else "another"
 
 
 def _held_by(web: WebSettings) -> str:

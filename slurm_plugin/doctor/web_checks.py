@@ -39,7 +39,7 @@ def _server(facts: WebFacts) -> Iterator[Finding]:
     elif facts.answered == "another":
         yield error(
             Code.WEB_DOWN,
-            f"{facts.held_by or 'Another program'} answers at {facts.listen}, which [web] listen"
+            f"{facts.held_by or 'Another program'} listens at {facts.listen}, which [web] listen"
             " names",
             "nobody sees the page, and what is sent to it goes there",
             advice="Name a free port in [web] listen, or end that program.",

@@ -17,6 +17,9 @@ from stand_ins.web_world import known_users, page_up
 
 from cluster.language.file_access import barrier
 from cluster.settings.file import WebSettings
+from launcher.gateway import certificates
+from launcher.gateway.certificates import answer_at
+from slurm_plugin.doctor import this_page
 from slurm_plugin.doctor.facts import WebFacts
 from slurm_plugin.doctor.this_page import page_facts
 
@@ -77,6 +80,35 @@ def test_another_program_is_not_the_page(says: bytes):
         assert found.answered == "another"
         assert f"(pid {os.getpid()}, user" in found.held_by
     assert seen().answered == "nobody"
+
+
+@contextmanager
+def without_end(says: bytes) -> Iterator[str]:
+    """The address of a program that says the same to whoever asks until they hang up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            with suppress(OSError), listening.accept()[0] as one:
+                while True:
+                    one.sendall(says)
+
+        Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "says", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\nA: b", b"x" * 4096]
+)
+def test_a_program_that_never_ends_its_answer_holds_up_nobody(
+    says: bytes, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(this_page, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(certificates, "_PATIENCE_S", 0.3)
+    with without_end(says) as listen:
+        assert seen(listen=listen).answered == "another"
+    for scheme in ("http", "https"):
+        with without_end(says) as listen:
+            assert answer_at(f"{scheme}://{listen}") == ""
 
 
 async def test_the_page_itself_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -145,8 +177,12 @@ def test_a_doctor_who_may_not_read_a_file_says_nothing_of_it(
 ):
     web = secrets(tmp_path)
 
-    def denied(self: Path, *_: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    opened = Path.open
+
+    def denied(self: Path, *how: Any, **more: Any) -> Any:
+        if self.parent == tmp_path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *how, **more)
 
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(PermissionError, match="proxy"):
