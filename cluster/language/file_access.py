@@ -1,13 +1,14 @@
 """Decides whether a user reaches a file: by uid, groups, and mode and ACL of all on the way."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import IntFlag
+from itertools import takewhile
 from shlex import quote
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISLNK
 
 from cluster.language.codes import Code
-from cluster.language.findings import Finding, Mend, Place, error
+from cluster.language.findings import Finding, Mend, Place, error, warning
 
 MOST_LINKS = 40
 """Symbolic links that the kernel follows on one way."""
@@ -24,7 +25,6 @@ class Right(IntFlag):
 
 
 _VERBS = {Right.ENTER: "enter", Right.WRITE: "write to", Right.READ: "read"}
-_ACL_WORDS = {Right.ENTER: "--x", Right.WRITE: "-w-", Right.READ: "r--"}
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,16 @@ class Way:
         folders: those to enter, in their order, also behind symbolic links.
         target: the file itself; None if it, or something on the way, is not there.
         missing: path of what is not there; "" if all is.
+        links: the symbolic links that were followed.
+        is_unseen: whether somebody who looks may not see all of it; then no target is known.
     """
 
     asked: str
     folders: tuple[Inode, ...] = ()
     target: Inode | None = None
     missing: str = ""
+    links: tuple[Inode, ...] = ()
+    is_unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,11 +158,14 @@ def barrier(way: Way, person: Person, right: Right) -> tuple[Inode, Right] | Non
     return None
 
 
-def unmet(needs: Iterable[Need]) -> Iterator[Finding]:
+def unmet(needs: Iterable[Need], looked_at: Iterable[Way] = ()) -> Iterator[Finding]:
     """Say what somebody needs and can't do, at what on the way, and the line that lets them.
 
-    What keeps somebody from several files is said once.
+    What keeps somebody from several files is said once. So are the ways, of these and of those that
+    are looked at beside them, of which nothing is known.
     """
+    needs = tuple(needs)
+    yield from _unseen((*(need.way for need in needs), *looked_at))
     barred: dict[tuple[Person, Inode, Right], list[Need]] = {}
     for need in needs:
         found = barrier(need.way, need.person, need.right)
@@ -167,7 +174,45 @@ def unmet(needs: Iterable[Need]) -> Iterator[Finding]:
         elif need.way.missing and not need.may_be_missing:
             yield _missing(need)
     for (person, inode, lacks), together in barred.items():
-        yield _barred(person, inode, lacks, together)
+        ways, owners = [one.way for one in together], {inode.owner, person.name}
+        yield not_led(_barred(person, inode, lacks, together), ways, inode, owners)
+
+
+def _unseen(ways: Iterable[Way]) -> Iterator[Finding]:
+    if paths := {way.asked for way in ways if way.is_unseen}:
+        yield warning(
+            Code.ROOT,
+            f"This user can't see the way to {', '.join(sorted(paths))}",
+            "who reaches these files is not known",
+            advice="Run slicewise doctor as root. Where root may see no more, as on NFS with"
+            " root_squash, look there as who owns them.",
+        )
+
+
+def not_led(found: Finding, ways: Iterable[Way], inode: Inode, owners: Collection[str]) -> Finding:
+    """Return the finding, without its commands if others than root and ``owners`` may lead them.
+
+    Who owns a link or a folder on the way may put any file of the host behind it, and root's
+    command would change that one. A link of an owner's must lead to what is theirs.
+    """
+    for way in ways:
+        for one in _leading(way, inode, owners):
+            kind = "link" if S_ISLNK(one.mode) else "folder"
+            said = (
+                f"No command is shown: {one.path}, a {kind} on the way, belongs to {one.owner}, who"
+                " may lead it to a file of others."
+            )
+            return replace(found, mends=(), advice=f"{found.advice} {said}".lstrip())
+    return found
+
+
+def _leading(way: Way, inode: Inode, owners: Collection[str]) -> Iterator[Inode]:
+    for link in way.links:
+        if link.owner != "root" and not (link.owner in owners and link.owner == inode.owner):
+            yield link
+    for folder in takewhile(lambda one: one != inode, way.folders):
+        if folder.owner not in {"root", *owners}:
+            yield folder
 
 
 def _barred(person: Person, inode: Inode, lacks: Right, needs: Sequence[Need]) -> Finding:
@@ -186,15 +231,33 @@ def _barred(person: Person, inode: Inode, lacks: Right, needs: Sequence[Need]) -
 
 
 def _letting(inode: Inode, person: Person, right: Right) -> str:
-    """Return the command that gives this right to nobody but the person."""
-    letter, path = {Right.ENTER: "x", Right.WRITE: "w", Right.READ: "r"}[right], quote(inode.path)
+    """Return the command that gives this right to nobody but the person, and takes none away."""
+    letter, path = _letters(right).replace("-", ""), quote(inode.path)
     if person == EVERY_USER:
         return f"chmod o+{letter} {path}"
     if person.uid == inode.uid:
         return f"chmod u+{letter} {path}"
-    if inode.gid in person.groups and not inode.acl:
-        return f"chmod g+{letter} {path}"
-    return f"setfacl -m u:{person.name}:{_ACL_WORDS[right]} {path}"
+    # An entry of their own counts in place of all that their groups give them.
+    kept = [one for one in Right if may(inode, person, one)]
+    entries = [f"u:{person.name}:{_letters(right, *kept)}", *_masked(inode, person)]
+    return f"setfacl -m {','.join(entries)} {path}"
+
+
+def _masked(inode: Inode, person: Person) -> Iterator[str]:
+    """Yield the other entries as they count: setfacl widens the mask over what it has hidden."""
+    mask = next((one.rights for one in inode.acl if one.tag == _ACL_MASK), 7)
+    names = {_ACL_USER: "u:{}", _ACL_GROUP: "g:{}", _ACL_GROUP_OBJ: "g:"}
+    for one in inode.acl:
+        is_own = (one.tag, one.whose) == (_ACL_USER, person.uid)
+        if one.tag in names and one.rights & ~mask and not is_own:
+            counts = [right for right in Right if right & one.rights & mask]
+            yield f"{names[one.tag].format(one.whose)}:{_letters(*counts)}"
+
+
+def _letters(*rights: Right) -> str:
+    """Return such as ``r-x``."""
+    known = ((Right.READ, "r"), (Right.WRITE, "w"), (Right.ENTER, "x"))
+    return "".join(letter if right in rights else "-" for right, letter in known)
 
 
 def _missing(need: Need) -> Finding:
@@ -207,13 +270,22 @@ def _missing(need: Need) -> Finding:
     )
 
 
-def replaceable(way: Way) -> Iterator[Finding]:
-    """Name the folders on the way in which everybody can put another file in this one's place."""
+def replaceable(way: Way, owners: Collection[str]) -> Iterator[Finding]:
+    """Name what on the way lets others than root and ``owners`` put another file in this place."""
+    for one in (*way.links, *way.folders):
+        if one.owner not in {"root", *owners}:
+            yield error(
+                Code.FILE_RIGHTS,
+                f"{one.path}, on the way to {way.asked}, belongs to {one.owner}",
+                "that user can put another file in its place",
+                advice="Let Slicewise use a place to which only root's folders and links lead.",
+            )
     for folder in way.folders:
         if folder.mode & _OTHERS_WRITE and not folder.mode & _STICKY:
-            yield error(
+            found = error(
                 Code.FILE_RIGHTS,
                 f"{folder.path}, on the way to {way.asked}, has mode {folder.mode & 0o7777:04o}",
                 "every user of this host can put another file in its place",
                 Mend(Place.HOST, f"chmod o-w {quote(folder.path)}"),
             )
+            yield not_led(found, [way], folder, owners)

@@ -27,10 +27,10 @@ class _Deadline(socket.socket):
 
     until_s = 0.0
 
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         """Read; raises TimeoutError at the deadline."""
         self.settimeout(left_s(self.until_s))
-        return super().recv_into(buffer, nbytes, flags)
+        return super().recv_into(buffer, nbytes or 0, flags)
 
 
 class _TlsSocket(_Deadline, ssl.SSLSocket):
@@ -52,6 +52,7 @@ def exchange(
     target: str,
     body: bytes,
     until_s: float,
+    *,
     headers: Mapping[str, str] = _HEADERS,
     tls_to: str | None = None,
 ) -> Iterator[HTTPResponse]:

@@ -22,10 +22,14 @@ _UNITS = tuple(map(Path, ("/etc/systemd/system", "/usr/lib/systemd/system", "/li
 _SYSTEMD = Path("/run/systemd/system")
 
 
-def way_to(path: Path) -> Way:
-    """Return the way to a file. Raises OSError if this user can't look at all of it."""
-    rest = list(reversed(path.absolute().parts[1:]))
-    here, folders, links = "/", [_inode("/")], 0
+def way_to(path: Path | str) -> Way:
+    """Return the way to a file, as far as this user can look at it."""
+    rest = list(reversed(Path(path).absolute().parts[1:]))
+    here, folders, links = "/", [_inode("/")], list[Inode]()
+
+    def way(target: Inode | None = None, missing: str = "", *, is_unseen: bool = False) -> Way:
+        return Way(str(path), tuple(folders), target, missing, tuple(links), is_unseen)
+
     while rest:
         name = rest.pop()
         if name == "..":
@@ -34,21 +38,23 @@ def way_to(path: Path) -> Way:
         one = os.path.join(here, name)  # noqa: PTH118 -- of a text
         try:
             found = _inode(one)
+            leads = Path(one).readlink() if stat.S_ISLNK(found.mode) else None
         except (FileNotFoundError, NotADirectoryError):
-            return Way(str(path), tuple(folders), missing=one)
-        if stat.S_ISLNK(found.mode):
-            links += 1
-            if links > MOST_LINKS:
-                return Way(str(path), tuple(folders), missing=one)
-            leads = Path(one).readlink()
+            return way(missing=one)
+        except OSError:
+            return way(is_unseen=True)
+        if leads is not None:
+            links.append(found)
+            if len(links) > MOST_LINKS:
+                return way(missing=one)
             here = "/" if leads.is_absolute() else here
             rest.extend(reversed(leads.parts[1:] if leads.is_absolute() else leads.parts))
         elif rest:
             folders.append(found)
             here = one
         else:
-            return Way(str(path), tuple(folders), found)
-    return Way(str(path), tuple(folders[:-1]), folders[-1])
+            return way(found)
+    return way(folders.pop())
 
 
 def _inode(path: str) -> Inode:

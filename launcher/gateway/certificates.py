@@ -39,7 +39,7 @@ def answer_at(url: str) -> str:
         host = parts.hostname or ""
         place, tls_to = (host, parts.port or (443 if is_tls else 80)), host if is_tls else None
         named = {"Host": parts.netloc}
-        with exchange(place, "GET", target, b"", until_s, named, tls_to) as answer:
+        with exchange(place, "GET", target, b"", until_s, headers=named, tls_to=tls_to) as answer:
             is_ours = b"SW-GATEWAY-" in answer.read(_MOST_BYTES)
     except UnsentError as error:
         is_nobody = isinstance(error.__cause__, ConnectionRefusedError | socket.gaierror)

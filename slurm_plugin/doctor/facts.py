@@ -142,7 +142,6 @@ class HostFacts:
         client_ports: first and last port of outgoing connections; None if unknown.
         kept_ports: ports that the kernel keeps out of these.
         needs: what users must be able to do with files here.
-        unseen: files of which this user can't see the way.
         spaces: room in the folders that are written to.
         holders: who listens on the ports of ``ports``, which are settings with host and port.
         disabled: units of systemd that are here and do not start with the host.
@@ -157,7 +156,6 @@ class HostFacts:
     client_ports: tuple[int, int] | None = None
     kept_ports: frozenset[int] = frozenset()
     needs: tuple[Need, ...] = ()
-    unseen: tuple[str, ...] = ()
     spaces: tuple[Space, ...] = ()
     holders: tuple[Holder, ...] = ()
     ports: tuple[tuple[str, str, int], ...] = ()

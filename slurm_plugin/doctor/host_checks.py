@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from shlex import quote
 
 from cluster.language.codes import Code
-from cluster.language.file_access import replaceable, unmet
+from cluster.language.file_access import Inode, not_led, replaceable, unmet
 from cluster.language.findings import Finding, Mend, Place, error, warning
 from cluster.language.host_findings import (
     package_checks,
@@ -85,11 +85,12 @@ def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
 
 def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Finding, ...]:
     """Return what is wrong on this host; ``replica_ports`` are those of MpiParams."""
+    ways = [file.way for file in facts.files]
+    owners = {owner for file in facts.files for owner in file.owners}
     return (
-        *(found for file in facts.files for found in _file(file)),
-        *(found for file in facts.files for found in replaceable(file.way)),
-        *unmet(facts.needs),
-        *_unseen(facts.unseen),
+        *(found for file in facts.files for found in _file(file, owners)),
+        *(found for way in ways for found in replaceable(way, owners)),
+        *unmet(facts.needs, ways),
         *space_checks(facts.spaces),
         *port_checks(facts.holders, facts.ports),
         *unit_checks(facts.disabled),
@@ -101,23 +102,28 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
     )
 
 
-def _file(file: FileFacts) -> Iterator[Finding]:
-    if (found := file.way.target) is None:
-        return
+def _file(file: FileFacts, owners: Collection[str]) -> Iterator[Finding]:
+    """Say what is wrong with a file; ``owners`` are those of all files of Slicewise."""
+    if (target := file.way.target) is not None:
+        for found in _rights_of(file, target):
+            yield not_led(found, [file.way], target, owners)
+
+
+def _rights_of(file: FileFacts, found: Inode) -> Iterator[Finding]:
     mode, path = found.mode & 0o7777, file.way.asked
     if file.duty == "secret" and mode & _WORLD:
         yield error(
             Code.FILE_RIGHTS,
             f"{path} has mode {mode:04o}",
             "every user of this host can read it, and act as Slicewise",
-            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {quote(path)}"),
+            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {quote(found.path)}"),
         )
     elif file.duty == "own" and mode & _OTHERS_WRITE:
         yield error(
             Code.FILE_RIGHTS,
             f"{path} has mode {mode:04o}",
             "others than its owner can change it",
-            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {quote(path)}"),
+            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {quote(found.path)}"),
         )
     if file.holds_password:
         yield error(
@@ -133,7 +139,7 @@ def _file(file: FileFacts) -> Iterator[Finding]:
             Code.FILE_RIGHTS,
             f"{path} belongs to {found.owner}, not to {' or '.join(file.owners)}",
             "who owns it can change it, and who needs it may not reach it",
-            Mend(Place.HOST, f"chown {file.owners[0]} {quote(found.path)}"),
+            Mend(Place.HOST, f"chown -h {file.owners[0]} {quote(found.path)}"),
         )
 
 
@@ -145,16 +151,6 @@ def _conf_of_units(conf: str) -> Iterator[Finding]:
             "the daemon's commands don't find slurm.conf, so it sees nothing of Slurm",
             Mend(Place.HOST, f"echo SLURM_CONF={quote(conf)} >> /etc/slicewise/environment"),
             Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
-        )
-
-
-def _unseen(paths: Collection[str]) -> Iterator[Finding]:
-    if paths:
-        yield warning(
-            Code.ROOT,
-            f"This user can't see the way to {', '.join(sorted(paths))}",
-            "who reaches these files is not known",
-            advice="Run slicewise doctor as root.",
         )
 
 

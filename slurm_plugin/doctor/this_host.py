@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.file_access import EVERY_USER, Need, Person, Right, Way
+from cluster.language.file_access import EVERY_USER, Need, Person, Right
 from cluster.language.host_findings import Space
 from cluster.rpc.munge import Munge
 from cluster.runtime.database import database_place
@@ -69,23 +69,20 @@ def host_facts(
 
     ``config`` is slurm.conf as slurmctld has it, empty if it does not answer.
     """
-    ways = _Ways()
-    files = tuple(_files(settings, module, ways, is_controller=is_controller))
-    needs = tuple(_every_users_needs(settings, ways))
+    needs = tuple(_every_users_needs(settings))
     ports: tuple[tuple[str, str, int], ...] = ()
     if is_controller:
-        needs += tuple(_slurm_users_needs(settings, module, config, ways))
+        needs += tuple(_slurm_users_needs(settings, module, config))
         daemon = settings.daemon
         named = (("[daemon] listen", daemon.listen), ("[daemon] metrics", daemon.metrics))
         ports = tuple((name, *host_and_port(text)) for name, text in named if text)
     return HostFacts(
-        files=files,
+        files=tuple(_files(settings, module, is_controller=is_controller)),
         users=_users(settings, is_controller=is_controller),
         munge=_munge(settings) if needs_munge else "",
         client_ports=_client_ports(),
         kept_ports=_kept_ports(),
         needs=needs,
-        unseen=tuple(ways.unseen),
         spaces=tuple(_spaces(settings, config, is_controller=is_controller)),
         holders=holders([port for _, _, port in ports]),
         ports=ports,
@@ -95,32 +92,13 @@ def host_facts(
     )
 
 
-class _Ways:
-    """Ways to files; those that this user can't see are noted in ``unseen``."""
-
-    def __init__(self) -> None:
-        self.unseen: list[str] = []
-
-    def to(self, path: Path | str | None) -> Iterator[Way]:
-        """Yield the way; nothing for no path, and for one that can't be seen."""
-        if path is None or not str(path):
-            return
-        try:
-            yield way_to(Path(path))
-        except OSError:
-            self.unseen.append(str(path))
-
-
-def _files(
-    settings: Settings, module: Path, ways: _Ways, *, is_controller: bool
-) -> Iterator[FileFacts]:
+def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator[FileFacts]:
     slurm, launcher = settings.daemon.slurm_user, settings.daemon.launcher_user
     operators = ("root", slurm)
 
     def file(path: Path | None, duty: str, owners: tuple[str, ...]) -> Iterator[FileFacts]:
-        for way in ways.to(path):
-            if way.target is not None:
-                yield FileFacts(way, duty, owners)
+        if path is not None and not (way := way_to(path)).missing:
+            yield FileFacts(way, duty, owners)
 
     yield from file(settings_file(), "own", operators)
     yield from file(settings_file().parent, "own", operators)
@@ -145,7 +123,7 @@ def _files(
         yield from file(web.slurm_jwt_key, "secret", (slurm, "root"))
 
 
-def _every_users_needs(settings: Settings, ways: _Ways) -> Iterator[Need]:
+def _every_users_needs(settings: Settings) -> Iterator[Need]:
     """Yield what commands of any user read, and whom they ask."""
     wanted = (
         (settings_file(), Right.READ, "commands of users know nothing of the site"),
@@ -158,7 +136,7 @@ def _every_users_needs(settings: Settings, ways: _Ways) -> Iterator[Need]:
         ),
     )
     for path, right, why in wanted:
-        yield from (Need(way, EVERY_USER, right, why) for way in ways.to(path))
+        yield Need(way_to(path), EVERY_USER, right, why)
 
 
 def _holds_password(path: Path) -> bool:
@@ -170,7 +148,7 @@ def _holds_password(path: Path) -> bool:
 
 
 def _slurm_users_needs(
-    settings: Settings, module: Path, config: Mapping[str, str], ways: _Ways
+    settings: Settings, module: Path, config: Mapping[str, str]
 ) -> Iterator[Need]:
     """Yield what slurmctld and the daemon, both SlurmUser's, read and connect to."""
     if (user := person(settings.daemon.slurm_user)) is None:
@@ -196,11 +174,10 @@ def _slurm_users_needs(
     )
     for wanted, may_be_missing in ((named, False), (passing, True)):
         for path, right, why in wanted:
-            for way in ways.to(path):
-                yield Need(way, user, right, why, may_be_missing)
-    with suppress(OSError):
-        of_slurmctld = ("PrologSlurmctld", "EpilogSlurmctld")
-        yield from _programs(config, of_slurmctld, user, "slurmctld can't run it: jobs are held")
+            if path is not None and str(path):
+                yield Need(way_to(path), user, right, why, may_be_missing)
+    of_slurmctld = ("PrologSlurmctld", "EpilogSlurmctld")
+    yield from _programs(config, of_slurmctld, user, "slurmctld can't run it: jobs are held")
 
 
 def _database_socket(settings: Settings) -> Path | None:
@@ -276,7 +253,7 @@ def _programs(
     for key, path in config.items():
         is_one = path.startswith("/") and not _PATTERN.search(path)
         if key.partition("[")[0] in keys and is_one:
-            yield Need(way_to(Path(path)), user, Right.ENTER, why, False, "slurm.conf")
+            yield Need(way_to(path), user, Right.ENTER, why, False, "slurm.conf")
 
 
 def node_spaces(config: Mapping[str, str], name: str) -> tuple[Space, ...]:

@@ -51,7 +51,7 @@ def _answer(web: WebSettings, server: str) -> Answerer:
     until_s, headers = time.monotonic() + _PATIENCE_S, {"Host": urlsplit(web.address).netloc}
     place = host_and_port(web.listen)
     try:
-        with exchange(place, "GET", "/login", b"", until_s, headers) as answer:
+        with exchange(place, "GET", "/login", b"", until_s, headers=headers) as answer:
             return "page" if answer.headers.get("Server") == server else "another"
     except (HTTPException, ConnectionResetError, BrokenPipeError):
         return "another"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.file_access import AclEntry, Person, Right, barrier
+from cluster.language.file_access import AclEntry, Person, Right, barrier, unmet
 from cluster.runtime import host_look
 from cluster.runtime.host_look import (
     disabled_units,
@@ -20,6 +20,7 @@ from cluster.runtime.host_look import (
     space,
     way_to,
 )
+from slurm_plugin.doctor.this_host import slurmds_needs
 
 STRANGER = Person("stranger", 64999)
 
@@ -37,6 +38,7 @@ def test_a_way_has_each_folder_also_behind_links(tmp_path: Path):
         *(*above[1:], str(tmp_path)),
         *(str(tmp_path / "real"), str(tmp_path / "real"), str(tmp_path / "real" / "deep")),
     ]
+    assert [one.path for one in way.links] == [str(tmp_path / one) for one in ("other", "link")]
     assert way.target is not None
     assert (way.target.path, way.asked) == (str(file), str(tmp_path / "other"))
 
@@ -50,6 +52,25 @@ def test_what_is_not_there_and_loops_end_the_way(tmp_path: Path):
     root = way_to(Path("/"))
     assert root.target is not None
     assert (root.target.path, root.folders) == ("/", ())
+
+
+def test_a_way_that_may_not_be_looked_at_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As root's on NFS with root_squash."""
+    (tmp_path / "nfs").mkdir()
+    found = os.lstat
+
+    def squashed(path: str) -> os.stat_result:
+        if path.endswith("nfs/file"):
+            raise PermissionError(13, "Permission denied", path)
+        return found(path)
+
+    monkeypatch.setattr(host_look.os, "lstat", squashed)
+    way = way_to(tmp_path / "nfs" / "file")
+    assert (way.is_unseen, way.target, way.missing) == (True, None, "")
+    needs = slurmds_needs({"Prolog": str(tmp_path / "nfs" / "file")})
+    assert [one.code for one in unmet(needs)] == ["SW-ROOT"]
 
 
 def test_a_folder_above_that_is_closed_keeps_a_stranger_off(tmp_path: Path):

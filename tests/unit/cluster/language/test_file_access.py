@@ -109,7 +109,13 @@ def test_a_program_is_executed_and_not_entered() -> None:
 def test_what_lets_them_lets_nobody_else() -> None:
     for found, line in (
         (file(0o600), "setfacl -m u:slurm:r-- /etc/slicewise/database-url"),
-        (file(0o600, 0, 700), "chmod g+r /etc/slicewise/database-url"),
+        # Others are in their groups, too; and their own entry counts in place of the group's.
+        (file(0o600, 0, 700), "setfacl -m u:slurm:r-- /etc/slicewise/database-url"),
+        (file(0o630, 0, 700), "setfacl -m u:slurm:rwx /etc/slicewise/database-url"),
+        (
+            file(0o600, 0, 0, AclEntry(USER, 2, 64030), AclEntry(USER, 6, 7), AclEntry(MASK, 2, 0)),
+            "setfacl -m u:slurm:rw-,u:7:-w- /etc/slicewise/database-url",
+        ),
         (file(0o040, 64030), "chmod u+r /etc/slicewise/database-url"),
     ):
         assert mends(unmet([need(replace(WAY, target=found))])) == [line]
@@ -149,4 +155,38 @@ def test_what_is_not_there_is_said_where_it_is_needed() -> None:
 def test_a_folder_in_which_all_may_write_is_named_unless_it_is_sticky() -> None:
     for mode, is_open in ((0o777, True), (0o1777, False), (0o775, False)):
         way = replace(WAY, folders=(folder("/etc", mode),), target=file(0o600))
-        assert [one.code for one in replaceable(way)] == ["SW-FILE-RIGHTS"] * is_open
+        assert [one.code for one in replaceable(way, ())] == ["SW-FILE-RIGHTS"] * is_open
+
+
+EVES = Inode("/tmp/url", stat.S_IFLNK | 0o777, 7, owner="eve")
+SLURMS = replace(EVES, uid=64030, owner="slurm")
+
+
+def test_what_a_stranger_has_put_on_the_way_is_named_and_never_led_through() -> None:
+    home = replace(folder("/home/eve"), owner="eve", uid=7)
+    for way in (
+        replace(WAY, target=file(0o600), links=(EVES,)),
+        replace(WAY, target=file(0o600), folders=(home,)),
+        # A link of theirs to what is theirs is harmless; one to what is root's is not.
+        replace(WAY, target=file(0o600), links=(SLURMS,)),
+    ):
+        (found,) = unmet([need(way)])
+        assert (found.code, found.mends) == ("SW-FILE-RIGHTS", ())
+        whose = (*way.links, *way.folders)[0]
+        assert f"{whose.path}, a " in found.advice
+        assert f"belongs to {whose.owner}, who" in found.advice
+        assert bool(mends(replaceable(way, {"slurm"}))) is False
+        assert [one.code for one in replaceable(way, {"slurm"})] == (
+            [] if whose is SLURMS else ["SW-FILE-RIGHTS"]
+        )
+    own = Inode("/run/url", stat.S_IFREG | 0o200, 64030, owner="slurm")
+    assert mends(unmet([need(replace(WAY, target=own, links=(SLURMS,)))])) == ["chmod u+r /run/url"]
+
+
+def test_a_way_that_can_not_be_seen_is_said_once() -> None:
+    way = replace(WAY, is_unseen=True)
+    (found,) = unmet([need(way), need(way, EVERY_USER)], [way])
+    assert (found.code, found.what) == (
+        "SW-ROOT",
+        f"This user can't see the way to {WAY.asked}",
+    )

@@ -126,6 +126,8 @@ LOST = Way(URL, missing=URL)
 OPEN = Way(URL, (Inode("/etc", 0o40777),), Inode(URL, 0o100600))
 NGINX = Holder("::", 6830, 71, "nginx", "www-data")
 CLOSED = Way(URL, (Inode("/etc/slicewise", 0o40700),), Inode(URL, 0o100644))
+UNSEEN = Way("/nfs/slicewise.toml", is_unseen=True)
+LED = Way(URL, CLOSED.folders, CLOSED.target, links=(Inode(URL, 0o120777, 7, owner="eve"),))
 HOST = HostFacts(
     files=(SECRET, TOML),
     users={"launcher_user=slicewise": True, "slurm_user=slurm": True},
@@ -419,7 +421,9 @@ PLANTED = [
     ("SW-FILE-RIGHTS", ERROR, host(files=(FileFacts(OPEN, "own", ("root",)),))),
     ("SW-FILE-RIGHTS", ERROR, host(needs=(Need(CLOSED, SLURM, Right.READ, "no daemon"),))),
     ("SW-FILE-MISSING", ERROR, host(needs=(Need(LOST, SLURM, Right.READ, "no daemon", False),))),
-    ("SW-ROOT", WARNING, host(unseen=("/run/munge/munge.socket.2",))),
+    ("SW-ROOT", WARNING, host(needs=(Need(UNSEEN, SLURM, Right.READ, "no daemon"),))),
+    ("SW-FILE-RIGHTS", ERROR, host(files=(replace(TOML, way=LED),))),
+    ("SW-ROOT", WARNING, host(files=(FileFacts(UNSEEN, "own", ("root",)),))),
     ("SW-DISK-FULL", ERROR, host(spaces=(Space("/run/slicewise", "sockets", 0, 9 << 30),))),
     ("SW-PORT-HELD", ERROR, host(holders=(NGINX,), ports=(("[daemon] listen", "", 6830),))),
     ("SW-UNIT-OFF", WARNING, host(disabled=("slicewise-daemon.service",))),
