@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.language.codes import Code
@@ -55,8 +56,10 @@ def _installed(title: str, prefix: Path) -> str:
     for place in sorted(prefix.glob(pattern)) if pattern else ():
         if place.name.endswith(_PACKAGE):
             return place.name.removesuffix(_PACKAGE).partition("-")[2]
-        with open_file(place) as file:
-            return file.read(_VERSION_BYTES).decode(errors="replace").strip()
+        # Whoever installs engines may be anybody: a link shows them no line of root's files.
+        with suppress(OSError), open_file(place, is_link_followed=False) as file:
+            words = file.read(_VERSION_BYTES).decode(errors="replace").split()
+            return words[0] if words and words[0].isprintable() else ""
     return ""
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path, *, is_link_followed: bool = True) -> BinaryIO:
     """Open a file; raises OSError for anything else: opening a FIFO would wait for its writer."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if is_link_followed else os.O_NOFOLLOW)
+    file = os.fdopen(os.open(path, flags), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "that is no file")

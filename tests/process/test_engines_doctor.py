@@ -1,5 +1,6 @@
 """Tests what the doctor says of engines: of those that are installed, and of those that serve."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,21 @@ def test_an_old_engine_that_is_installed_here_is_named(
     assert "Triton 2.59.1 is installed here" in triton.what
     assert "use Triton 26.07 (2.71.0) or newer" in triton.why
     assert "vLLM 0.31.0 is installed here" in vllm.what
+
+
+def test_a_version_is_read_of_no_other_file_and_shown_as_a_word(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(tmp_path, "triton", "TRITON_VERSION", "2.59.1 \x1b[2J")
+    (triton,) = found(monkeypatch, tmp_path)
+    assert "Triton 2.59.1 is installed here" in triton.what
+    stated, secret = tmp_path / "triton" / "TRITON_VERSION", tmp_path / "secret"
+    stated.rename(secret)
+    stated.symlink_to(secret)
+    assert found(monkeypatch, tmp_path) == []
+    stated.unlink()
+    os.mkfifo(stated)
+    assert found(monkeypatch, tmp_path) == []
 
 
 def test_services_whose_replicas_run_an_old_engine_are_named_together(
