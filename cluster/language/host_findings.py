@@ -56,11 +56,6 @@ class Holder:
         """Who it is, in words."""
         return f"{self.program} (pid {self.pid}, user {self.user})"
 
-    @property
-    def is_slicewise(self) -> bool:
-        """Whether it is one of Slicewise's own programs."""
-        return any(name in f"{self.program} {self.command}" for name in _OWN)
-
 
 def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
     """Name folders that are full, nearly full, or can't be written; a disk once."""
@@ -103,10 +98,15 @@ def _room(one: Space) -> Iterator[Finding]:
 
 
 def held_by_others(
-    holders: Iterable[Holder], host: str, port: int, programs: Collection[str] = ()
+    holders: Iterable[Holder],
+    host: str,
+    port: int,
+    users: Collection[str],
+    programs: Collection[str] = _OWN,
 ) -> tuple[Holder, ...]:
-    """Return who listens where one of ``programs`` should, or Slicewise itself if none is named.
+    """Return who listens where one of ``programs`` should, which runs as one of ``users``.
 
+    Anybody may call a program what they like: its user counts, and the name among that user's own.
     Nobody if the right one listens there, too: systemd holds a port open for HAProxy.
     """
     there = [
@@ -116,18 +116,19 @@ def held_by_others(
     ]
 
     def is_right(one: Holder) -> bool:
-        return one.program in programs if programs else one.is_slicewise
+        called = f"{one.program} {one.command}"
+        return one.user in users and any(name in called for name in programs)
 
     return () if any(map(is_right, there)) else tuple(there)
 
 
 def port_checks(
-    holders: Iterable[Holder], wanted: Iterable[tuple[str, str, int]]
+    holders: Iterable[Holder], wanted: Iterable[tuple[str, str, int]], users: Collection[str]
 ) -> Iterator[Finding]:
-    """Say which ports other programs hold; ``wanted`` are settings with host and port."""
+    """Say which ports others hold than ``users``; ``wanted`` are settings with host and port."""
     holders = tuple(holders)
     for setting, host, port in wanted:
-        for one in held_by_others(holders, host, port)[:1]:
+        for one in held_by_others(holders, host, port, users)[:1]:
             yield error(
                 Code.PORT_HELD,
                 f"{one.text} listens on port {port}, which {setting} names",

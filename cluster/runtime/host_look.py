@@ -191,11 +191,15 @@ def _text(file: Path) -> str:
     return ""
 
 
-def processes(program: str) -> Iterator[int]:
-    """Yield the processes whose program has this name."""
+def processes(program: str, user: str) -> Iterator[int]:
+    """Yield the processes of a user whose program has this name, which anybody may give to one."""
+    if (wanted := person(user)) is None:
+        return
     for one in _PROC.iterdir():
         if one.name.isdigit() and _text(one / "comm").strip() == program:
-            yield int(one.name)
+            who = running_as(int(one.name))
+            if who is not None and who.uid == wanted.uid:
+                yield int(one.name)
 
 
 def working_directory(pid: int) -> Path | None:

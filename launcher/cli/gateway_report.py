@@ -116,6 +116,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
     except SlicewiseError as raised:
         yield failure(raised)
     launchers = dict(_launchers())
+    worker = running_as(int(info.get("Pid", 0)))
     port = settings.bind.rpartition(":")[2]
     try:
         stale = tuple(_stale(settings, owners))
@@ -144,6 +145,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
         url=settings.url,
         answered=answer_at(settings.url) if info and not is_other else "",
         holders=holders([int(port)] if port.isdecimal() else []),
+        haproxy_users=("root", *([worker.name] if worker else []), *filter(None, [owners.user])),
         launchers_as=tuple(sorted({one.name for one in launchers.values()} - {launcher_user})),
         stopped=tuple(
             pid
@@ -268,7 +270,8 @@ def _master_of(pid: int) -> int:
     0 without one.
     """
     parent = parent_of(pid)
-    return parent if parent in processes("haproxy") else pid
+    starter = running_as(parent)
+    return parent if starter and parent in processes("haproxy", starter.name) else pid
 
 
 def _gid(group: str) -> int | None:

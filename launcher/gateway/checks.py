@@ -84,6 +84,7 @@ class GatewayFacts:
         bind: gateway.bind.
         held: the address that systemd holds open for HAProxy; "" if it holds none.
         holders: who listens on the port of ``bind``.
+        haproxy_users: as whom HAProxy, and systemd for it, may do so.
         url, answered: gateway.url, and who answers there in place of the gateway: a status with
             the server's name, "nobody", or "" if the gateway does, or if that is unknown.
         launchers_as: as which other users launchers run here.
@@ -107,6 +108,7 @@ class GatewayFacts:
     certificate: CertificateFacts | None = None
     identity: IdentityFacts | None = None
     holders: tuple[Holder, ...] = ()
+    haproxy_users: tuple[str, ...] = ("root",)
     url: str = ""
     answered: str = ""
     launchers_as: tuple[str, ...] = ()
@@ -237,7 +239,8 @@ def _holders(facts: GatewayFacts) -> Iterator[Finding]:
     host, _, port = facts.bind.rpartition(":")
     if not port.isdecimal():
         return
-    for one in held_by_others(facts.holders, host.strip("[]"), int(port), _MAY_HOLD)[:1]:
+    place, users = (host.strip("[]"), int(port)), facts.haproxy_users
+    for one in held_by_others(facts.holders, *place, users, _MAY_HOLD)[:1]:
         yield error(
             Code.GATEWAY_PORT,
             f"{one.text} listens on port {port}, and gateway.bind is {facts.bind}",

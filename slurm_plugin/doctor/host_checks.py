@@ -86,13 +86,13 @@ def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
 def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Finding, ...]:
     """Return what is wrong on this host; ``replica_ports`` are those of MpiParams."""
     ways = [file.way for file in facts.files]
-    owners = {owner for file in facts.files for owner in file.owners}
+    owners = {"root", *(owner for file in facts.files for owner in file.owners)}
     return (
         *(found for file in facts.files for found in _file(file, owners)),
         *(found for way in ways for found in replaceable(way, owners)),
         *unmet(facts.needs, ways),
         *space_checks(facts.spaces),
-        *port_checks(facts.holders, facts.ports),
+        *port_checks(facts.holders, facts.ports, owners),
         *unit_checks(facts.disabled),
         *package_checks(facts.missing_files, facts.spaces),
         *_conf_of_units(facts.conf_of_units),

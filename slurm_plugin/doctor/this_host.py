@@ -205,12 +205,12 @@ def _spaces(
             if path.is_absolute():
                 yield from space(path if path.is_dir() else path.parent, what)
     # Each server works in its data's folder; its children do, too.
-    for program, what in (
-        ("postgres", "PostgreSQL's data"),
-        ("mariadbd", "slurmdbd's data"),
-        ("mysqld", "slurmdbd's data"),
+    for program, user, what in (
+        ("postgres", "postgres", "PostgreSQL's data"),
+        ("mariadbd", "mysql", "slurmdbd's data"),
+        ("mysqld", "mysql", "slurmdbd's data"),
     ):
-        data = {working_directory(pid) for pid in processes(program)}
+        data = {working_directory(pid) for pid in processes(program, user)}
         for path in sorted(one for one in data if one is not None):
             yield from space(path, what)
 

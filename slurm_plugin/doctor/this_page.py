@@ -61,7 +61,8 @@ def _answer(web: WebSettings, server: str) -> Answerer:
 
 def _held_by(web: WebSettings) -> str:
     host, port = host_and_port(web.listen)
-    return next((one.text for one in held_by_others(holders([port]), host, port)), "")
+    users = {"root", web.user}
+    return next((one.text for one in held_by_others(holders([port]), host, port, users)), "")
 
 
 def _is_plain(web: WebSettings) -> bool:

@@ -1,6 +1,7 @@
 """Looks at this host as the doctor does: ways, ACLs, ports, rooms on disks, units."""
 
 import os
+import pwd
 import socket
 import struct
 from pathlib import Path
@@ -16,6 +17,7 @@ from cluster.runtime.host_look import (
     missing_files,
     parent_of,
     person,
+    processes,
     running_as,
     space,
     way_to,
@@ -136,6 +138,15 @@ def test_users_and_processes_have_their_groups():
     root = person("root", 7)
     assert root is not None
     assert {0, 7} <= root.groups
+
+
+def test_a_program_counts_by_its_user_too_as_anybody_names_one_as_they_like():
+    name, own = Path("/proc/self/comm").read_text().strip(), running_as(os.getpid())
+    assert own is not None
+    assert os.getpid() in processes(name, own.name)
+    other = next(one.pw_name for one in pwd.getpwall() if one.pw_uid != own.uid)
+    assert os.getpid() not in processes(name, other)
+    assert list(processes(name, "no-such-user")) == []
 
 
 def test_room_is_that_of_the_folder(tmp_path: Path):

@@ -56,24 +56,30 @@ DAEMON = Holder("10.0.0.1", 6830, 90, "python3", "slurm", "/opt/slicewise/bin/sl
 
 
 def test_whoever_holds_a_port_is_named_unless_the_right_one_does() -> None:
-    right = ("haproxy", "systemd")
-    assert held_by_others([NGINX], "10.0.0.1", 8080, right) == (NGINX,)
-    assert held_by_others([NGINX, HAPROXY], "10.0.0.1", 8080, right) == ()
-    assert held_by_others([SYSTEMD], "*", 8080, right) == ()
-    assert held_by_others([NGINX], "*", 8081, right) == ()
+    def others(*holders: Holder, host: str = "10.0.0.1", port: int = 8080) -> tuple[Holder, ...]:
+        return held_by_others(holders, host, port, {"root"}, ("haproxy", "systemd"))
+
+    assert others(NGINX) == (NGINX,)
+    assert others(NGINX, HAPROXY) == ()
+    assert others(SYSTEMD, host="*") == ()
+    assert others(NGINX, host="*", port=8081) == ()
     # On another address of the host.
-    assert held_by_others([replace(NGINX, address="10.0.0.2")], "10.0.0.1", 8080, right) == ()
-    assert held_by_others([replace(NGINX, address="10.0.0.2")], ANYWHERE, 8080, right) != ()
+    assert others(replace(NGINX, address="10.0.0.2")) == ()
+    assert others(replace(NGINX, address="10.0.0.2"), host=ANYWHERE) != ()
+    # Any user may call a program so.
+    assert others(replace(HAPROXY, user="eve")) != ()
 
 
 def test_a_port_of_the_daemons_that_another_holds_is_found_by_its_setting() -> None:
-    wanted = [("[daemon] listen", "10.0.0.1", 6830)]
-    assert list(port_checks([DAEMON], wanted)) == []
-    (found,) = port_checks([replace(NGINX, port=6830)], wanted)
+    wanted, users = [("[daemon] listen", "10.0.0.1", 6830)], {"root", "slurm"}
+    assert list(port_checks([DAEMON], wanted, users)) == []
+    (found,) = port_checks([replace(NGINX, port=6830)], wanted, users)
     assert found.code == "SW-PORT-HELD"
     assert found.what == (
         "nginx (pid 71, user www-data) listens on port 6830, which [daemon] listen names"
     )
+    (imitated,) = port_checks([replace(DAEMON, user="eve")], wanted, users)
+    assert imitated.what.startswith("python3 (pid 90, user eve) listens")
 
 
 def test_units_and_files_are_named() -> None:

@@ -317,7 +317,7 @@ def test_a_planted_fault_of_the_gateway_is_found(code: str, facts: GatewayFacts)
 def test_a_gateway_with_certificates_of_its_own_has_nothing_to_mend() -> None:
     good = replace(GATEWAY, bind="*:8080", certificate=SHOWN, identity=IDENTITY)
     assert gateway_checks(good, "", 100.0) == ()
-    haproxy = replace(NGINX, program="haproxy")
+    haproxy = replace(NGINX, program="haproxy", user="root")
     assert gateway_checks(replace(good, holders=(NGINX, haproxy)), "", 100.0) == ()
 
 
