@@ -186,15 +186,17 @@ def _own_network(engine: Engine, spec: ServiceSpec, python: str) -> tuple[str, .
     return (*apart, *leads)
 
 
-_HOST_HEADERS = (
-    *("set-.*", "clear-site-data", "strict-transport-security", "alt-svc"),
-    *("public-key-pins(-report-only)?", "expect-ct", "nel", "report-to", "reporting-endpoints"),
-    *("service-worker-allowed", "origin-agent-cluster", "accept-ch(-lifetime)?", "critical-ch"),
-    *("www-authenticate", "proxy-.*", "content-security-policy(-report-only)?"),
-    "access-control-.*",
+_ANSWER_HEADERS = (
+    *("content-(type|length|encoding|language|disposition)", "transfer-encoding", "trailer"),
+    *("date", "cache-control", "expires", "etag", "last-modified", "vary", "x-accel-buffering"),
+    *("retry-after(-ms)?", "x-should-retry", "x-ratelimit-.*", "x-request-id", "openai-.*"),
+    *("inference-header-content-length", "endpoint-load-metrics", "x-slicewise-state", "grpc-.*"),
 )
-"""Headers of an answer by which browsers remember or do something for its whole host, or let pages
-of other origins read it: patterns."""
+"""Headers of an answer that clients of engines read, and that say something of that answer alone:
+patterns. No other passes. Those by which browsers remember or do something for a whole host, or
+by which a proxy before the gateway does (X-Accel-Redirect), become more with each year, so a list
+of them is never whole. No engine answers with a Location; a client that follows it would take its
+API key there."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +284,7 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "slowest_span_s": SLOWEST_SPAN_S,
         "slowest_spans": SLOWEST_SPANS,
         "use_noted_s": USE_NOTED_S,
-        "host_headers": _HOST_HEADERS,
+        "answer_headers": _ANSWER_HEADERS,
     }
     texts = {
         name: _environment().get_template(f"{name}.j2").render(values)

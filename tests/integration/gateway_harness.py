@@ -55,8 +55,15 @@ OF_THE_HOST = (
         ("Report-To", "{}"),
     ),
     *(("Content-Security-Policy", "default-src *"), ("Access-Control-Allow-Origin", "*")),
+    *(("Secure-Session-Registration", "(ES256);path=a"), ("Sec-Session-Registration", "(ES256)")),
+    *(("Secure-Session-Challenge", '"a"'), ("Attribution-Reporting-Register-Trigger", "{}")),
+    *(("Attribution-Reporting-Register-Source", "{}"), ("Use-As-Dictionary", 'match="/*"')),
+    *(("Refresh", "0;url=//a"), ("Location", "//a/"), ("Link", "</a>;rel=preload;as=script")),
+    *(("X-Accel-Redirect", "/a"), ("X-Sendfile", "/a"), ("Observe-Browsing-Topics", "?1")),
 )
-"""What a replica may say that browsers remember for the whole host."""
+"""What a replica may say that browsers, or proxies before the gateway, take for the whole host."""
+OF_THE_ANSWER = {"x-request-id": "7", "openai-processing-ms": "12", "retry-after-ms": "5"}
+"""What clients of replicas read of an answer."""
 NONE: Mapping[str, str] = {}
 WORK_S = 0.1
 

@@ -12,6 +12,7 @@ import tritonclient.grpc.aio as triton
 import tritonclient.http.aio as triton_http
 from gateway_harness import (
     INFER,
+    OF_THE_ANSWER,
     OF_THE_HOST,
     STREAM,
     WORK_S,
@@ -679,15 +680,20 @@ async def test_cookies_and_words_about_the_host_pass_in_neither_direction(
 ):
     """A replica got the session of an operator whose page has the same host name."""
     await gateway.set_replicas((replicas[0], ServerMode.READY))
-    replicas[0].says = OF_THE_HOST
+    replicas[0].says = (*OF_THE_HOST, *OF_THE_ANSWER.items())
     cookies = "Cookie: slicewise=secret\r\ncOOKIE: b=c\r\ncookie2: d\r\nx-mine: yes\r\n"
+    cookies += "Proxy-Authorization: a\r\nSecure-Session-Response: b\r\nSec-Session-Id: c\r\n"
     answer = await sent(gateway, f"{cookies}content-length: 2\r\n\r\n{{}}")
     assert answer.startswith("HTTP/1.1 200")
     said = dict(line.split(": ", 1) for line in answer.partition("\r\n\r\n")[0].split("\r\n")[1:])
     assert of_the_host(said) == set()
+    assert OF_THE_ANSWER.items() <= said.items()
+    assert said["content-type"].startswith("application/json")
     assert said["content-security-policy"] == "sandbox; default-src 'none'"
     came = dict(replicas[0].header_lines)
-    assert (came.keys() & {"cookie", "cookie2"}, came["x-mine"]) == (set(), "yes")
+    of_others = {"cookie", "cookie2", "proxy-authorization"}
+    of_others |= {"secure-session-response", "sec-session-id"}
+    assert (came.keys() & of_others, came["x-mine"]) == (set(), "yes")
 
 
 async def sent(gateway: Harness, rest: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from gateway_harness import (
     CHAT,
     INFER,
+    OF_THE_ANSWER,
     OF_THE_HOST,
     Harness,
     Replica,
@@ -77,12 +78,13 @@ async def test_cookies_and_words_about_the_host_pass_in_neither_direction(
     gateway: Harness, replicas: tuple[Replica, Replica], path: str
 ):
     await serve(gateway, replicas[0])
-    replicas[0].says = OF_THE_HOST
+    replicas[0].says = (*OF_THE_HOST, *OF_THE_ANSWER.items())
     url = f"{gateway.settings.url}{path}"
     for stream in (False, True):
         body = json.dumps({**ASKED, "stream": stream}).encode()
         async with gateway.session.post(url, data=body, headers={"Cookie": "a=b"}) as answer:
             assert (answer.status, of_the_host(answer.headers)) == (200, set())
+            assert OF_THE_ANSWER.items() <= answer.headers.items()
             assert "cookie" not in replicas[0].headers
 
 
