@@ -70,6 +70,7 @@ from slurm_plugin.doctor.limit_checks import (
 from slurm_plugin.doctor.partition_checks import by_mode, partition_checks
 from slurm_plugin.doctor.script_checks import script_checks
 from slurm_plugin.doctor.this_host import (
+    device_needs,
     engine_needs,
     host_facts,
     is_here,
@@ -427,7 +428,8 @@ class _Site:
         except SlicewiseError as error:  # Without a driver the rest is looked at all the same.
             found = (failure(error),)
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
-        needs = (*engine_needs(engines), *slurmds_needs(config))
+        devices = device_needs(config, name, self._host_root)
+        needs = (*engine_needs(engines), *slurmds_needs(config), *devices)
         full = (*space_checks(node_spaces(config, name)), *unmet(needs))
         programs_found = node_programs_checks(programs, namespaces)
         return _found("nodes", (*failed, *found, *programs_found, *full))

@@ -32,6 +32,7 @@ from cluster.settings.file import Settings, database_url, host_and_port, setting
 from cluster.slurm.fields import numbers
 from slurm_plugin.common.job_submit import job_submit_script
 from slurm_plugin.doctor.facts import FileFacts, HostFacts
+from slurm_plugin.slurm_config.node_lines import device_files
 
 _ROOT = Person("root", 0)
 _PATTERN = re.compile(r"[*?\[\s]")
@@ -44,6 +45,8 @@ _PASSWORD = re.compile(r"://[^\s/@:]*:[^\s@]+@|\bPGPASSWORD=.|[?&]password=")
 """Of a URL, or for all that libpq connects to."""
 _MUNGE = Path("/run/munge/munge.socket.2")
 _ENVIRONMENT, _USUAL_CONF = Path("/etc/slicewise/environment"), Path("/etc/slurm/slurm.conf")
+_FETCHED = Path("/run/slurm/conf")
+"""What slurmd has from slurmctld where nodes have no files of their own."""
 _UNITS = ("slicewise-daemon.service", "munge.service")
 
 
@@ -241,6 +244,19 @@ def slurmds_needs(config: Mapping[str, str]) -> tuple[Need, ...]:
         *_programs(config, ("TaskProlog", "TaskEpilog"), EVERY_USER, "no task runs it"),
         *_programs(config, ("HealthCheckProgram",), _ROOT, "nobody looks at the node's health"),
     )
+
+
+def device_needs(config: Mapping[str, str], name: str, host_root: Path) -> Iterator[Need]:
+    """Yield that the device files are there which gres.conf of this node names for ``name``."""
+    conf = os.environ.get("SLURM_CONF") or config.get("SLURM_CONF") or _USUAL_CONF
+    why = "slurmd waits 20 s for it, then ends with a fatal error: the node is down"
+    for folder in (Path(conf).parent, _FETCHED):
+        with suppress(OSError, ValueError):  # Neither there nor a path.
+            text = (host_root / folder.relative_to("/") / "gres.conf").read_text(errors="replace")
+            for file in dict.fromkeys(device_files(text, name)):
+                way = way_to(host_root / file.lstrip("/"))
+                yield Need(way, _ROOT, Right.READ, why, False, "gres.conf")
+            return
 
 
 def _programs(

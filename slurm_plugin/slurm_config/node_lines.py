@@ -9,12 +9,13 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import groupby
 
 from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.vendors import accelerator
 from cluster.mig.inventory import Gpu, Inventory
@@ -29,6 +30,7 @@ _GRES = re.compile(r"(?<!\S)Gres\s*=\s*(\S+)", re.IGNORECASE)
 _TYPE = re.compile(r"(?<!\S)Type\s*=\s*(\S+)", re.IGNORECASE)
 _WORD = re.compile(r"(?<!\S)(\w+)\s*=")
 _FILES = re.compile(r"(?<!\S)(File|MultipleFiles)\s*=\s*([^\s\[\]]+)(?!\S)", re.IGNORECASE)
+_PAIR = re.compile(r"(?<!\S)(\w+)\s*=\s*(\S+)")
 _KNOWN = frozenset({"nodename", "autodetect", "name", "type", "file", "multiplefiles"})
 """The words that are written again; any other word, such as Cores, would be lost."""
 _DETECTS_NOTHING = re.compile(r"(?<!\S)AutoDetect\s*=\s*off(?!\S)", re.IGNORECASE)
@@ -238,6 +240,20 @@ def node_positions(slurm_conf: str, gres_conf: str, node: str) -> Positions:
         raise _wrong(f"slurm.conf and gres.conf don't have the same devices of {node}.")
     ordered = (one for kind in counts for one in found if one.gres_type == kind)
     return tuple(None if is_pad(one.gres_type) else one for one in ordered)
+
+
+def device_files(gres_conf: str, node: str) -> Iterator[str]:
+    """Yield the files that gres.conf names for a node, also in lines that other nodes share.
+
+    Its slurmd waits for each, and does not start without one. Lines that can't be read are left
+    out: Slurm says so itself.
+    """
+    for line in gres_conf.replace("\\\n", " ").splitlines():
+        said = {key.lower(): value for key, value in _PAIR.findall(_bare(line))}
+        with suppress(SlicewiseError):
+            if node in hosts(said.get("nodename", node)):
+                yield from hosts(said.get("file", ""))
+                yield from hosts(said.get("multiplefiles", ""))
 
 
 def with_node_gres(slurm_conf: str, node: str, gres: str) -> str:

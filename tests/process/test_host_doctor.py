@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from stand_ins.scripted import settings
 
-from cluster.language.file_access import EVERY_USER
+from cluster.language.file_access import EVERY_USER, unmet
 from slurm_plugin.doctor.facts import FileFacts
-from slurm_plugin.doctor.this_host import host_facts, node_spaces
+from slurm_plugin.doctor.this_host import device_needs, host_facts, node_spaces
 
 
 def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> FileFacts:
@@ -68,3 +68,34 @@ def test_every_user_must_reach_munge(tmp_path: Path):
     found = host_facts(site, tmp_path / "lua", {}, is_controller=False, needs_munge=False)
     (need,) = [one for one in found.needs if one.way.asked == str(tmp_path / "munge")]
     assert (need.person, need.may_be_missing) == (EVERY_USER, True)
+
+
+def test_devices_that_gres_conf_names_and_the_node_lacks_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    conf = tmp_path / "etc" / "slurm" / "gres.conf"
+    conf.parent.mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "cap1"):
+        (tmp_path / "dev" / name).touch()
+    conf.write_text(
+        "AutoDetect=off\n"
+        "nodename=gpu[06-07] Name=gpu Type=a File=/dev/nvidia[0-2]  # all\n"
+        "NodeName=gpu08 Name=gpu File=/dev/nvidia5\n"
+        "NodeName=gpu07 Name=gpu Type=b \\\n  MultipleFiles=/dev/nvidia1,/dev/cap1,/dev/cap9\n"
+        "Name=nic File=/dev/[ \n"
+    )
+
+    def lost(node: str, **config: str) -> list[tuple[str, str]]:
+        needs = device_needs(config, node, tmp_path)
+        return [(one.code, one.what.removeprefix(str(tmp_path))) for one in unmet(needs)]
+
+    missing = [("SW-FILE-MISSING", f"/dev/{name} is not there") for name in ("nvidia2", "cap9")]
+    assert lost("gpu07") == missing
+    assert lost("gpu09") == []
+    assert lost("gpu07", SLURM_CONF="/opt/slurm.conf") == []
+    fetched = tmp_path / "run" / "slurm" / "conf"
+    fetched.parent.mkdir(parents=True)
+    conf.parent.rename(fetched)
+    assert lost("gpu06", SLURM_CONF="/opt/slurm.conf") == missing[:1]
