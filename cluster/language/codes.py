@@ -294,7 +294,8 @@ class Code(StrEnum):
         Answer it beforehand: `--yes`.
         """)
     TIMEOUT = ("SW-TIMEOUT", Area.COMMANDS, ExitCode.TIMED_OUT, """
-        What the command waited for had not happened in time; it goes on by itself.
+        What the command waited for had not happened in time, or was not answered; what was begun
+        goes on by itself.
 
         The message says how it stands. Look again later, or wait longer.
         """)

@@ -1,6 +1,6 @@
 """Findings about a site: each has a stable code, what is wrong, why that matters, what mends it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -142,22 +142,6 @@ def failure(raised: SlicewiseError, severity: Severity = Severity.ERROR) -> Find
     refusal = raised.refusal
     what = " ".join(refusal.message.split()).removesuffix(".")
     return Finding(refusal.code, severity, what, advice=refusal.hint)
-
-
-def looked(section: str, look_at: Callable[[], SectionReport]) -> SectionReport:
-    """Return what ``look_at`` does; what it can't read is a finding, and ends nothing else."""
-    try:
-        return look_at()
-    except SlicewiseError as raised:
-        return SectionReport(section, (failure(raised),))
-    except OSError as raised:
-        why = f"{raised.filename}: {raised.strerror}" if raised.filename else str(raised)
-        unread = warning(
-            Code.ROOT,
-            f"This user can't read what is to be checked: {why}",
-            advice="Run slicewise doctor as root.",
-        )
-        return SectionReport(section, (unread,))
 
 
 def ordered(findings: Iterator[Finding] | tuple[Finding, ...]) -> tuple[Finding, ...]:

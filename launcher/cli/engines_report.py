@@ -7,9 +7,10 @@ from pathlib import Path
 
 from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, SectionReport, looked, warning
+from cluster.language.findings import Finding, SectionReport, warning
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ViewRequest
+from cluster.runtime.section_look import looked
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import Settings, load_settings
 from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
 from cluster.language.file_access import Need, Person, Right
-from cluster.language.findings import Finding, SectionReport, error, failure, looked
+from cluster.language.findings import Finding, SectionReport, error, failure
 from cluster.runtime.host_look import (
     disabled_units,
     holders,
@@ -27,6 +27,7 @@ from cluster.runtime.host_look import (
     space,
     way_to,
 )
+from cluster.runtime.section_look import looked
 from cluster.settings.file import Settings, load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy

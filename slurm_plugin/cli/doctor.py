@@ -14,12 +14,13 @@ from pathlib import Path
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.file_access import unmet
-from cluster.language.findings import Finding, SectionReport, failure, looked
+from cluster.language.findings import Finding, SectionReport, failure
 from cluster.language.host_findings import space_checks
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import KeyListRequest
 from cluster.rpc.messages import StatusAnswer, StatusRequest
+from cluster.runtime.section_look import looked
 from cluster.runtime.together import together
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import (

@@ -16,6 +16,7 @@ from stand_ins.emulated_gpus import FaultyDriver
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import UnreachableError
+from cluster.runtime import section_look
 from cluster.runtime.host_look import user_name
 from launcher.cli import gateway_report
 from launcher.cli.doctor import doctor
@@ -244,3 +245,16 @@ def test_a_database_that_refuses_the_launcher_is_found(
     (refused,) = [one for one in report.findings if one.code == "SW-DATABASE-DOWN"]
     assert refused.what == "The launcher's database: PostgreSQL refuses the login"
     assert asked == [("postgresql://slicewise_launcher@db/slicewise", "c")]
+
+
+def test_what_never_ends_is_a_finding_and_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(section_look, "_LONGEST_S", 0.2)
+    (tmp_path / "gateway").mkdir()
+    settings(tmp_path, monkeypatch)
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
+    os.mkfifo(tmp_path / "gateway" / "haproxy.cfg")
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    assert [one.code for one in report.findings] == ["SW-TIMEOUT"]
