@@ -23,6 +23,7 @@ class Space:
         what: whose folder it is, in words.
         total_inodes: 0 where the file system has no fixed number.
         is_read_only, is_noexec: how it is mounted.
+        runs: what is started there, in words; "" if nothing is.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Space:
     total_inodes: int = 0
     is_read_only: bool = False
     is_noexec: bool = False
+    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Holder:
 
 
 def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
-    """Name folders that are full, nearly full, or can't be written; a disk once."""
+    """Name folders that are full, can't be written, or start no program; a full disk once."""
     seen: set[tuple[int, ...]] = set()
     for one in spaces:
         if one.is_read_only:
@@ -68,6 +70,13 @@ def space_checks(spaces: Iterable[Space]) -> Iterator[Finding]:
                 "nothing can be written there",
                 Mend(Place.HOST, f"mount -o remount,rw {_mount_of(one)}"),
                 advice="The kernel does so after errors of the disk: dmesg says.",
+            )
+        if one.is_noexec and one.runs:
+            yield error(
+                Code.PACKAGE,
+                f"{one.path} ({one.what}) is mounted with noexec",
+                f"{one.runs} can't be started there",
+                Mend(Place.HOST, f"mount -o remount,exec {_mount_of(one)}"),
             )
         disk = (one.free_bytes, one.total_bytes, one.free_inodes, one.total_inodes)
         if disk not in seen:
@@ -149,8 +158,8 @@ def unit_checks(disabled: Iterable[str]) -> Iterator[Finding]:
         )
 
 
-def package_checks(missing: Collection[str], noexec: Iterable[Space]) -> Iterator[Finding]:
-    """Say which of Slicewise's own files are gone, and where its program can't be run."""
+def package_checks(missing: Collection[str]) -> Iterator[Finding]:
+    """Say which of Slicewise's own files are gone."""
     if missing:
         shown = ", ".join(sorted(missing)[:_MOST_SHOWN])
         more = len(missing) - _MOST_SHOWN
@@ -160,11 +169,3 @@ def package_checks(missing: Collection[str], noexec: Iterable[Space]) -> Iterato
             "commands and servers fail where they need them",
             advice="Install the same version again.",
         )
-    for one in noexec:
-        if one.is_noexec:
-            yield error(
-                Code.PACKAGE,
-                f"{one.path} ({one.what}) is mounted with noexec",
-                "no program there can be started",
-                Mend(Place.HOST, f"mount -o remount,exec {_mount_of(one)}"),
-            )

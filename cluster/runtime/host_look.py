@@ -116,8 +116,8 @@ def parent_of(pid: int) -> int:
     return 0
 
 
-def space(path: Path, what: str) -> Iterator[Space]:
-    """Yield the room in a folder; nothing if it is not here, or not to be seen."""
+def space(path: Path, what: str, runs: str = "") -> Iterator[Space]:
+    """Yield the room in a folder, where ``runs`` is started; nothing if it is not to be seen."""
     with suppress(OSError):
         found = os.statvfs(path)
         yield Space(
@@ -129,6 +129,7 @@ def space(path: Path, what: str) -> Iterator[Space]:
             found.f_files,
             is_read_only=bool(found.f_flag & os.ST_RDONLY),
             is_noexec=bool(found.f_flag & os.ST_NOEXEC),
+            runs=runs,
         )
 
 

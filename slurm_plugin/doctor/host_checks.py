@@ -94,7 +94,7 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
         *space_checks(facts.spaces),
         *port_checks(facts.holders, facts.ports, owners),
         *unit_checks(facts.disabled),
-        *package_checks(facts.missing_files, facts.spaces),
+        *package_checks(facts.missing_files),
         *_conf_of_units(facts.conf_of_units),
         *_users(facts.users),
         *_munge(facts.munge),

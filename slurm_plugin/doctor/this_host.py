@@ -196,7 +196,7 @@ def _spaces(
     settings: Settings, config: Mapping[str, str], *, is_controller: bool
 ) -> Iterator[Space]:
     yield from space(settings_file().parent, "slicewise.toml")
-    yield from space(Path(sys.executable).parent, "Slicewise's programs")
+    yield from space(Path(sys.executable).parent, "Slicewise's programs", "they")
     yield from space(Path("/var/log"), "logs")
     if is_controller:
         yield from space(settings.daemon.run_dir, "the daemon's sockets")
@@ -278,8 +278,12 @@ def node_spaces(config: Mapping[str, str], name: str) -> tuple[Space, ...]:
     pattern = config.get("SlurmdSpoolDir", "")
     spool = Path(pattern.replace("%n", name).replace("%h", socket.gethostname().split(".")[0]))
     shared, own = Path("/dev/shm"), Path("/tmp")  # noqa: S108 -- looked at
-    named = ((spool, "slurmd's spool"), (own, "jobs' files"), (shared, "jobs' shared memory"))
-    return tuple(one for path, what in named if path.is_absolute() for one in space(path, what))
+    named = (
+        (spool, "slurmd's spool", "scripts of batch jobs, and so replicas,"),
+        (own, "jobs' files", ""),
+        (shared, "jobs' shared memory", ""),
+    )
+    return tuple(one for path, *of in named if path.is_absolute() for one in space(path, *of))
 
 
 def _users(settings: Settings, *, is_controller: bool) -> Mapping[str, bool]:
