@@ -985,6 +985,12 @@ class Code(StrEnum):
 
         Add the gate once sacctmgr shows that QOS, and take the other words away.
         """)
+    PARTITION_WORDS = ("SW-PARTITION-WORDS", Area.SITE, ExitCode.FAILED, """
+        A managed partition gives each job or user whole nodes (`OverSubscribe=EXCLUSIVE`,
+        `ExclusiveUser`), or bars all users (`RootOnly`, `ReqResv`).
+
+        Take the word out of the partition's line.
+        """)
     PARTITION_MEMORY = ("SW-PARTITION-MEMORY", Area.SITE, ExitCode.FAILED, """
         A job that asks for no memory gets all of its node's, whose other GPUs lie idle.
 
@@ -1152,7 +1158,8 @@ class Code(StrEnum):
         `systemctl enable` it.
         """)
     PACKAGE = ("SW-PACKAGE", Area.SITE, ExitCode.FAILED, """
-        Files of Slicewise's own are missing, or lie where no program can be started.
+        Files of Slicewise's own are missing; or they, or slurmd's spool with the scripts of jobs,
+        lie where no program can be started.
 
         Install the same version again; remount what has `noexec`.
         """)

@@ -154,6 +154,11 @@ def _shared_of(text: str) -> Mapping[str, int]:
     return shared_of_tres(tres(text))
 
 
+_PARTITION_WORDS = frozenset(
+    {"OverSubscribe=EXCLUSIVE", "ExclusiveUser=YES", "RootOnly=YES", "ReqResv=YES"}
+)
+
+
 def parse_partitions(text: str, told: ReportsUnread) -> tuple[PartitionView, ...]:
     """Read ``scontrol show partition``: records with a blank line between them."""
     blocks = (_block(block) for block in re.split(r"\n\s*\n", text))
@@ -174,6 +179,7 @@ def _partition(block: Mapping[str, str], told: ReportsUnread) -> PartitionView:
         is_up=block.get("State", "UP") == "UP",
         max_time_s=fields.read("max_time_s", "MaxTime", duration_s, None),
         default_time_s=fields.read("default_time_s", "DefaultTime", _default_time_s, None),
+        words=_PARTITION_WORDS & {f"{key}={text}" for key, text in block.items()},
     )
 
 

@@ -13,6 +13,7 @@ from slurm_plugin.slurm_config.allocations import (
     allocation_findings,
     billed_per_slice,
 )
+from slurm_plugin.slurm_config.conf_words import not_of_partition
 from slurm_plugin.slurm_config.slurm_conf import (
     partition_findings,
     price_findings,
@@ -21,6 +22,13 @@ from slurm_plugin.slurm_config.slurm_conf import (
 
 _SHOWN = 5
 _DOWN = frozenset({"DOWN", "FAIL", "NOT_RESPONDING", "UNKNOWN", *INVALID})
+_OF_WORDS = {
+    "OverSubscribe=EXCLUSIVE": "each job gets whole nodes: one slice takes, and is charged for, all"
+    " GPUs of its node",
+    "ExclusiveUser=YES": "users never share a node: where one has a slice, the others' lie idle",
+    "RootOnly=YES": "only root submits jobs to it: no tenant does, and no service",
+    "ReqResv=YES": "it takes no job without a reservation, and services have none",
+}
 _DRAINED = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 
 
@@ -32,6 +40,7 @@ def partition_checks(facts: SlurmFacts, wanted: Wanted) -> tuple[Finding, ...]:
         *(by_mode(found, wanted.mode) for found in _lines(facts, wanted)),
         *price_findings(facts.nodes, managed, wanted.costs),
         *(found for view in own for found in _state(view)),
+        *(found for view in own for found in _words(view)),
         *_without_nodes(facts, own),
         *_nodes_away(facts, managed),
         *_allocations(facts, wanted),
@@ -96,6 +105,16 @@ def _state(view: PartitionView) -> Iterator[Finding]:
             f"Partition {view.name} is not up",
             "no job is submitted to it, or none starts in it",
             Mend(Place.RESTART, f"scontrol update PartitionName={view.name} State=UP"),
+        )
+
+
+def _words(view: PartitionView) -> Iterator[Finding]:
+    for word in sorted(view.words):
+        yield error(
+            Code.PARTITION_WORDS,
+            f"Partition {view.name} has {word}",
+            _OF_WORDS[word],
+            not_of_partition(view.name, word),
         )
 
 

@@ -512,6 +512,14 @@ def test_partitions_without_weights_with_units_and_a_qos() -> None:
     assert told == [Unread("partition", "b", "TRESBillingWeights", "CPU=much")]
 
 
+def test_words_that_bar_users_or_give_whole_nodes() -> None:
+    (view,) = parse.parse_partitions(
+        "PartitionName=a\n   ExclusiveUser=NO RootOnly=YES ReqResv=NO OverSubscribe=EXCLUSIVE\n",
+        ignored,
+    )
+    assert view.words == {"OverSubscribe=EXCLUSIVE", "RootOnly=YES"}
+
+
 def test_the_longest_time_of_a_partition() -> None:
     text = (
         "PartitionName=a MaxTime=1-00:00:00 DefaultTime=01:00:00\n\n"

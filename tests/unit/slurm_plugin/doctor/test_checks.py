@@ -332,6 +332,8 @@ PLANTED = [
     ("SW-PARTITION-GATE", ERROR, partition(qos="")),
     ("SW-PARTITION-GATE", HINT, partition(IN_OBSERVE, qos="")),
     ("SW-NODE-DOWN", WARNING, partition(is_up=False)),
+    ("SW-PARTITION-WORDS", ERROR, partition(words=frozenset({"OverSubscribe=EXCLUSIVE"}))),
+    ("SW-PARTITION-WORDS", ERROR, partition(words=frozenset({"RootOnly=YES"}))),
     ("SW-NODE-DOWN", WARNING, away("NOT_RESPONDING")),
     ("SW-NODE-DOWN", WARNING, away("DOWN")),
     ("SW-NODE-DOWN", WARNING, away("INVAL")),
