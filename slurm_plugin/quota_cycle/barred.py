@@ -9,12 +9,14 @@ quota, that is tried; each time it is barred again without a start, the next tri
 late, up to an hour. Until then it wants nothing. It is tried at once if
 
 - the job changed, or a limit of its user, its account or those above: nothing is known then,
-- a run of its tenant's tree or of its user ended, unless the limit is on what was used before,
+- a run of its tenant's tree or of its user ended since the last trial, unless the limit is on what
+  was used before,
 - Slurm passed it: the job waits for GPUs.
 
 Trials are due at full multiples of their pause, so jobs are tried together. A limit bars all jobs
-alike (of a user, with the same size and time limit), and others of that account begin where these
-have got to; anything else bars one job or array.
+alike (of a user in a QOS, with the same size and time limit), and others of that account begin
+where these have got to; anything else bars one job or array. Slurm leaves old reasons on jobs that
+it does not reach, so the first in its order says whether jobs alike are over a limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 60, 3600
 """Seconds before the second trial, and at most before any later one."""
 _MOST_TRIALS = 16
 """More trials change no pause."""
-LACKS_QUOTA = frozenset({QOS_SLICES, QOS_TYPES, "Priority", "None"})
+_NOT_LOOKED_AT = "None"
+"""The reason of a job that Slurm has not looked at yet."""
+LACKS_QUOTA = frozenset({QOS_SLICES, QOS_TYPES, "Priority", _NOT_LOOKED_AT})
 """Reasons of jobs that lack quota, or that Slurm has not looked at: another one is later in its
 order, so the job was let pass by all limits."""
 _COPY = "slurm_plugin.barred"
@@ -53,13 +57,20 @@ class _Alike(NamedTuple):
 
     account: str
     user: str
+    qos: str
     partition: str
     time_limit_s: int | None
     gpus: tuple[tuple[str, int], ...]
 
 
-_Key = _Alike | int
-"""Jobs alike; or one job or array, by its number, that waits for something of its own."""
+class _One(NamedTuple):
+    """A job or array, by its number, that waits for something of its own: in any QOS."""
+
+    number: int
+    as_it_is: _Alike
+
+
+_Key = _Alike | _One
 
 
 @dataclass(frozen=True)
@@ -67,19 +78,22 @@ class Bar:
     """What keeps a job, or jobs alike, from their start beside quota.
 
     Attributes:
-        account: the account of the jobs.
+        account, user: of the jobs.
         reason: Slurm's word for it.
         seen_s: Unix seconds of the last look that showed it.
         trials: how often quota was tried since, without a start.
         is_tried: whether quota is wanted for the jobs now.
+        is_freed: whether a run has ended since the last trial that may have kept them.
         limits: the limits of their account when it was seen first.
     """
 
     account: str
+    user: str
     reason: str
     seen_s: int
     trials: int = 0
     is_tried: bool = False
+    is_freed: bool = False
     limits: object = None
 
     @property
@@ -155,14 +169,23 @@ def barred(
     gone = [of for job_id, of in before.runs.items() if job_id not in runs]
     trees, users = {tree for tree, _ in gone}, {user for _, user in gone}
     bars = _kept(before.bars, there, rows)
+    bars = {
+        key: replace(bar, is_freed=True)
+        if _top(bar.account, above) in trees or bar.user in users
+        else bar
+        for key, bar in bars.items()
+    }
     known: dict[tuple[str, str], int] = {}
-    for bar in bars.values():
-        of = bar.account, bar.reason
-        known[of] = max(bar.trials, known.get(of, 0))
+    for key, bar in bars.items():
+        if isinstance(key, _Alike):
+            of = bar.account, bar.reason
+            known[of] = max(bar.trials, known.get(of, 0))
     damped = before.damped
     for key, job in named.items():
-        of = job.account, job.reason
-        bar = bars.get(key) or Bar(*of, now_s, known.get(of, 0), limits=_limits(job, rows))
+        trials = known.get((job.account, job.reason), 0) if isinstance(key, _Alike) else 0
+        bar = bars.get(key) or Bar(
+            job.account, job.user, job.reason, now_s, trials, limits=_limits(job, rows)
+        )
         damped += bar.is_tried
         trials = min(bar.trials + bar.is_tried, _MOST_TRIALS)
         bars[key] = replace(bar, reason=job.reason, seen_s=now_s, trials=trials, is_tried=False)
@@ -176,10 +199,9 @@ def barred(
     ]
     for job, key in lacking:
         bar = bars[key]
-        is_freed = _top(job.account, above) in trees or job.user in users
-        is_due = now_s >= bar.due_s or (is_freed and not bar.is_used_up)
+        is_due = now_s >= bar.due_s or (bar.is_freed and not bar.is_used_up)
         if key not in named and (is_due or job.reason not in LACKS_QUOTA):
-            bars[key] = replace(bar, is_tried=True)
+            bars[key] = replace(bar, is_tried=True, is_freed=False)
     # One that Slurm let pass by all limits wants what it waits for, whatever jobs like it say:
     # they may show a reason that Slurm has not looked at since.
     jobs = {
@@ -212,18 +234,27 @@ def _kept(
 def _named_in(queue: QosQueue) -> Mapping[_Key, JobView]:
     """Those of the jobs of a QOS that name something which quota does not mend."""
     found: dict[_Key, JobView] = {}
-    for job in queue.seen:
-        if is_waiting(job) and not waits_for_quota(job) and not waits_for_budget(job):
-            one, alike = _keys(job)
-            found[alike if names_a_limit(job) else one] = job
+    passed: set[_Key] = set()
+    for job in queue.jobs:
+        if not is_waiting(job) or waits_for_budget(job):
+            continue
+        one, alike = _keys(job)
+        if job.reason == _NOT_LOOKED_AT:
+            continue
+        if waits_for_quota(job):
+            passed.add(alike)
+        elif not names_a_limit(job):
+            found[one] = job
+        elif alike not in passed:
+            found.setdefault(alike, job)
     return found
 
 
 @per_record
-def _keys(job: JobView) -> tuple[int, _Alike]:
+def _keys(job: JobView) -> tuple[_One, _Alike]:
     gpus = tuple(sorted(job.gpus.items()))
-    alike = _Alike(job.account, job.user, job.partition, job.time_limit_s, gpus)
-    return job.array_job_id or job.job_id, alike
+    alike = _Alike(job.account, job.user, job.qos, job.partition, job.time_limit_s, gpus)
+    return _One(job.array_job_id or job.job_id, alike._replace(qos="")), alike
 
 
 def _top(account: str, above: Mapping[str, Sequence[str]]) -> str:

@@ -12,7 +12,7 @@ from stand_ins.scripted import job
 from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Association
-from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
 
@@ -151,3 +151,54 @@ def test_what_one_job_waits_for_is_not_what_others_do() -> None:
     for now_s, reason in enumerate(("Licenses", QUOTA, "Licenses", QUOTA), 10):
         state = look(state, now_s, waits(1, reason), waits(2, QUOTA))
     assert state.jobs.keys() == {1}
+
+
+def test_an_old_reason_of_a_later_job_bars_none_alike() -> None:
+    """Slurm has reached the first, and not the second, since the limit was met."""
+    assert look(NOTHING_BARRED, 0, waits(1, QUOTA), waits(2, JOBS)) is NOTHING_BARRED
+    state = look(NOTHING_BARRED, 0, waits(1, JOBS), waits(2, JOBS))
+    for now_s in (15, 75):
+        state = look(state, now_s, waits(1, QUOTA), waits(2, JOBS))
+    assert not state.jobs
+
+
+def test_jobs_alike_stay_barred_while_the_first_names_the_limit() -> None:
+    state = NOTHING_BARRED
+    for now_s in range(0, 600, 15):
+        state = look(state, now_s, waits(1, JOBS), waits(2, QUOTA))
+        assert state.jobs.keys() == {2}
+        # One that comes before them, and that Slurm has not looked at, says nothing of them.
+        first = waits(3, "None", priority=10**6)
+        assert look(state, now_s + 1, first, waits(1, JOBS), waits(2, QUOTA)).jobs.keys() == {2, 3}
+
+
+def test_the_end_of_a_run_is_remembered_until_the_next_trial() -> None:
+    """The job still names the limit at the look that shows the end."""
+    state = look(kept(), 15, waits(1, JOBS), runs(9, "other"))
+    state = look(state, 16, waits(1, QUOTA), runs(9, "other"))
+    assert not state.jobs
+    state = look(state, 17, waits(1, JOBS), runs(9, "other"))
+    assert look(state, 18, waits(1, QUOTA), runs(9, "other")).jobs.keys() == {1}
+
+
+def test_trials_of_one_job_are_not_those_of_another() -> None:
+    state = NOTHING_BARRED
+    for now_s, reason in enumerate(("Licenses", QUOTA, "Licenses"), 10):
+        state = look(state, now_s, waits(1, reason), waits(2, "None"))
+    state = look(state, 13, waits(1, QUOTA), waits(2, "Licenses"))
+    assert look(state, 14, waits(1, QUOTA), waits(2, QUOTA)).jobs.keys() == {1}
+
+
+def test_a_limit_of_one_qos_bars_none_in_another() -> None:
+    state, own = NOTHING_BARRED, waits(2, QUOTA, qos=qos_name("lab"))
+    for now_s, reason in enumerate((JOBS, QUOTA, JOBS, QUOTA), 10):
+        state = look(state, now_s, waits(1, reason), own)
+    assert state.jobs.keys() == {1}
+
+
+def test_nothing_is_known_of_a_job_that_was_changed_unless_only_in_its_qos() -> None:
+    state = NOTHING_BARRED
+    for now_s, reason in enumerate(("Licenses", QUOTA, "Licenses", QUOTA), 10):
+        state = look(state, now_s, waits(1, reason))
+    assert look(state, 15, waits(1, QUOTA, qos=qos_name("lab"))).jobs.keys() == {1}
+    assert not look(state, 15, waits(1, QUOTA, time_limit_s=60)).jobs
