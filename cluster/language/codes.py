@@ -875,7 +875,8 @@ class Code(StrEnum):
     NODE_NAMESPACES = ("SW-NODE-NAMESPACES", Area.GPUS, ExitCode.FAILED, """
         Users of the node may make no namespaces.
 
-        `sysctl -w user.max_user_namespaces=15000`, or `engines.triton.private_shm = false`.
+        `sysctl -w user.max_user_namespaces=15000`, on Ubuntu 24.04
+        `kernel.apparmor_restrict_unprivileged_userns=0`, or `engines.triton.private_shm = false`.
         """)
     NODE_DOWN = ("SW-NODE-DOWN", Area.GPUS, ExitCode.FAILED, """
         GPU nodes are down, fail, are drained or have registered with other GPUs; or a managed

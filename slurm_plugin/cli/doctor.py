@@ -76,9 +76,9 @@ from slurm_plugin.doctor.this_host import (
     host_facts,
     is_here,
     missing_programs,
+    namespace_bars,
     node_spaces,
     slurmds_needs,
-    user_namespaces,
 )
 from slurm_plugin.doctor.this_page import page_facts
 from slurm_plugin.doctor.web_checks import web_checks
@@ -423,7 +423,7 @@ class _Site:
         default = EngineSettings()
         programs = missing_programs(one.python for one in (default, *engines.values()))
         is_needed = engines.get("triton", default).private_shm is not False
-        namespaces = user_namespaces() if is_needed else None
+        bars = namespace_bars() if is_needed else {}
         try:
             found = node_findings(name, self._host_root, settings, nodes if not failed else None)
         except SlicewiseError as error:  # Without a driver the rest is looked at all the same.
@@ -432,7 +432,7 @@ class _Site:
         devices = device_needs(config, name, self._host_root)
         needs = (*engine_needs(engines), *slurmds_needs(config), *devices)
         full = (*space_checks(node_spaces(config, name)), *unmet(needs))
-        programs_found = node_programs_checks(programs, namespaces)
+        programs_found = node_programs_checks(programs, bars)
         return _found("nodes", (*failed, *found, *programs_found, *full))
 
     def host(self) -> SectionReport:

@@ -208,8 +208,8 @@ def clock_checks(ahead_s: Mapping[str, float | None]) -> Iterator[Finding]:
             )
 
 
-def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> Iterator[Finding]:
-    """Say what a GPU node lacks for replicas; ``namespaces`` is None where it is unknown."""
+def node_programs_checks(missing: tuple[str, ...], bars: Mapping[str, str]) -> Iterator[Finding]:
+    """Say what a GPU node lacks for replicas; ``bars`` keep users from namespaces."""
     for name in missing:
         package = Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}")
         is_path = "/" in name
@@ -222,13 +222,13 @@ def node_programs_checks(missing: tuple[str, ...], namespaces: int | None) -> It
             if is_path
             else "",
         )
-    if namespaces == 0:
+    for name, lets in bars.items():
         yield error(
             Code.NODE_NAMESPACES,
-            "Users of this node may make no namespaces (user.max_user_namespaces is 0)",
+            f"Users of this node may make no namespaces, by {name}",
             "a replica gets no /dev/shm of its own, and does not start",
-            Mend(Place.NODE, "sysctl -w user.max_user_namespaces=15000"),
-            advice="Where job_container/tmpfs gives each job a /dev/shm: "
+            Mend(Place.NODE, f"sysctl -w {name}={lets}"),
+            advice="Also in /etc/sysctl.d. Where job_container/tmpfs gives each job a /dev/shm: "
             "engines.triton.private_shm = false.",
         )
 

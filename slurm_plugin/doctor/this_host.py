@@ -37,7 +37,12 @@ from slurm_plugin.slurm_config.node_lines import device_files
 _ROOT = Person("root", 0)
 _PATTERN = re.compile(r"[*?\[\s]")
 _IPV4 = Path("/proc/sys/net/ipv4")
-_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+_SYSCTL = Path("/proc/sys")
+_NAMESPACES = (
+    ("user.max_user_namespaces", "0", "15000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+)
 _NODE_PROGRAMS = ("openssl", "unshare")
 _PROOF = b"slicewise doctor"
 _TTL_S = 60
@@ -332,8 +337,14 @@ def missing_programs(pythons: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in wanted if shutil.which(name) is None)
 
 
-def user_namespaces() -> int | None:
-    """Return how many namespaces this host's users may make; None if it does not say."""
-    with suppress(OSError, ValueError):
-        return int(_NAMESPACES.read_text(encoding="ascii"))
-    return None
+def namespace_bars() -> Mapping[str, str]:
+    """Return settings of the kernel that bar users from making namespaces, with what lets them.
+
+    The second is Debian's own, the third Ubuntu's since 24.04.
+    """
+    found = {}
+    for name, bars, lets in _NAMESPACES:
+        with suppress(OSError):
+            if (_SYSCTL / name.replace(".", "/")).read_text(encoding="ascii").strip() == bars:
+                found[name] = lets
+    return found

@@ -6,8 +6,9 @@ import pytest
 from stand_ins.scripted import settings
 
 from cluster.language.file_access import EVERY_USER, unmet
+from slurm_plugin.doctor import this_host
 from slurm_plugin.doctor.facts import FileFacts
-from slurm_plugin.doctor.this_host import device_needs, host_facts, node_spaces
+from slurm_plugin.doctor.this_host import device_needs, host_facts, namespace_bars, node_spaces
 
 
 def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> FileFacts:
@@ -99,3 +100,19 @@ def test_devices_that_gres_conf_names_and_the_node_lacks_are_named(
     fetched.parent.mkdir(parents=True)
     conf.parent.rename(fetched)
     assert lost("gpu06", SLURM_CONF="/opt/slurm.conf") == missing[:1]
+
+
+def test_each_setting_that_bars_users_from_namespaces_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(this_host, "_SYSCTL", tmp_path)
+    assert namespace_bars() == {}
+    for folder, name, text in (
+        ("user", "max_user_namespaces", "15000\n"),
+        ("kernel", "apparmor_restrict_unprivileged_userns", "1\n"),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(text)
+    assert namespace_bars() == {"kernel.apparmor_restrict_unprivileged_userns": "0"}
+    (tmp_path / "user" / "max_user_namespaces").write_text("0\n")
+    assert list(namespace_bars().values()) == ["15000", "0"]

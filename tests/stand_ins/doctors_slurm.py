@@ -40,7 +40,7 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty
     """An A100 with 3g and 1g; an H200 that is not cut."""
     settings(tmp_path, monkeypatch)
     monkeypatch.setattr(site_report, "missing_programs", lambda _: ())
-    monkeypatch.setattr(site_report, "user_namespaces", lambda: 15000)
+    monkeypatch.setattr(site_report, "namespace_bars", dict)
     with two_boards() as driver:
         monkeypatch.setenv("SLICEWISE_HOST_ROOT", str(driver.host_root))
         driver.create(Placement("3g.40gb", 4, 4))

@@ -240,7 +240,7 @@ def test_as_many_instances_as_there_are_may_be_guaranteed():
 def test_a_good_site_has_nothing_to_mend() -> None:
     found = (
         *(*conf(), *partition_checks(FACTS, WANTED), *limits(), *script(), *ledger(), *daemon()),
-        *(*host(), *drift_checks(0, (), "enforce"), *node_programs_checks((), 15000)),
+        *(*host(), *drift_checks(0, (), "enforce"), *node_programs_checks((), {})),
         *(*bounded("long", MaxJobsPerUser="0"), *exempt(60), *exempt(None)),
         *exempt(900, "slicewise_team_borrowed"),
         *with_admins(root="Administrator", slurm="Administrator", bob="Operator"),
@@ -437,8 +437,8 @@ PLANTED = [
     ("SW-MUNGE", ERROR, host(munge="munged does not answer.")),
     ("SW-HOST-PORTS", WARNING, host(client_ports=(1024, 60999))),
     ("SW-CLOCK-SKEW", ERROR, clock_checks({"slurmctld": -7.0, "PostgreSQL": 0.1})),
-    ("SW-PROGRAM", ERROR, node_programs_checks(("unshare",), 15000)),
-    ("SW-NODE-NAMESPACES", ERROR, node_programs_checks((), 0)),
+    ("SW-PROGRAM", ERROR, node_programs_checks(("unshare",), {})),
+    ("SW-NODE-NAMESPACES", ERROR, node_programs_checks((), {"user.x": "1"})),
 ]
 
 
@@ -571,7 +571,7 @@ def test_lines_for_the_settings_are_toml_and_name_their_section() -> None:
 
 
 def test_a_path_is_no_package() -> None:
-    (found,) = node_programs_checks(("/opt/venv/bin/python",), 15000)
+    (found,) = node_programs_checks(("/opt/venv/bin/python",), {})
     assert found.mends == ()
     assert "[engines]" in found.advice
 
