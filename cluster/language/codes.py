@@ -566,9 +566,15 @@ class Code(StrEnum):
         An operator sets it and starts slicewise-web.service ([the page](../how-to/web.md)).
         """)
     WEB_DOWN = ("SW-WEB-DOWN", Area.SERVERS, ExitCode.FAILED, """
-        Nobody, or another program, answers where `web.listen` says.
+        Nobody answers where `web.listen` says.
 
         `systemctl enable --now slicewise-web`; `journalctl -u slicewise-web` says why it ended.
+        """)
+    WEB_TAKEN = ("SW-WEB-TAKEN", Area.SERVERS, ExitCode.FAILED, """
+        Another program listens where `web.listen` says: it gets what browsers and the proxy send.
+
+        End it, make another secret for the proxy, and let systemd hold the port:
+        `systemctl enable --now slicewise-web.socket` ([the page](../how-to/web.md)).
         """)
     WEB_LOGIN = ("SW-WEB-LOGIN", Area.SERVERS, ExitCode.NOT_PERMITTED, """
         Nobody is logged in on the page, or a login address was used or is older than two minutes.

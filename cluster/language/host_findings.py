@@ -12,7 +12,7 @@ _SCARCE_PART = 20
 """A twentieth of a small disk is enough."""
 _ANYWHERE = frozenset({"0.0.0.0", "::", "*", ""})  # noqa: S104 -- compared only
 _MOST_SHOWN = 3
-_OWN = ("slicewise", "launcher.main")
+OWN_PROGRAMS = ("slicewise", "launcher.main")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def held_by_others(
     host: str,
     port: int,
     users: Collection[str],
-    programs: Collection[str] = _OWN,
+    programs: Collection[str] = OWN_PROGRAMS,
 ) -> tuple[Holder, ...]:
     """Return who listens where one of ``programs`` should, which runs as one of ``users``.
 

@@ -114,6 +114,13 @@ class HttpServer:
             self._connection_maker(), host, port, backlog=BACKLOG
         )
 
+    async def start_held(self, listener: socket.socket) -> None:
+        """Listen on a TCP port that is held open already."""
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(
+            self._connection_maker(), sock=listener, backlog=BACKLOG
+        )
+
     async def stop(self) -> None:
         """Stop listening, and end every connection and its handler."""
         if self._listening is not None:

@@ -53,6 +53,8 @@ _ENVIRONMENT, _USUAL_CONF = Path("/etc/slicewise/environment"), Path("/etc/slurm
 _FETCHED = Path("/run/slurm/conf")
 """What slurmd has from slurmctld where nodes have no files of their own."""
 _UNITS = ("slicewise-daemon.service", "munge.service")
+_PAGES_PORT = "slicewise-web.socket"
+"""Once somebody asks there, systemd starts the page, too."""
 
 
 def is_here(name: str) -> bool:
@@ -79,6 +81,7 @@ def host_facts(
     """
     needs = tuple(_every_users_needs(settings))
     ports: tuple[tuple[str, str, int], ...] = ()
+    units = () if not is_controller else (*_UNITS, _PAGES_PORT) if settings.web.listen else _UNITS
     if is_controller:
         needs += tuple(_slurm_users_needs(settings, module, config))
         daemon = settings.daemon
@@ -94,7 +97,7 @@ def host_facts(
         spaces=tuple(_spaces(settings, config, is_controller=is_controller)),
         holders=holders([port for _, _, port in ports]),
         ports=ports,
-        disabled=disabled_units(_UNITS if is_controller else ()),
+        disabled=disabled_units(units),
         missing_files=missing_files("slicewise"),
         conf_of_units=_conf_of_units() if is_controller else "",
     )

@@ -1,14 +1,14 @@
 """Looks at the page of this host: who answers, and the files that it must read."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from cluster.language.file_access import Need, Right
-from cluster.language.host_findings import held_by_others
+from cluster.language.host_findings import OWN_PROGRAMS, Holder, held_by_others
 from cluster.rpc.exchange import exchange
 from cluster.runtime.host_look import holders, person, way_to
 from cluster.settings.file import WebSettings, host_and_port, is_loopback
@@ -28,14 +28,17 @@ def page_facts(
     for file in _files(web):
         with suppress(FileNotFoundError):
             file.open("rb").close()
-    answered = _answer(web, server)
-    held_by = "" if answered == "page" else _held_by(web)
+    answered, there = _answer(web, server), holders([host_and_port(web.listen)[1]])
+    held_by = _held_by(web, answered, there)
+    if held_by:  # Whoever listens there in the page's place answers for it, also by silence.
+        answered = "another"
+    elif there and answered == "another":  # Only systemd listens there, or a page that fails.
+        answered = "nobody"
     return WebFacts(
         listen=web.listen,
         user=web.user,
         has_user=person(web.user) is not None,
-        # Whoever listens there in the page's place answers for it, also by silence.
-        answered="another" if held_by else answered,
+        answered=answered,
         held_by=held_by,
         needs=tuple(_needs(web)),
         is_plain=_is_plain(web),
@@ -59,10 +62,11 @@ def _answer(web: WebSettings, server: str) -> Answerer:
         return "nobody"
 
 
-def _held_by(web: WebSettings) -> str:
-    host, port = host_and_port(web.listen)
-    users = {"root", web.user}
-    return next((one.text for one in held_by_others(holders([port]), host, port, users)), "")
+def _held_by(web: WebSettings, answered: Answerer, there: Iterable[Holder]) -> str:
+    """Return who listens in the page's place: any user's program can answer as the page does."""
+    programs = ("",) if answered == "page" else (*OWN_PROGRAMS, "systemd")
+    place, users = host_and_port(web.listen), {"root", web.user}
+    return next((one.text for one in held_by_others(there, *place, users, programs)), "")
 
 
 def _is_plain(web: WebSettings) -> bool:

@@ -38,11 +38,13 @@ def _server(facts: WebFacts) -> Iterator[Finding]:
         )
     elif facts.answered == "another":
         yield error(
-            Code.WEB_DOWN,
+            Code.WEB_TAKEN,
             f"{facts.held_by or 'Another program'} listens at {facts.listen}, which [web] listen"
             " names",
-            "nobody sees the page, and what is sent to it goes there",
-            advice="Name a free port in [web] listen, or end that program.",
+            "nobody sees the page, and that program gets its sessions and the proxy's secret",
+            Mend(Place.WEB, "systemctl enable --now slicewise-web.socket"),
+            advice="End that program first, and make another proxy_secret_file; or name a free port"
+            " in [web] listen.",
         )
 
 

@@ -25,6 +25,7 @@ from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
 from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer
 from cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
+from cluster.runtime.systemd import passed_listener
 from cluster.settings.file import Settings, host_and_port
 from slurm_plugin.accounting.run_csv import runs_csv
 from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
@@ -143,14 +144,26 @@ class WebServer:
 
     async def start(self) -> None:
         """Listen; SlicewiseError (SW-SETTINGS) if that is impossible."""
+        listener, place = passed_listener(), host_and_port(self._settings.listen)
         try:
-            await self._server.start_tcp(*host_and_port(self._settings.listen))
+            if listener is None:
+                await self._server.start_tcp(*place)
+                return
+            wanted = await asyncio.get_running_loop().getaddrinfo(*place)
+            if listener.getsockname() in [address for *_, address in wanted]:
+                await self._server.start_held(listener)
+                return
         except OSError as error:
             raise SlicewiseError(
                 Code.SETTINGS,
                 f"web.listen: {self._settings.listen}: {error.strerror or error}.",
                 "Name a loopback address and a free port: 127.0.0.1:8690",
             ) from None
+        raise SlicewiseError(
+            Code.SETTINGS,
+            f"web.listen is {self._settings.listen}, and slicewise-web.socket has another address.",
+            "Make them the same: systemctl edit slicewise-web.socket (docs/how-to/web.md)",
+        )
 
     async def stop(self) -> None:
         """Stop listening, and end every connection and live page."""

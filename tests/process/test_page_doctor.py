@@ -6,6 +6,7 @@ import pwd
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 from stand_ins.web_world import known_users, page_up
 
 from cluster.language.file_access import barrier
+from cluster.runtime.host_look import holders
 from cluster.settings.file import WebSettings
 from launcher.gateway import certificates
 from launcher.gateway.certificates import answer_at
@@ -109,6 +111,23 @@ def test_a_program_that_never_ends_its_answer_holds_up_nobody(
     for scheme in ("http", "https"):
         with without_end(says) as listen:
             assert answer_at(f"{scheme}://{listen}") == ""
+
+
+def test_who_answers_as_the_page_does_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch):
+    """Anybody may listen there while the page is down, and call itself as the page does."""
+    with other_program(b"HTTP/1.1 200 OK\r\nServer: slicewise\r\n\r\n") as listen:
+        there = holders([int(listen.rpartition(":")[2])])
+        monkeypatch.setattr(this_page, "holders", lambda _: [replace(there[0], user="eve")])
+        found = seen(listen=listen)
+        assert (found.answered, "user eve" in found.held_by) == ("another", True)
+
+
+def test_where_systemd_alone_holds_the_port_nobody_answers(monkeypatch: pytest.MonkeyPatch):
+    with other_program(b"") as listen:
+        there = holders([int(listen.rpartition(":")[2])])
+        systemd = replace(there[0], user="root", program="systemd")
+        monkeypatch.setattr(this_page, "holders", lambda _: [systemd])
+        assert seen(listen=listen).answered == "nobody"
 
 
 async def test_the_page_itself_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -61,6 +61,14 @@ def test_the_page_is_not_started_again_where_that_mends_nothing() -> None:
     assert found.split() == [f"{code.exit_code:d}" for code in (Code.WEB_OFF, Code.USER)]
 
 
+def test_the_pages_port_is_never_free() -> None:
+    """Any user of the host could listen there while the page is down."""
+    service, port = settings(ETC / "slicewise-web.service"), settings(ETC / "slicewise-web.socket")
+    assert (service["Requires"], service["Also"]) == ("slicewise-web.socket",) * 2
+    assert (service["StartLimitIntervalSec"], port["TriggerLimitIntervalSec"]) == ("0", "0")
+    assert port["ListenStream"] == "127.0.0.1:8690"
+
+
 EXPOSURE = {
     "slicewise-daemon.service": 20,
     "slicewise-launcher.service": 20,
@@ -94,7 +102,7 @@ def analyzed(*words: str | Path, units: Path) -> subprocess.CompletedProcess[str
 
 def test_systemd_understands_every_line_of_the_units(units: Path) -> None:
     named = [one for one in units.iterdir() if one.is_file()]
-    assert len(named) == len(UNITS) + 3
+    assert len(named) == len(UNITS) + 4
     done = analyzed("verify", *named, units=units)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -328,6 +328,7 @@ def test_the_role_sets_up_each_class_of_host_and_again_changes_only_what_it_rend
         "slicewise-daemon.service",
         "slicewise-launcher.service",
         "slicewise-web.service",
+        "slicewise-web.socket",
     ]
     assert said["certificate"] == "read"
     changed = {line.split()[0]: "changed=0" in line for line in said["again"].splitlines()[-3:]}

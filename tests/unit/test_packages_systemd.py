@@ -57,13 +57,12 @@ STEPS = {
     " && install -m 600 -o slicewise /dev/stdin /etc/slicewise/launcher-database-url"
     " <<< postgresql://slicewise_launcher@127.0.0.1:5499/slicewise",
     "gateway": "sh /run/out/gateway.sh",
-    # Below 1024, as docs/how-to/web.md says.
+    # Another port, as docs/how-to/web.md says; systemd may open it below 1024.
     "page": "printf '[web]\\nlisten = \"127.0.0.1:443\"\\n' >> /etc/slicewise/slicewise.toml"
-    " && systemctl restart slicewise-daemon && mkdir -p /etc/systemd/system/slicewise-web.service.d"
-    " && printf '[Service]\\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\\n"
-    "AmbientCapabilities=CAP_NET_BIND_SERVICE\\n'"
-    " > /etc/systemd/system/slicewise-web.service.d/port.conf && systemctl daemon-reload"
-    " && systemctl enable --now slicewise-web && active slicewise-web"
+    " && systemctl restart slicewise-daemon && mkdir -p /etc/systemd/system/slicewise-web.socket.d"
+    " && printf '[Socket]\\nListenStream=\\nListenStream=127.0.0.1:443\\n'"
+    " > /etc/systemd/system/slicewise-web.socket.d/listen.conf && systemctl daemon-reload"
+    " && systemctl enable --now slicewise-web && active slicewise-web slicewise-web.socket"
     " && ps -o user= -p $(pid slicewise-web)"
     " && slicewise doctor --section web && slicewise web login --json | grep -o 'http.*token='",
     "active": f"active {_UNITS}",

@@ -403,7 +403,7 @@ PLANTED = [
     # the page
     ("SW-USER", ERROR, web(has_user=False)),
     ("SW-WEB-DOWN", ERROR, web(answered="nobody")),
-    ("SW-WEB-DOWN", ERROR, web(answered="another")),
+    ("SW-WEB-TAKEN", ERROR, web(answered="another")),
     ("SW-FILE-RIGHTS", ERROR, web(needs=(Need(CLOSED, Person("web", 7), Right.READ, "no page"),))),
     ("SW-WEB-NAME", WARNING, web(shared_name="models.example.org")),
     ("SW-WEB-PLAIN", WARNING, web(is_plain=True)),
