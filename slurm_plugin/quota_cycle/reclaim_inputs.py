@@ -10,6 +10,7 @@ from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.quota.demand import (
+    demand_of,
     free_by_node,
     gpus_on_nodes,
     holdings,
@@ -17,10 +18,11 @@ from slurm_plugin.quota.demand import (
     wanted_on_nodes,
     within_guarantees,
 )
+from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.types import Recall
+from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
-from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
+from slurm_plugin.quota_cycle.whole_jobs import own_needs, waiting_for_loans
 from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
 from slurm_plugin.services.state import used_by_tenant
 
@@ -68,8 +70,9 @@ def giving_back(
     theirs = [job for job in jobs if holder_of(job) in lenders]
     held = used_by_tenant(theirs, partitions, costs)
     of_lenders = holdings(theirs, partitions, costs, inputs.rules.models)
-    needs = own_needs_now(policy, of_lenders)
-    waiting = {name: amount - held.get(name, 0) for name, amount in needs.items()}
+    waiting = {
+        name: amount - held.get(name, 0) for name, amount in _wanted_whole(policy, of_lenders)
+    }
     services, now_s = inputs.seen.services, there.now_s
     return replace(
         there,
@@ -78,6 +81,20 @@ def giving_back(
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
     )
+
+
+def _wanted_whole(policy: Policy, there: Holdings) -> Iterator[tuple[str, int]]:
+    """Yield what each tenant's jobs hold and wait for within its guaranteed quota.
+
+    Of the jobs that wait for a loan those count that fit whole into the rest: while one of them
+    takes quota back, no run has to end for it.
+    """
+    queues, own = waiting_for_loans(there), guaranteed_quota(policy)
+    for name, needs in own_needs(policy, demand_of(policy, there), queues).items():
+        left = max(0, own[name] - needs)
+        for job in queues.get(name, ()):
+            left -= min(job.tasks, left // job.cost_millislices) * job.cost_millislices
+        yield name, max(needs, own[name] - left)
 
 
 def _managed(inputs: QuotaInputs) -> list[JobView]:

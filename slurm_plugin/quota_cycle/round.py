@@ -71,7 +71,7 @@ def _is_anything_lent(ledger_view: LedgerView) -> bool:
 def _lent(inputs: QuotaInputs, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
     policy, seen = inputs.fitted, inputs.seen
     wanted = demand_of(policy, inputs.holdings)
-    needs = own_needs(policy, wanted, waiting.queues, waiting.guaranteed)
+    needs = own_needs(policy, wanted, waiting.queues)
     return lend_whole_jobs(
         policy,
         wanted,

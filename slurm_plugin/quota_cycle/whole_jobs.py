@@ -27,7 +27,7 @@ The second pass lends what was granted.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
@@ -45,7 +45,7 @@ from slurm_plugin.quota.demand import (
 )
 from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
-from slurm_plugin.quota.tenants import downward, guaranteed_quota, guaranteed_types, parent
+from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
 from slurm_plugin.quota_cycle.fitted import need_of
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
@@ -199,57 +199,20 @@ def _without(stuck: frozenset[int], jobs: Iterable[_ForLoan]) -> Sequence[Waitin
 
 
 def own_needs(
-    policy: Policy,
-    demand: Mapping[str, int],
-    queues: Mapping[str, Sequence[WaitingJob]],
-    guaranteed: Collection[str] = (),
+    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
 ) -> Mapping[str, int]:
-    """Millislices that each account keeps and does not lend.
+    """Millislices that each account needs, not counting its jobs that wait for a loan.
 
-    They cover what the account holds, then its jobs that wait for its guaranteed quota, then jobs
-    that wait for a loan and fit whole into the rest of the guaranteed quota. A rest that is too
-    small for any job would start nothing, so other tenants may have it. A tenant in ``guaranteed``
-    (with jobs that wait in its own QOS) keeps all of its guaranteed quota that it wants: while
-    these jobs start, it takes back quota and borrows nothing.
-
-    Where guarantees are by type, jobs of the named types that wait for a loan are beyond them. They
-    keep nothing from other tenants: such a tenant could wait for one type and keep others idle.
+    These jobs keep nothing from other tenants: one for which no GPU is free would keep it for
+    nothing, and one that can start comes before all others.
     """
-    own, used = guaranteed_quota(policy), _used(policy, demand, queues)
-    types = guaranteed_types(policy)
-    needs: dict[str, int] = {}
-    for name in policy:
-        queue = queues.get(name, ())
-        if of_types := types.get(name):
-            others = (job for job in queue if not _is_of(job, of_types))
-            needs[name] = _with_whole_jobs(used[name], others, own[name])
-        elif name in guaranteed:
-            needs[name] = max(used[name], min(demand.get(name, 0), own[name]))
-        else:
-            needs[name] = _with_whole_jobs(used[name], queue, own[name])
-    return needs
-
-
-def _is_of(job: WaitingJob, types: Collection[str]) -> bool:
-    return any(kind in types for kind, _ in job.need.shape)
+    queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
+    return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
 
 
 def own_needs_now(policy: Policy, there: Holdings) -> Mapping[str, int]:
     """Compute ``own_needs`` from Slurm's jobs."""
-    return own_needs(
-        policy,
-        demand_of(policy, there),
-        waiting_for_loans(there),
-        {holder_of(job) for job in within_guarantees(there, policy)},
-    )
-
-
-def _with_whole_jobs(used: int, queue: Iterable[WaitingJob], own: int) -> int:
-    for job in queue:
-        if used >= own:
-            break
-        used += min(job.tasks, (own - used) // job.cost_millislices) * job.cost_millislices
-    return used
+    return own_needs(policy, demand_of(policy, there), waiting_for_loans(there))
 
 
 def lend_whole_jobs(
@@ -276,20 +239,11 @@ def lend_whole_jobs(
         wanted,
         waits,
         fair_shares(policy, wanted, past),
-        used=_used(policy, demand, waits.queues),
-        needs=own_needs(policy, demand, waits.queues, waits.guaranteed),
+        used=own_needs(policy, demand, waits.queues),
         past=past,
     )
     levels, turn = grants.decided()
     return Lent(lend(policy, levels, current, capacity, lately), turn)
-
-
-def _used(
-    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
-) -> Mapping[str, int]:
-    """Millislices that each account needs, not counting its jobs that wait for a loan."""
-    queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
-    return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
 
 
 class _Grants:
@@ -303,7 +257,6 @@ class _Grants:
         borrowed: Mapping[str, int],
         *,
         used: Mapping[str, int],
-        needs: Mapping[str, int],
         past: Flow,
     ) -> None:
         self._policy, self._waits, self._past = policy, waits, past
@@ -313,7 +266,7 @@ class _Grants:
         self._used = dict(used)
         self._over = {name for name, used in self._used.items() if used > self._shares[name]}
         self._own = own
-        levels = {name: min(self._shares[name], need) for name, need in needs.items()}
+        levels = {name: min(self._shares[name], need) for name, need in used.items()}
         self._tree = _Tree(policy, own, levels)
         # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
         above = Counter(waits.reclaim_input.above_nominal_millislices) - Counter(borrowed)

@@ -13,7 +13,7 @@ from benchmarks.machine import machine
 from studies import command_line
 from studies.autoscale.traces import TraceError, opened
 from studies.command_line import save, side_by_side
-from studies.lending import anomaly, evictions, whole
+from studies.lending import anomaly, evictions, queues, whole
 from studies.lending.tenants import FILES
 from studies.lending.wants import Terms
 
@@ -62,6 +62,7 @@ def _report(options: argparse.Namespace) -> Mapping[str, Any]:
             "none_started": max(one["whole_jobs"]["none_started"] for one in lent.values()),
         },
         "lent": lent,
+        "queues": queues.report(side_by_side(queues.started, _seeds(options), "Beside own jobs")),
         "evictions": found,
         "replays": replays,
         "seed": options.seed,
@@ -79,11 +80,14 @@ def _evictions(options: argparse.Namespace) -> Mapping[str, Sequence[evictions.F
 
 
 def _whole_jobs(options: argparse.Namespace) -> Mapping[str, Sequence[whole.Started]]:
-    seeds = range(options.seed * options.queues, (options.seed + 1) * options.queues)
     return {
-        kind: side_by_side(partial(whole.started, kind=kind), seeds, f"Queues: {kind}")
+        kind: side_by_side(partial(whole.started, kind=kind), _seeds(options), f"Queues: {kind}")
         for kind in whole.KINDS
     }
+
+
+def _seeds(options: argparse.Namespace) -> range:
+    return range(options.seed * options.queues, (options.seed + 1) * options.queues)
 
 
 def _replays(options: argparse.Namespace) -> Mapping[str, Mapping[str, Any]]:
@@ -99,6 +103,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     for mix, found in report["evictions"].items():
         console.print(_eviction_table(mix, found))
     console.print(_lent_table(report["lent"]))
+    console.print(f"Beside own jobs: {report['queues']}")
     console.print(_replay_table(report["replays"]))
 
 

@@ -200,9 +200,7 @@ class Shared:
         }
 
     def _own_needs(self) -> Mapping[str, int]:
-        return own_needs(
-            self._policy, self._demand(), self._waiting_for_loans(), self._with_own_room()
-        )
+        return own_needs(self._policy, self._demand(), self._waiting_for_loans())
 
     def _lend(self, ready: Mapping[str, int]) -> bool:
         """Lend and recall; return whether loans or recalls have changed."""

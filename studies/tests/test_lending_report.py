@@ -26,6 +26,7 @@ def test_the_command_writes_every_key_of_the_report(
     assert found["evicted_over_needed"]["slicewise"] == 1
     assert list(found["evictions"]) == ["replicas", "large_jobs", "with_batch"]
     assert found["evictions"]["replicas"]["worlds"] == 12
+    assert found["queues"].keys() >= {"share", "none_started"}
     assert found["whole_jobs"].keys() >= {"7g.80gb", "3g.40gb", "1g.10gb", "mixed", "none_started"}
 
 

@@ -81,7 +81,7 @@ def test_of_all_that_slurm_names_these_wait_for_quota():
     held = {"JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue"}
     jobs = [waiting(reason=name, held=name in held) for name in slurm_reasons()]
     assert {job.reason for job in jobs if waits_for_quota(job)} == {
-        *("None", "SchedDefer", "Priority", "Resources", "ReqNodeNotAvail", "QOSGrpBilling"),
+        *("None", "SchedDefer", "Priority", "Resources", "QOSGrpBilling"),
         *("Prolog", "Cleaning", "QOSGrpGRES"),
         *ended,
         *of_blue_gene,
@@ -93,8 +93,9 @@ def test_of_all_that_slurm_names_these_wait_for_quota():
 @pytest.mark.parametrize(
     ("reason", "for_quota", "for_nodes"),
     [
-        ("ReqNodeNotAvail,_UnavailableNodes:gpu[1-2]", True, True),
-        ("ReqNodeNotAvail,_Reserved_for_maintenance", True, True),
+        ("ReqNodeNotAvail,_UnavailableNodes:gpu[1-2]", False, True),
+        ("ReqNodeNotAvail,_Reserved_for_maintenance", False, True),
+        (f"ReqNodeNotAvail,_UnavailableNodes:{SHAPES_NODE}", True, False),
         ("Nodes_required_for_job_are_DOWN,_DRAINED,_REBOOTING_or_reserved_for_jobs", True, True),
         ("Reservation_night_was_deleted", False, False),
         ("Reservation_night_is_invalid", False, False),

@@ -32,9 +32,7 @@ def still(
     return {queued.job_id: since_s for queued, since_s in found.items()}
 
 
-@pytest.mark.parametrize(
-    "reason", ["Resources", "Priority", "QOSGrpBilling", "ReqNodeNotAvail, UnavailableNodes:gpu02"]
-)
+@pytest.mark.parametrize("reason", ["Resources", "Priority", "QOSGrpBilling"])
 def test_who_has_quota_and_gpus_and_waits_stands_still(reason: str) -> None:
     """Whatever Slurm says: of most jobs of a partition it has not looked at that one again."""
     job = replace(WAITS, reason=reason)

@@ -130,12 +130,48 @@ def test_who_has_lent_what_was_too_small_may_borrow_yet():
     needs = own_needs(tenants, demand, there.queues)
     assert needs == {"a": 0, "b": 3000, "c": 0}
     assert meanwhile(tenants, demand, needs, (loan,), (), guaranteed=("a",)) == demand
-    kept = own_needs(tenants, demand, there.queues, guaranteed=("a",))
-    assert kept["a"] == 3000, (
-        "all that it wants of its guaranteed quota, while other jobs wait for that"
-    )
-    assert meanwhile(tenants, demand, kept, (loan,), (), guaranteed=("a",))["a"] == 3000
-    assert meanwhile(tenants, demand, kept, (loan,), (), guaranteed=()) == demand
+    # Another 500 of its own jobs wait for what it has lent.
+    more = {**demand, "a": 7500}
+    short = own_needs(tenants, more, there.queues)
+    assert meanwhile(tenants, more, short, (loan,), (), guaranteed=("a",))["a"] == 3000
+    assert meanwhile(tenants, more, short, (loan,), (), guaranteed=()) == more
+
+
+def test_who_waits_for_a_node_that_is_away_keeps_no_quota():
+    """Each has a job for the only whole GPU, and one of its own that names a drained node. Neither
+    guaranteed quota pays for the whole GPU, so none would start, for ever.
+    """
+    away = "ReqNodeNotAvail, UnavailableNodes:n9"
+    own = [replace(one(n, name, "1g.10gb"), reason=away) for n, name in ((1, "a"), (2, "b"))]
+    whole = [one(n, name, "7g.80gb", borrowed=True) for n, name in ((3, "a"), (4, "b"))]
+    jobs = {job.job_id: job for job in (*own, *whole)}
+    cluster = Cluster(policy({"a": 3500, "b": 3500}), {"n": {"7g.80gb": 1}}, jobs)
+    cluster.round()
+    assert sum(job.state is JobState.RUNNING for job in cluster.jobs.values()) == 1
+
+
+def test_who_waits_for_a_loan_and_finds_no_gpu_keeps_no_quota():
+    """It fits into its own guaranteed quota, on which another could start meanwhile."""
+    jobs = one(1, "a", "1g.10gb", 2, borrowed=True), one(2, "b", "3g.40gb", borrowed=True)
+    nodes = {"n": {"3g.40gb": 1, "1g.10gb": 1}}
+    cluster = Cluster(policy({"a": 3000, "b": 500}), nodes, {job.job_id: job for job in jobs})
+    cluster.round()
+    assert cluster.jobs[2].state is JobState.RUNNING
+
+
+def test_for_who_takes_its_quota_back_without_a_guarantee_no_replica_goes():
+    """A GPU is free for it, and only quota is lacking: it comes at the end of the grace."""
+    tenants = tenants_of({"a": 3500, "b": 0, "c": 3500}, {}, keeps="c")
+    loan = Loan("a", "b", Millislices(3500))
+    jobs = {1: replace(runs(1, "b", "3g.40gb"), nodes=("n",))}
+    cluster = Cluster(tenants, {"n": {"3g.40gb": 2}}, jobs, loans=(loan,))
+    cluster.round()
+    now = {"submit_s": cluster.now_s, "eligible_s": cluster.now_s}
+    cluster.jobs[2] = replace(one(2, "a", "3g.40gb", borrowed=True), **now)
+    for _ in range(6):
+        cluster.round()
+    assert {job.state for job in cluster.jobs.values()} == {JobState.RUNNING}
+    assert not any(cluster.evictions)
 
 
 @pytest.mark.parametrize("own", [("7g.80gb",), ("1g.10gb", "1g.10gb")])
@@ -715,7 +751,7 @@ def test_who_waits_for_nodes_has_no_turn_unless_gpus_are_cut_for_it():
     jobs = (large(job_id, reason=reason) for job_id, reason in reasons.items())
     (queue,) = seen(*jobs, nodes=(N,)).queues.values()
     could = {job.need.key: job.would_start for job in queue}
-    assert could == {3: False, 4: False, 5: True, 6: True}
+    assert could == {4: False, 5: True, 6: True}
 
 
 @pytest.mark.parametrize(
@@ -736,17 +772,3 @@ def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
     held = job(3, account="a", qos="slicewise_a_borrowed")
     (queue,) = seen(array, first, held, nodes=(N,)).queues.values()
     assert [(one.need.key, one.tasks, one.since_s) for one in queue] == [(9, 1, 5), (8, 2, 5)]
-
-
-def test_who_waits_beyond_a_guarantee_of_a_type_keeps_no_other_type_idle():
-    """Its own part would pay for more of the type, of which nothing is free."""
-    tenants = policy({"a": 4000, "b": 0})
-    quota = replace(tenants["a"].quota, type_nominals={"1g.10gb": 0})
-    by_type = {**tenants, "a": replace(tenants["a"], quota=quota)}
-    there = waiting({"3g.40gb": 1}, a=[wait(1, SMALL, tasks=4)], b=[wait(2, LARGE)])
-    demand = {"a": 4000, "b": 3500}
-    assert own_needs(tenants, demand, there.queues)["a"] == 4000
-    assert own_needs(by_type, demand, there.queues)["a"] == 0
-    assert own_needs(by_type, demand, there.queues, guaranteed=("a",))["a"] == 0
-    assert lent(tenants, there)[0] == {}
-    assert lent(by_type, there)[0] == {"b": 3500}
