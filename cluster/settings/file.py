@@ -215,9 +215,10 @@ class DaemonSettings(_Section):
     )
     slurmrestd: str = Field(
         "",
-        pattern=r"^(/.+|http://[^/]+/?)?$",
+        # Of http any user of the host that listens while slurmrestd is down would get the token.
+        pattern=r"^(/.+|https://[^/]+/?)?$",
         description='Where slurmrestd is asked, for slurm = "slurmrestd": the path of its '
-        "socket, or http://HOST:PORT.",
+        "socket, or https://HOST:PORT.",
     )
     slurmrestd_token: Path | None = Field(
         None,

@@ -55,7 +55,7 @@ class _Whole:
 class RestSlurm(CommandSlurm):
     """Asks slurmrestd while it works and fits the running slurmctld, else the commands.
 
-    ``where`` is the absolute path of its socket or http://HOST:PORT; ``token_file`` has its JSON
+    ``where`` is the absolute path of its socket or https://HOST:PORT; ``token_file`` has its JSON
     web token, which is read for each question: tokens end. ``report`` and ``warn`` log which of
     the two is used.
     """

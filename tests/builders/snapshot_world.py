@@ -40,7 +40,7 @@ SETTINGS = Settings.model_validate(
             "run_dir": f"/run/{PRIVATE}",
             "listen": f"{PRIVATE}:1",
             "slurm": "slurmrestd",
-            "slurmrestd": f"http://{PRIVATE}",
+            "slurmrestd": f"https://{PRIVATE}",
             "slurmrestd_token": f"/{PRIVATE}",
         },
         "database": {"url_file": f"/{PRIVATE}"},

@@ -100,6 +100,8 @@ def test_whole_gpus_have_a_price_and_models_that_can_not_be_cut_any_name(tmp_pat
         (MINIMAL + "[daemon]\nmode = 'strict'\n", "daemon.mode"),
         (MINIMAL + "[daemon]\nslurm = 'slurmrestd'\n", "say in slurmrestd where it is"),
         (MINIMAL + "[daemon]\nslurmrestd = 'head:6820'\n", "daemon.slurmrestd"),
+        # Whoever listens there would get SlurmUser's token.
+        (MINIMAL + "[daemon]\nslurmrestd = 'http://127.0.0.1:6820'\n", "daemon.slurmrestd"),
         (MINIMAL.replace('name = "c"', ""), r"cluster\.name: missing\."),
         (MINIMAL + "[ledger]\ntime_zone = 'Europe/Atlantis'\n", "ledger.time_zone: write a time"),
         (MINIMAL + "[ledger]\ntime_zone = '../../etc/passwd'\n", "ledger.time_zone: write a time"),
