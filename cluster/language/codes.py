@@ -1108,9 +1108,9 @@ class Code(StrEnum):
         `slicewise ledger db grant ROLE --as daemon` for a role of its own.
         """)
     LEDGER_FSYNC = ("SW-LEDGER-FSYNC", Area.SITE, ExitCode.FAILED, """
-        PostgreSQL runs with `fsync = off`.
+        PostgreSQL runs with `fsync = off` or `full_page_writes = off`.
 
-        `ALTER SYSTEM SET fsync = 'on'`, and restart it.
+        `ALTER SYSTEM SET fsync = 'on'`, and `SELECT pg_reload_conf()`.
         """)
     LEDGER_BACKUP = ("SW-LEDGER-BACKUP", Area.SITE, ExitCode.FAILED, """
         PostgreSQL archives nothing and has no standby.

@@ -21,6 +21,8 @@ from slurm_plugin.slurm_config.slurm_conf import (
 )
 
 _OLDEST = (22, 5)
+_UNKNOWN_HERE = "nobody"
+"""How Slurm's commands call a uid of slurmctld's that has no name on their own host."""
 _HELD_AGAIN = 187
 """How the script of a service ends, so that Slurm holds its slot again."""
 _FEW_PORTS = 100
@@ -92,8 +94,15 @@ def _cluster(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _slurm_user(facts: SlurmFacts, wanted: Wanted) -> Iterator[Finding]:
-    name = _said(facts, "SlurmUser").partition("(")[0]
-    if name and name != wanted.slurm_user:
+    name, _, uid = _said(facts, "SlurmUser").removesuffix(")").partition("(")
+    if name == _UNKNOWN_HERE and wanted.slurm_user != name:
+        yield error(
+            Code.USER,
+            f"SlurmUser has uid {uid}, which is no user of this host",
+            "slurmctld, the daemon and who asks it know each other by that uid",
+            advice=f"Give {wanted.slurm_user} the same uid on all hosts.",
+        )
+    elif name and name != wanted.slurm_user:
         yield error(
             Code.CONF_DIFFERS,
             f"SlurmUser is {name}, [daemon] slurm_user of slicewise.toml {wanted.slurm_user}",

@@ -137,13 +137,15 @@ def _server(facts: LedgerFacts) -> Iterator[Finding]:
             "Slicewise was tried with 15 and 18, and PostgreSQL keeps a version for five years",
             advice="Upgrade PostgreSQL.",
         )
-    if facts.settings.get("fsync") == "off":
-        yield error(
-            Code.LEDGER_FSYNC,
-            "PostgreSQL runs with fsync = off",
-            "after a power failure the ledger may be unreadable",
-            Mend(Place.DATABASE, "psql -c \"ALTER SYSTEM SET fsync = 'on'\""),
-        )
+    for name in ("fsync", "full_page_writes"):
+        if facts.settings.get(name) == "off":
+            yield error(
+                Code.LEDGER_FSYNC,
+                f"PostgreSQL runs with {name} = off",
+                "after a power failure the ledger may be unreadable",
+                Mend(Place.DATABASE, f"psql -c \"ALTER SYSTEM SET {name} = 'on'\""),
+                Mend(Place.DATABASE, "psql -c 'SELECT pg_reload_conf()'"),
+            )
 
 
 def _copies(facts: LedgerFacts) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ READS_LONG_S, RUNS_LONG_S = 3600, 3600
 _LOOKS_AGAIN_S = 2.0
 """How long a transaction must at least be open to be spoken of, where its begin is hidden."""
 _SETTINGS = (
-    *("fsync", "archive_mode", "default_transaction_read_only"),
+    *("fsync", "full_page_writes", "archive_mode", "default_transaction_read_only"),
     *("synchronous_standby_names", "synchronous_commit"),
 )
 _SERVER = text(
