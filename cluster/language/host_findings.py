@@ -155,6 +155,7 @@ def unit_checks(disabled: Iterable[str]) -> Iterator[Finding]:
             f"{unit} is not enabled",
             "after a restart of this host it does not run",
             Mend(Place.HOST, f"systemctl enable {unit}"),
+            advice=f"If it is masked: systemctl unmask {unit}",
         )
 
 

@@ -5,7 +5,7 @@ import pwd
 import socket
 import stat
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from grp import getgrgid
 from importlib.metadata import PackageNotFoundError, distribution
@@ -19,6 +19,7 @@ _ACL = "system.posix_acl_access"
 _LISTENS = "0A"
 _COMMAND_LENGTH = 200
 _UNITS = tuple(map(Path, ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")))
+_MASK = Path("/dev/null")
 _SYSTEMD = Path("/run/systemd/system")
 
 
@@ -215,7 +216,7 @@ def has_systemd() -> bool:
     return _SYSTEMD.exists()
 
 
-def disabled_units(units: Collection[str]) -> tuple[str, ...]:
+def disabled_units(units: Iterable[str]) -> tuple[str, ...]:
     """Return which of these units of systemd are here and are not started with the host."""
     if not has_systemd():
         return ()
@@ -227,6 +228,8 @@ def _is_unit(unit: str) -> bool:
 
 
 def _is_enabled(unit: str) -> bool:
+    if any((folder / unit).resolve() == _MASK for folder in _UNITS):
+        return False
     links = (f"*.wants/{unit}", f"*.requires/{unit}")
     return any(any(folder.glob(link)) for folder in _UNITS for link in links)
 

@@ -15,11 +15,12 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError
 from cluster.language.file_access import unmet
 from cluster.language.findings import Finding, SectionReport, failure
-from cluster.language.host_findings import space_checks
+from cluster.language.host_findings import space_checks, unit_checks
 from cluster.language.jobs import NodeView
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.key_messages import KeyListRequest
 from cluster.rpc.messages import StatusAnswer, StatusRequest
+from cluster.runtime.host_look import disabled_units
 from cluster.runtime.section_look import looked
 from cluster.runtime.together import together
 from cluster.settings.engines import EngineSettings
@@ -431,7 +432,8 @@ class _Site:
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
         devices = device_needs(config, name, self._host_root)
         needs = (*engine_needs(engines), *slurmds_needs(config), *devices)
-        full = (*space_checks(node_spaces(config, name)), *unmet(needs))
+        units = unit_checks(disabled_units(("slurmd.service", "munge.service")))
+        full = (*space_checks(node_spaces(config, name)), *unmet(needs), *units)
         programs_found = node_programs_checks(programs, bars)
         return _found("nodes", (*failed, *found, *programs_found, *full))
 

@@ -88,7 +88,7 @@ def host_facts(
         named = (("[daemon] listen", daemon.listen), ("[daemon] metrics", daemon.metrics))
         ports = tuple((name, *host_and_port(text)) for name, text in named if text)
     return HostFacts(
-        files=tuple(_files(settings, module, is_controller=is_controller)),
+        files=tuple(_files(settings, module, config, is_controller=is_controller)),
         users=_users(settings, is_controller=is_controller),
         munge=_munge(settings) if needs_munge else "",
         client_ports=_client_ports(),
@@ -103,7 +103,9 @@ def host_facts(
     )
 
 
-def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator[FileFacts]:
+def _files(
+    settings: Settings, module: Path, config: Mapping[str, str], *, is_controller: bool
+) -> Iterator[FileFacts]:
     slurm, launcher = settings.daemon.slurm_user, settings.daemon.launcher_user
     operators = ("root", slurm)
 
@@ -127,7 +129,12 @@ def _files(settings: Settings, module: Path, *, is_controller: bool) -> Iterator
         web = settings.web
         yield from file(settings.daemon.run_dir, "own", (slurm,))
         yield from file(module, "own", operators)
+        yield from file(Path(sys.executable), "own", operators)
         yield from file(job_submit_script(), "own", operators)
+        # It says what slurmctld and slurmd run as root.
+        conf = Path(config.get("SLURM_CONF", ""))
+        yield from file(conf if conf.is_absolute() else None, "own", operators)
+        yield from file(settings.daemon.slurmrestd_token, "secret", operators[::-1])
         for path in (web.proxy_secret_file, web.oidc.client_secret_file):
             yield from file(path, "secret", ("root", web.user))
         # The daemon alone reads the key of Slurm's tokens.

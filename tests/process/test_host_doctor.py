@@ -6,8 +6,10 @@ import pytest
 from stand_ins.scripted import settings
 
 from cluster.language.file_access import EVERY_USER, unmet
+from cluster.settings.file import Settings
 from slurm_plugin.doctor import this_host
-from slurm_plugin.doctor.facts import FileFacts
+from slurm_plugin.doctor.facts import FileFacts, HostFacts
+from slurm_plugin.doctor.host_checks import host_checks
 from slurm_plugin.doctor.this_host import device_needs, host_facts, namespace_bars, node_spaces
 
 
@@ -116,3 +118,23 @@ def test_each_setting_that_bars_users_from_namespaces_is_seen(
     assert namespace_bars() == {"kernel.apparmor_restrict_unprivileged_userns": "0"}
     (tmp_path / "user" / "max_user_namespaces").write_text("0\n")
     assert list(namespace_bars().values()) == ["15000", "0"]
+
+
+def on_controller(site: Settings, place: Path, **config: str) -> HostFacts:
+    return host_facts(site, place / "lua", config, is_controller=True, needs_munge=False)
+
+
+def test_files_that_decide_what_root_runs_and_tokens_are_looked_at(tmp_path: Path):
+    conf, token = tmp_path / "slurm.conf", tmp_path / "token"
+    for file in (conf, token):
+        file.touch(0o666)
+        file.chmod(0o666)
+    known = settings()
+    daemon = known.daemon.model_copy(update={"slurmrestd_token": token})
+    site = known.model_copy(update={"daemon": daemon})
+    found = on_controller(site, tmp_path, SLURM_CONF=str(conf))
+    duties = {one.way.asked: one.duty for one in found.files}
+    assert (duties[str(conf)], duties[str(token)]) == ("own", "secret")
+    said = [one.what for one in host_checks(found, frozenset())]
+    assert {f"{conf} has mode 0666", f"{token} has mode 0666"} <= set(said)
+    assert str(conf) not in {one.way.asked for one in on_controller(site, tmp_path).files}

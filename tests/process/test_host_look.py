@@ -168,6 +168,8 @@ def test_units_that_do_not_start_with_the_host_are_found(
     (own / "multi-user.target.wants" / "a.service").symlink_to(tmp_path / "lib" / "a.service")
     monkeypatch.setattr(host_look, "_SYSTEMD", tmp_path)
     assert disabled_units(["a.service", "b.service", "c.service"]) == ("b.service",)
+    (own / "a.service").symlink_to("/dev/null")  # as systemctl mask does
+    assert disabled_units(["a.service"]) == ("a.service",)
     monkeypatch.setattr(host_look, "_SYSTEMD", tmp_path / "none")
     assert disabled_units(["b.service"]) == ()
 
