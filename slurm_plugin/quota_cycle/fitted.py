@@ -7,8 +7,9 @@ more than there is does each get its part, measured by its guaranteed quota:
 1. Runs and waiting jobs are counted as whole, one after the other: next is always one of the tenant
    that has least of its guaranteed quota, until the capacity is used up. What a tenant holds beyond
    its part runs on, and nothing new starts in its place.
-2. A waiting job for which GPUs are free that no job within its tenant's part can start on has its
-   quota, too: nobody keeps idle what only another can use.
+2. A waiting job for which GPUs are free that no job within its tenant's part can start on, or waits
+   for, has its quota, too. A job within its part has its quota while it waits for more GPUs of a
+   node, so Slurm plans its start there; up to its size may be idle for that.
 3. What no job wants stays with tenants as their quota, with lenders first: there it is lent.
 
 All parts together are never more than the capacity. Jobs in the own QOS preempt none of each other:
@@ -16,9 +17,10 @@ who comes back to a full cluster gets its part as jobs of the others end.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -28,6 +30,7 @@ from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import (
+    gpus_on_nodes,
     has_types,
     types_left,
     waits_for_nodes,
@@ -37,7 +40,7 @@ from slurm_plugin.quota.demand import (
 from slurm_plugin.quota.holdings import Holdings, place_in_order
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import Policy, Tenant
-from slurm_plugin.reclaim.capacity import JobNeed, shape_of
+from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
 from slurm_plugin.reclaim.startable import FreeInstances
 
 
@@ -65,7 +68,7 @@ def fitted(
         return policy
     parts = _parts_of(policy, own, there)
     _fill(parts, capacity_millislices)
-    _place(parts, FreeInstances(free), capacity_millislices)
+    _place(parts, FreeInstances(free), _Nodes(there, free), capacity_millislices)
     return _with_own(policy, _without_missing(policy, own, parts, short))
 
 
@@ -159,33 +162,101 @@ def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
             heappush(served, (*part.turn, part))
 
 
-def _place(parts: Sequence[_Part], free: FreeInstances, capacity_millislices: int) -> None:
-    """Set the levels: what runs within the parts, what can start on free GPUs, then the rest.
+def _place(
+    parts: Sequence[_Part], free: FreeInstances, nodes: "_Nodes", capacity_millislices: int
+) -> None:
+    """Set the levels: the parts, what else can start on free GPUs, then what no node has now.
 
-    A tenant that starts jobs beyond its part needs a level that covers all that it holds.
+    What waits within a part for GPUs of some nodes has its level, and what is free there, before
+    all that is beyond a part. Else jobs beyond theirs would take each GPU as it comes free, and a
+    job that needs several at once would never start.
     """
-    plans: list[tuple[_Part, _Unit]] = []
-    for part in parts:
-        part.level = part.within - sum(unit.cost_millislices for unit in part.granted)
-        for unit in part.granted:
-            if unit.need is not None and free.place(unit.need):
-                part.level += unit.cost_millislices
-            else:
-                plans.append((part, unit))
+    nowhere = [one for part in parts for one in _place_within(part, free)]
+    nowhere = [(part, unit) for part, unit in nowhere if not _plan(part, unit, free, nodes)]
     left = capacity_millislices - sum(part.level for part in parts)
     for part in sorted(parts, key=lambda one: one.turn):
-        beyond, needed = 0, part.over
-        for unit in part.later:
-            enough = needed + unit.cost_millislices <= min(left, part.own - part.level)
-            if enough and unit.need is not None and free.place(unit.need):
-                needed += unit.cost_millislices
-                beyond = needed
-        part.level += beyond
-        left -= beyond
-    for part, unit in plans:
+        left -= _place_beyond(part, free, left)
+    for part, unit in nowhere:
         if unit.cost_millislices <= min(left, part.own - part.level):
             left -= unit.cost_millislices
             part.level += unit.cost_millislices
+
+
+def _place_within(part: _Part, free: FreeInstances) -> Iterator[tuple[_Part, _Unit]]:
+    """Place on free GPUs what waits within a part. Yields what finds none."""
+    part.level = part.within - sum(unit.cost_millislices for unit in part.granted)
+    for unit in part.granted:
+        if unit.need is not None and free.place(unit.need):
+            part.level += unit.cost_millislices
+        else:
+            yield part, unit
+
+
+def _plan(part: _Part, unit: _Unit, free: FreeInstances, nodes: "_Nodes") -> bool:
+    is_planned = unit.need is not None and nodes.keep(unit.need, free)
+    part.level += unit.cost_millislices * is_planned
+    return is_planned
+
+
+def _place_beyond(part: _Part, free: FreeInstances, left: int) -> int:
+    """Place on free GPUs what waits beyond a part. Returns what that adds to the level.
+
+    A tenant that starts jobs beyond its part needs a level that covers all that it holds.
+    """
+    beyond, needed = 0, part.over
+    for unit in part.later:
+        enough = needed + unit.cost_millislices <= min(left, part.own - part.level)
+        if enough and unit.need is not None and free.place(unit.need):
+            needed += unit.cost_millislices
+            beyond = needed
+    part.level += beyond
+    return beyond
+
+
+class _Nodes:
+    """The nodes on which jobs that wait for GPUs will start, once runs there have ended."""
+
+    def __init__(self, there: Holdings, free: Mapping[str, Mapping[str, int]]) -> None:
+        self._there, self._free = there, free
+        self._next: dict[tuple[Shape, int], deque[str] | None] = {}
+
+    def keep(self, need: JobNeed, left: FreeInstances) -> bool:
+        """Take what is left on the nodes that lack least for the job. False if too few nodes have
+        such GPUs at all, as they are cut now.
+        """
+        key = need.shape, need.nodes
+        if key not in self._next:
+            self._next[key] = self._lacking_least(need, left.by_node())
+        nodes = self._next[key]
+        if nodes is None:
+            return False
+        left.take(need, [nodes.popleft() for _ in range(min(need.nodes, len(nodes)))])
+        return True
+
+    def _lacking_least(
+        self, need: JobNeed, left: Mapping[str, Mapping[str, int]]
+    ) -> deque[str] | None:
+        fit = [
+            node
+            for node, gpus in self._all.items()
+            if all(gpus[kind] >= count for kind, count in need.shape)
+        ]
+        has = {
+            node: sum(min(count, left.get(node, {}).get(kind, 0)) for kind, count in need.shape)
+            for node in fit
+        }
+        nodes = sorted((node for node in fit if has[node]), key=lambda node: (-has[node], node))
+        return deque(nodes) if len(fit) >= need.nodes else None
+
+    @cached_property
+    def _all(self) -> Mapping[str, Counter[str]]:
+        """GPU instances by node and type, held or not."""
+        found = {node: Counter(there) for node, there in self._free.items()}
+        for run in self._there.runs:
+            for node, gpus in gpus_on_nodes(run):
+                if node in found:
+                    found[node].update(gpus)
+        return found
 
 
 def _without_missing(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from builders.tenants import policy_of, tenant
 from effort import examples
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS, GRACE_S, MUCH, ROUND_S, Cluster, one
 
@@ -24,6 +24,7 @@ ONE, THREE, SEVEN = COSTS
 TENANTS = ("lab", "team", "lone", "crew")
 LAYOUTS = ({ONE: 7}, {THREE: 2}, {THREE: 1, ONE: 3}, {SEVEN: 1}, {SEVEN: 2})
 KINDS = st.sampled_from(((ONE, 1), (ONE, 2), (THREE, 1), (SEVEN, 1), (SEVEN, 2)))
+WIDE = st.sampled_from(((ONE, 4), (ONE, 7), (THREE, 2), (SEVEN, 1), (SEVEN, 2)))
 ROUNDS = 4
 
 
@@ -92,10 +93,21 @@ def has_free(cluster: Cluster, gpus: Mapping[str, int]) -> bool:
 
 
 def check_nobody_waits_for_a_free_gpu(cluster: Cluster) -> None:
-    own, holds = guaranteed_quota(cluster.policy), held(cluster)
+    """Except for what jobs need that have quota and wait for GPUs of a node."""
+    own, holds, limits = guaranteed_quota(cluster.policy), held(cluster), cluster.limits()
+    plans = {
+        job.account
+        for job in waiting(cluster)
+        if not has_free(cluster, job.gpus)
+        and holds[job.account] + run_cost(job.gpus, COSTS) <= limits[job.qos]
+    }
+    kept = sum(limits[qos_name(name)] - holds[name] for name in plans)
+    free = sum(run_cost(there, COSTS) for there in cluster._free().values())
     for job in waiting(cluster):
-        is_within = holds[job.account] + run_cost(job.gpus, COSTS) <= own[job.account]
-        assert not (is_within and has_free(cluster, job.gpus)), (job.account, job.gpus)
+        cost = run_cost(job.gpus, COSTS)
+        is_within = holds[job.account] + cost <= own[job.account]
+        is_for_a_plan = free - cost < kept
+        assert not (is_within and has_free(cluster, job.gpus) and not is_for_a_plan), job
 
 
 def check_limits(cluster: Cluster) -> None:
@@ -137,6 +149,49 @@ def test_limits_stay_as_they_are_while_jobs_do(cluster: Cluster, data: st.DataOb
         assert cluster.limits() == before
 
 
+LONGEST = 6
+"""Rounds that a run takes at most."""
+
+
+@given(clusters(), st.data())
+@settings(max_examples=examples(60, nightly=6000))
+def test_a_job_within_its_part_starts_within_the_longest_run(
+    cluster: Cluster, data: st.DataObject
+) -> None:
+    """Whatever others have waiting, and whatever GPUs it needs: their queues never end."""
+    cluster.plans = True
+    lone, *others = data.draw(st.permutations(sorted(cluster.policy)))
+    queued = {name: data.draw(st.lists(KINDS, min_size=1, max_size=2)) for name in others}
+    lasts = data.draw(st.lists(st.integers(1, LONGEST), min_size=1, max_size=9))
+    kind, count = data.draw(WIDE)
+    whole = cluster.world().capacity_millislices or 0
+    first = sum(max((COSTS[one] * n for one, n in of), default=0) for of in queued.values())
+    cost = COSTS[kind] * count
+    assume(any(there.get(kind, 0) >= count for there in cluster.nodes.values()))
+    assume(cost <= guaranteed_quota(cluster.policy)[lone] and cost + first <= whole)
+    began: dict[int, int] = {}
+    for number in range(3 * LONGEST):
+        for job_id, at in list(began.items()):
+            if number - at >= lasts[job_id % len(lasts)]:
+                end(cluster, job_id)
+                del began[job_id]
+        for name, of in queued.items():
+            for shape in of:
+                ahead = [job for job in waiting(cluster) if job.account == name]
+                submit(cluster, name, shape, max(0, 8 - len(ahead)))
+        if number == LONGEST:
+            (watched,) = submit(cluster, lone, (kind, count))
+            cluster.jobs[watched] = replace(cluster.jobs[watched], priority=10_000)
+        check_limits(cluster)
+        cluster.round()
+        for job_id, job in cluster.jobs.items():
+            if job.state is JobState.RUNNING:
+                began.setdefault(job_id, number)
+        if number >= 2 * LONGEST + GRACE_S // ROUND_S:
+            break
+    assert watched not in [job.job_id for job in waiting(cluster)]
+
+
 def both(nominal: int) -> Policy:
     return policy_of(tenant("lab", nominal), tenant("lone", nominal))
 
@@ -176,6 +231,19 @@ def test_what_others_hold_beyond_their_part_comes_as_it_ends() -> None:
         end(cluster, job_id)
     cluster.round()
     assert sorted(held(cluster).values()) == [3000, 4000]
+
+
+def test_a_whole_node_comes_free_while_others_queue_beyond_their_part() -> None:
+    """One of lab's 14 runs ends in each round, on one node and the other, and more of them wait."""
+    cluster = Cluster(both(14_000), {"n0": {ONE: 7}, "n1": {ONE: 7}}, {}, plans=True)
+    runs = submit(cluster, "lab", (ONE, 1), 14)
+    cluster.round()
+    submit(cluster, "lone", (ONE, 7))
+    for job_id in (run for pair in zip(runs[:7], runs[7:], strict=True) for run in pair):
+        end(cluster, job_id)
+        submit(cluster, "lab", (ONE, 1))
+        cluster.round()
+    assert held(cluster) == {"lab": 7000, "lone": 7000}
 
 
 def test_what_is_idle_stays_where_it_may_be_lent() -> None:

@@ -80,6 +80,7 @@ class Cluster:
         others: by job id, what Slurm says of a job that has quota and is over another limit.
         barred: what the daemon remembers of these.
         lenders: the tenants in ``waits`` that still wait, and the lenders for which they wait.
+        plans: whether Slurm keeps a node for a job that waits for GPUs there, as backfill does.
     """
 
     policy: Policy
@@ -102,6 +103,7 @@ class Cluster:
     lenders: Lenders = field(default_factory=dict)
     others: dict[int, str] = field(default_factory=dict)
     barred: Barred = NOTHING_BARRED
+    plans: bool = False
 
     def round(self) -> None:
         """End what drains, let the daemon decide, and let Slurm start what its limits allow."""
@@ -198,7 +200,7 @@ class Cluster:
 
         Guaranteed jobs preempt borrowed ones.
         """
-        limits = self.limits()
+        limits, kept = self.limits(), set[str]()
         waiting = [one for one in self.jobs.values() if one.state is JobState.PENDING]
         for one in sorted(waiting, key=lambda one: -one.priority):
             fits = self._held(one.qos) + run_cost(one.gpus, COSTS) <= limits[one.qos]
@@ -206,23 +208,36 @@ class Cluster:
                 reason = self.others[one.job_id] if fits else "QOSGrpBilling"
                 self.jobs[one.job_id] = replace(one, reason=reason)
             elif fits and not (is_borrowed(one.qos) and self.is_kept(one.account)):
-                self._place(one)
+                self._place(one, kept)
 
     def is_kept(self, tenant: str) -> bool:
         """Whether a tenant's slots wait for the lenders that reclaimed its replicas' slices."""
         return tenant in self.lenders and self.waits[tenant] > self.steady_s
 
-    def _place(self, one: JobView) -> None:
+    def _place(self, one: JobView, kept: set[str]) -> None:
         need = one.gpus
         for node, free in self._free().items():
-            if all(free[kind] >= count for kind, count in need.items()):
+            if node not in kept and all(free[kind] >= count for kind, count in need.items()):
                 self._run(one, node)
                 return
-        if not is_borrowed(one.qos):
-            self._preempt(one, need)
+        if not is_borrowed(one.qos) and not self._preempt(one, kept) and self.plans:
+            kept.update(self._planned(need, kept))
 
-    def _preempt(self, one: JobView, need: Mapping[str, int]) -> None:
+    def _planned(self, need: Mapping[str, int], kept: set[str]) -> list[str]:
+        """The node that lacks least for the job."""
+        fit = {
+            node: sum(max(0, count - free[kind]) for kind, count in need.items())
+            for node, free in self._free().items()
+            if node not in kept
+            and all(self.nodes[node].get(kind, 0) >= count for kind, count in need.items())
+        }
+        return sorted(fit, key=lambda node: fit[node])[:1]
+
+    def _preempt(self, one: JobView, kept: set[str]) -> bool:
+        need = one.gpus
         for node, free in self._free().items():
+            if node in kept:
+                continue
             victims = []
             runs = [each for each in self._running() if each.nodes == (node,)]
             for run in sorted(runs, key=lambda run: run.job_id not in self.going):
@@ -236,7 +251,8 @@ class Cluster:
                 for job_id in victims:
                     self._stop(job_id)
                 self._run(one, node)
-                return
+                return True
+        return False
 
     def _run(self, one: JobView, node: str) -> None:
         start = {"state": JobState.RUNNING, "nodes": (node,), "start_s": self.now_s}
