@@ -108,8 +108,11 @@ class QuotaInputs:
         return fitted(self.policy, there, free, self.capacity_millislices)
 
     def fitted_as(self, before: "QuotaInputs") -> "QuotaInputs":
-        """The same inputs, with nominals that are fitted as they were ``before``."""
-        if before.fitted == before.policy:
+        """The same inputs, with nominals that are fitted as they were ``before``.
+
+        Of another policy, with a tenant more for example, these say nothing.
+        """
+        if before.fitted == before.policy or self.policy != before.policy:
             return self
         found = replace(self)
         for name in (_OF_SLURM - _BY_FITTED) & vars(self).keys():
