@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 from cluster.language.jobs import JobState, JobView, NodeView
@@ -144,9 +145,13 @@ class Actuator:
             refused = await self._slurm.update(again)
             warn("slots_not_moved", array=array_job_id, again=len(again), refused=len(refused))
 
-    async def unthrottle(self, arrays: Collection[int]) -> None:
-        """Let all released tasks of these arrays run at the same time."""
-        found = await self._slurm.throttled(arrays)
+    async def unthrottle(self, arrays: Collection[int], felt: AbstractSet[int]) -> None:
+        """Let all released tasks of these arrays run at the same time.
+
+        Slurm shows the throttle of an array beside its untouched tasks. Of those that have none a
+        task's reason tells: these are ``felt``.
+        """
+        found = await self._slurm.throttled(arrays) | felt
         if found:
             refused = await self._slurm.update(dict.fromkeys(sorted(found), JobChange(throttle=0)))
             warn("throttles_taken_off", arrays=found, refused=" ".join(refused.values()))

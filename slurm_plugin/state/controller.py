@@ -10,7 +10,7 @@ from typing import Protocol
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobView, NodeView, folded_tasks
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from cluster.runtime.leadership import ALONE, Leader
@@ -520,13 +520,17 @@ class ClusterState:
         """
         services, now_s = self.view.services, time.monotonic()
         arrays = {service.array_job_id for service in services}.difference(cancelled)
-        is_felt = any(slot.reason == _FELT for service in services for slot in service.slots)
-        due_s = self._throttles_read_s + (_THROTTLED_S if is_felt else _THROTTLES_S)
+        felt = {
+            service.array_job_id
+            for service in services
+            if any(slot.reason == _FELT for slot in service.slots)
+        }
+        due_s = self._throttles_read_s + (_THROTTLED_S if felt else _THROTTLES_S)
         if not arrays or now_s < due_s:
             return
         self._throttles_read_s = now_s
         try:
-            await self._actuator.unthrottle(arrays)
+            await self._actuator.unthrottle(arrays, felt & arrays - folded_tasks(self.jobs).keys())
         except SlicewiseError as error:
             report_failure("throttles_not_read", error)
 

@@ -643,6 +643,27 @@ async def test_a_throttle_is_taken_off_a_services_array(monkeypatch: pytest.Monk
         assert slurm.throttles_asked - asked == more
 
 
+async def test_a_throttle_that_slurm_shows_nowhere_is_felt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows an array's throttle beside untouched tasks only."""
+    slurm, now_s = with_nodes(ScriptedSlurm(job(0), job(1))), [1000.0]
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: now_s[0])
+    monkeypatch.setattr(controller, "time", clock)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await desire(cluster_state, 814, frozenset({0}))
+    felt = job(0, held=False, reason="JobArrayTaskLimit", priority=1)
+    rest = job(1, task_index=None, untouched=frozenset({1, 2}))
+    for others, is_off in ((rest, False), (job(1), True)):
+        now_s[0] += 10
+        slurm.shown = (felt, others)
+        # A slot's reason is known from the look before.
+        await cluster_state.turn()
+        now_s[0] += 10
+        await cluster_state.turn()
+        off = [name for name, _ in slurm.actions if name == f"update {JobChange(throttle=0)}"]
+        assert bool(off) is is_off
+
+
 async def test_that_slurm_refused_all_changes_is_no_success(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
