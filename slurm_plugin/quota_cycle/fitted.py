@@ -20,8 +20,9 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
-from heapq import heapify, heappop, heappush
+from functools import cached_property, partial
+from heapq import heapify, heappop, heappush, merge
+from itertools import chain
 from typing import NamedTuple
 
 from cluster.language.jobs import JobView
@@ -37,7 +38,7 @@ from slurm_plugin.quota.demand import (
     waits_for_quota,
     wanted_on_nodes,
 )
-from slurm_plugin.quota.holdings import Holdings, place_in_order
+from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import Policy, Tenant
 from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
@@ -73,10 +74,13 @@ def fitted(
 
 
 class _Unit(NamedTuple):
-    """A run, or a waiting job or task; ``need`` is None for a run, which has its GPUs."""
+    """A run, or ``tasks`` waiting jobs or tasks alike; ``need`` is None for a run, which has its
+    GPUs.
+    """
 
     cost_millislices: int
     need: JobNeed | None = None
+    tasks: int = 1
 
 
 @dataclass
@@ -87,7 +91,7 @@ class _Part:
         own: its guaranteed quota.
         units: what its jobs hold of that, then what waits for it.
         within: the sum of units that are within its part.
-        granted: those of them that wait.
+        granted: those of them that wait, each on its own.
         later: what waits beyond its part.
         over: what it holds beyond its part.
         level: what its quota allows.
@@ -98,7 +102,7 @@ class _Part:
     units: deque[_Unit]
     within: int = 0
     granted: list[_Unit] = field(default_factory=list)
-    later: deque[_Unit] = field(default_factory=deque)
+    later: list[_Unit] = field(default_factory=list)
     over: int = 0
     level: int = 0
 
@@ -121,25 +125,56 @@ def _parts_of(policy: Policy, own: Mapping[str, int], there: Holdings) -> Sequen
         if name in units and (part := min(cost, left[name])) > 0:
             left[name] -= part
             units[name].append(_Unit(part))
-    types = types_left(policy, there)
-    for job in _waiting(there):
+    types, taken = types_left(policy, there), Counter[_Alike]()
+    for alike, job, tasks in _waiting(there):
         name, cost = holder_of(job), job_cost(job, there.costs)
         if cost and name in units and has_types(types.get(name), job.gpus):
             # Each that could start alone counts: the first may need what is not there.
-            tasks = min(max(1, len(job.untouched)), left[name] // cost)
-            units[name].extend([_Unit(cost, need_of(job))] * tasks)
+            count = min(tasks, left[name] // cost - taken[alike])
+            if count > 0:
+                taken[alike] += count
+                units[name].append(_Unit(cost, need_of(job), count))
     return [_Part(name, own[name], of) for name, of in units.items()]
 
 
-def _waiting(there: Holdings) -> Sequence[JobView]:
+class _Alike(NamedTuple):
+    """What waiting jobs have in common of which one starts where another does."""
+
+    tenant: str
+    shape: Shape
+    nodes: int
+
+
+class _Waiting(NamedTuple):
+    """The first of waiting jobs alike that follow one another, with how many tasks they are."""
+
+    alike: _Alike
+    job: JobView
+    tasks: int
+
+
+def _waiting(there: Holdings) -> Iterable[_Waiting]:
     """Jobs that wait for quota in Slurm's order, those in own QOS first."""
-    found = [
-        (not is_own(qos), *place_in_order(job), job)
-        for qos, queue in there.queues.items()
-        for job in queue.seen
-        if waits_for_quota(job) and not waits_for_nodes(job)
-    ]
-    return [job for *_, job in sorted(found, key=lambda one: one[:-1])]
+    queues = [(is_own(qos), _waiting_in(queue)) for qos, queue in there.queues.items()]
+    own = (of for is_in_own, of in queues if is_in_own)
+    others = (of for is_in_own, of in queues if not is_in_own)
+    by_place = partial(merge, key=lambda one: place_in_order(one.job))
+    return chain(chain.from_iterable(own), by_place(*others))
+
+
+@per_record
+def _waiting_in(queue: QosQueue) -> Sequence[_Waiting]:
+    found: list[_Waiting] = []
+    for job in queue.jobs:
+        if not waits_for_quota(job) or waits_for_nodes(job):
+            continue
+        need, tasks = need_of(job), max(1, len(job.untouched))
+        alike = _Alike(holder_of(job), need.shape, need.nodes)
+        if found and found[-1].alike == alike:
+            found[-1] = found[-1]._replace(tasks=found[-1].tasks + tasks)
+        else:
+            found.append(_Waiting(alike, job, tasks))
+    return found
 
 
 def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
@@ -153,7 +188,9 @@ def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
             left -= unit.cost_millislices
             part.within += unit.cost_millislices
             if unit.need is not None:
-                part.granted.append(unit)
+                part.granted.append(unit._replace(tasks=1))
+            if unit.tasks > 1:
+                part.units.appendleft(unit._replace(tasks=unit.tasks - 1))
         elif unit.need is None:
             part.over += unit.cost_millislices
         else:
@@ -205,8 +242,10 @@ def _place_beyond(part: _Part, free: FreeInstances, left: int) -> int:
     """
     beyond, needed = 0, part.over
     for unit in part.later:
-        enough = needed + unit.cost_millislices <= min(left, part.own - part.level)
-        if enough and unit.need is not None and free.place(unit.need):
+        for _ in range(unit.tasks):
+            enough = needed + unit.cost_millislices <= min(left, part.own - part.level)
+            if not enough or unit.need is None or not free.place(unit.need):
+                break
             needed += unit.cost_millislices
             beyond = needed
     part.level += beyond
