@@ -764,15 +764,17 @@ def launcher_database_url(settings: LauncherSettings) -> str:
 
 def _url_in(file: Path, section: str, variable: str, denied_hint: str) -> str:
     try:
-        return file.read_text(encoding="utf-8").strip()
+        if url := file.read_text(encoding="utf-8").strip():
+            return url
+        why = "it is empty"  # As after an editor on a full disk.
     except PermissionError as error:
         raise InvalidInputError(
             Code.SETTINGS, f"{section}.url_file {file}: {error.strerror}.", denied_hint
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise InvalidInputError(
-            Code.SETTINGS,
-            f"{section}.url_file {file}: {why}.",
-            f"Write postgresql://... into it, or set {variable}.",
-        ) from None
+        why = str(error.strerror) if isinstance(error, OSError) else "not UTF-8 text"
+    raise InvalidInputError(
+        Code.SETTINGS,
+        f"{section}.url_file {file}: {why}.",
+        f"Write postgresql://... into it, or set {variable}.",
+    )

@@ -187,6 +187,9 @@ def test_database_url_has_no_default(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         database_url(DatabaseSettings())
     (tmp_path / "url").write_text("postgresql:///a\n")
     assert database_url(DatabaseSettings(url_file=tmp_path / "url")) == "postgresql:///a"
+    (tmp_path / "url").write_text("\n")
+    with pytest.raises(InvalidInputError, match=r"database\.url_file .*url: it is empty"):
+        database_url(DatabaseSettings(url_file=tmp_path / "url"))
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///b")
     assert database_url(DatabaseSettings(url_file=tmp_path / "url")) == "postgresql:///b"
 
