@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
-from cluster.language.findings import SectionReport, error, failure, warning
+from cluster.language.findings import Finding, SectionReport, error, failure, warning
 
 _LONGEST_S, _AGAIN_S = 120.0, 5.0
 """For one section; and until the next reminder, for what took the first one for its own failure."""
@@ -38,13 +38,20 @@ def looked(section: str, look_at: Callable[[], SectionReport]) -> SectionReport:
         )
         return SectionReport(section, (late,))
     except OSError as raised:
-        why = f"{raised.filename}: {raised.strerror}" if raised.filename else str(raised)
-        unread = warning(
-            Code.ROOT,
-            f"This user can't read what is to be checked: {why}",
-            advice="Run slicewise doctor as root.",
-        )
-        return SectionReport(section, (unread,))
+        return SectionReport(section, (unread(raised),))
+
+
+def unread(raised: OSError) -> Finding:
+    """Return the finding for a file that can't be read: root may read it, or nobody."""
+    why = f"{raised.filename}: {raised.strerror}" if raised.filename else str(raised)
+    if not isinstance(raised, PermissionError):
+        return error(Code.FILE_RIGHTS, f"What is to be checked can't be read: {why}")
+    return warning(
+        Code.ROOT,
+        f"This user can't read what is to be checked: {why}",
+        advice="Run slicewise doctor as root. Where root may not, as on NFS with root_squash, look"
+        " there as who owns it.",
+    )
 
 
 @contextmanager

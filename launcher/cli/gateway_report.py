@@ -4,12 +4,13 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from grp import getgrnam
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from jinja2 import TemplateError
 
@@ -27,7 +28,7 @@ from cluster.runtime.host_look import (
     space,
     way_to,
 )
-from cluster.runtime.section_look import looked
+from cluster.runtime.section_look import looked, unread
 from cluster.settings.file import Settings, load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
@@ -38,6 +39,7 @@ from launcher.gateway.identity import KEY, ends_s, require_key
 from launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners_of
 
 SECTIONS = ("gateway",)
+_Seen = TypeVar("_Seen")
 _PROC = Path("/proc")
 _NAMES = (b"/slicewise", b"launcher.main")
 """How the program is called in a process's arguments, before the word launcher."""
@@ -95,7 +97,17 @@ def _database(settings: Settings) -> Iterator[Finding]:
 def _findings(site: Settings) -> Iterator[Finding]:
     settings, launcher_user = site.gateway, site.daemon.launcher_user
     file = settings.directory / CONFIGURATION
-    text = _text(file) or ""
+    # What can't be read of one file hides nothing of the others.
+    failed: list[Finding] = []
+
+    def tried(look: Callable[[], _Seen], otherwise: _Seen) -> _Seen:
+        try:
+            return look()
+        except OSError as raised:
+            failed.append(unread(raised))
+        return otherwise
+
+    text = tried(lambda: _text(file), None) or ""
     owners = owners_of(text)
     if text:
         try:
@@ -119,10 +131,10 @@ def _findings(site: Settings) -> Iterator[Finding]:
     launchers = dict(_launchers())
     worker = running_as(int(info.get("Pid", 0)))
     port = settings.bind.rpartition(":")[2]
+    stale: tuple[str, ...] = ()
     try:
-        stale = tuple(_stale(settings, owners))
+        stale = tried(lambda: tuple(_stale(settings, owners)), stale)
     except TemplateError as raised:
-        stale = ()
         yield error(
             Code.PACKAGE,
             f"The gateway's files can't be rendered: {type(raised).__name__}: {raised}",
@@ -141,8 +153,8 @@ def _findings(site: Settings) -> Iterator[Finding]:
         has_master=settings.master_socket.exists(),
         bind=settings.bind,
         held=asyncio.run(haproxy.held_address()),
-        certificate=certificate_facts(settings),
-        identity=identity_facts(settings),
+        certificate=tried(lambda: certificate_facts(settings), None),
+        identity=tried(lambda: identity_facts(settings), None),
         url=settings.url,
         answered=answer_at(settings.url) if info and not is_other else "",
         holders=holders([int(port)] if port.isdecimal() else []),
@@ -160,6 +172,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
         ),
         disabled=disabled_units(_UNITS),
     )
+    yield from dict.fromkeys(failed)
     yield from gateway_checks(facts, owners.options, time.time())
 
 

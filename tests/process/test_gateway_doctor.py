@@ -247,6 +247,22 @@ def test_a_database_that_refuses_the_launcher_is_found(
     assert asked == [("postgresql://slicewise_launcher@db/slicewise", "c")]
 
 
+def test_a_file_that_can_not_be_read_hides_nothing_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, launcher = tmp_path / "gateway", "SW-LAUNCHER-DOWN"
+    (gateway / "identity.pem").mkdir(parents=True)
+    settings(tmp_path, monkeypatch)
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/gateway", str(gateway)))
+    monkeypatch.setattr(gateway_report, "_launchers", list)
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    said = {one.code: one.what for one in report.findings}
+    assert launcher in said
+    assert f"{gateway}/identity.pem: Is a directory" in said["SW-FILE-RIGHTS"]
+    assert "SW-ROOT" not in said
+
+
 def test_what_never_ends_is_a_finding_and_ends_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
