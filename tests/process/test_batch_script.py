@@ -224,8 +224,9 @@ def test_a_replica_that_must_end_is_told_and_then_killed(
         GIVES_BACK_S=10 NOTICE_S=3 pid_file=$PWD/pid private=$PWD/private shm=
         {handlers}
         kill_wait_s=5
-        set -m; (trap "" INT; exec sleep 600) & server=$!
+        set -m; (trap "" INT; touch ignores; exec sleep 600) & server=$!
         set +m
+        until [ -e ignores ]; do command sleep 0.02; done
         echo "$server" >"$pid_file"
         {end}
         {send}
@@ -255,10 +256,11 @@ def test_a_server_that_would_cut_off_its_requests_ends_once_its_clients_have_lef
         no_group() {{ :; }}
         {end}
         set -m
-        (trap 'sleep 0.5; echo door left; exit' USR1; while :; do sleep 0.05; done) & door=$!
-        (trap 'echo server told; exit' INT; while :; do sleep 0.05; done) & server=$!
+        stays() {{ touch "$private/$1"; while :; do sleep 0.05; done; }}
+        (trap 'sleep 0.5; echo door left; exit' USR1; stays open) & door=$!
+        (trap 'echo server told; exit' INT; stays up) & server=$!
         echo "$door" >"$private/door"; echo "$server" >"$pid_file"
-        sleep 0.2
+        until [ -e "$private/open" ] && [ -e "$private/up" ]; do sleep 0.02; done
         end "its lease ends" 0 60
         wait "$door" "$server"
         kill -KILL -- "-$killer"
