@@ -78,17 +78,18 @@ RUBBISH: list[Reply] = [
     lambda _: b"[" * 5000 + b"\n",
     lambda _: b'{"v":1,"action":"destroy"}\n',
     lambda _: b'{"v":1,"ok":false,"code":"SW-BUSY","message":"m"}\n',
-    lambda _: b"no end of line",
     answering(action="admit", qos="q", tag="slicewise:1 token=0123456789abcdef tenant=vision"),
 ]
 
 
-@pytest.mark.parametrize("reply", RUBBISH)
+@pytest.mark.parametrize(
+    ("reply", "waits"), [*((one, {}) for one in RUBBISH), (lambda _: b"no end of line", SHORT)]
+)
 def test_rubbish_is_no_answer_and_ends_the_connection(
-    path: Path, listening: Any, reply: Reply
+    path: Path, listening: Any, reply: Reply, waits: dict[str, Any]
 ) -> None:
     daemon = listening(reply)
-    results = run_calls(path, [JOB] * 2, **SHORT)
+    results = run_calls(path, [JOB] * 2, **waits)
     for result in results:
         assert result["code"] == SUCCESS
         assert "undecided" in result["job_desc"]["admin_comment"]

@@ -360,7 +360,7 @@ async def test_peers_that_misbehave_do_not_keep_others_waiting(tmp_path: Path) -
         for number in range(300):
             connection = socket.socket(socket.AF_UNIX)
             connection.connect(str(path))
-            connection.settimeout(0.02)
+            connection.setblocking(False)
             open_ones.append(connection)
             with suppress(OSError):
                 connection.sendall((b"", line[:20], line * 500)[number % 3])
