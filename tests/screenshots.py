@@ -170,8 +170,8 @@ _SETTLED_S = 20.0
 
 def _top(sandbox: Sandbox) -> str:
     """What ``slicewise top`` shows in tmux, with its colours, as SVG."""
-    tmux = ("env", "TERM=xterm-256color", "tmux", "-f", "/dev/null")
-    tmux = (*tmux, "-S", str(sandbox.layout.directory / "tmux"))
+    socket = str(sandbox.layout.directory / "tmux")
+    tmux = ("env", "TERM=xterm-256color", "tmux", "-f", "/dev/null", "-S", socket)
     size = ("-x", str(_COLUMNS), "-y", str(_ROWS))
     sandbox.run("root", (*tmux, "new-session", "-d", *size, "slicewise top"))
     try:

@@ -1,7 +1,7 @@
 """A made-up day that a ledger has the history of, written as the daemon writes what it sees."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from random import Random
@@ -89,16 +89,27 @@ def _sample(
             lent[name] = min(one.slices - own[name], spare)
             spare -= lent[name]
     used, whole_lent = sum(own.values()), sum(lent.values())
+    idle = capacity - used - whole_lent - draining - down
     waiting = {name: one.slices - own[name] - lent[name] for name, one in wanted.items()}
-    slices = (used, whole_lent, capacity - used - whole_lent - draining - down, draining, down)
     return HistorySample(
         at_s=at_s,
-        cluster=ClusterFigures(*_millislices(*slices, sum(waiting.values())), late=0),
+        cluster=ClusterFigures(
+            used=1000 * used,
+            lent=1000 * whole_lent,
+            idle=1000 * idle,
+            draining=1000 * draining,
+            down=1000 * down,
+            waiting=1000 * sum(waiting.values()),
+            late=0,
+        ),
         tenants=tuple(
             TenantFigures(
                 name,
-                *_millislices(nominal[name], own[name] + lent[name], lent[name]),
-                *_millislices(whole_lent if name == lender else 0, waiting[name]),
+                nominal=1000 * nominal[name],
+                in_use=1000 * (own[name] + lent[name]),
+                borrowed=1000 * lent[name],
+                lent=1000 * whole_lent if name == lender else 0,
+                waiting=1000 * waiting[name],
                 late=0,
                 budget_left=None,
             )
@@ -111,10 +122,6 @@ def _sample(
     )
 
 
-def _millislices(*slices: int) -> Iterator[int]:
-    return (1000 * one for one in slices)
-
-
 def _service(tenant: str, requests: float, before: float, at_s: int) -> ServiceFigures:
     """A replica that is wanted at the begin of a quarter is ready three minutes later."""
     wanted = _replicas(requests)
@@ -125,7 +132,7 @@ def _service(tenant: str, requests: float, before: float, at_s: int) -> ServiceF
         tenant=tenant,
         service=_SERVICE,
         ready=ready,
-        wanted=wanted,
+        desired=wanted,
         backlog=round(20 * max(0.0, load - 0.8)),
         requests=requests,
         p95=160 + 120 * load * load,
