@@ -51,7 +51,8 @@ def _start(job: JobView, reason: Reason, facts: OverviewFacts) -> StartEstimate:
     """Estimate the start as far as memory says it.
 
     Slurm's plan is by GPUs alone, so that it says nothing of a job that waits for quota. What such
-    a job lacks takes a look at all jobs that hold it, which ``why`` has for one job.
+    a job lacks takes a look at all jobs that hold it, which ``why`` has for one job; so the reader
+    is sent there.
     """
     match reason.cause:
         case Cause.NONE_FREE | None:
@@ -59,7 +60,7 @@ def _start(job: JobView, reason: Reason, facts: OverviewFacts) -> StartEstimate:
         case Cause.BUDGET if payer := _binding_budget(holder_of(job), facts):
             return start_by_budget(payer, facts.resets_s.get(payer))
         case _:
-            return no_estimate(reason)
+            return StartEstimate(None, f"not estimated in the queue: see slicewise why {job.task}")
 
 
 def _binding_budget(tenant: str, facts: OverviewFacts) -> str:

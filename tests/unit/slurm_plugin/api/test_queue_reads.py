@@ -84,10 +84,10 @@ def test_a_job_starts_as_slurm_plans_where_gpus_are_what_it_waits_for():
     assert second.start == "no estimate: jobs of higher priority go first"
 
 
-def test_slurms_plan_says_nothing_of_a_job_that_waits_for_quota():
+def test_slurms_plan_says_nothing_of_a_job_that_waits_for_quota_which_why_estimates():
     (row,) = queue(FIRST, ROOT, facts(job(1, "QOSGrpBilling", start_s=NOW_S + 60))).rows
     assert row.start_s is None
-    assert row.start == "no estimate: its tenant's guaranteed part is used up"
+    assert row.start == "not estimated in the queue: see slicewise why 1"
 
 
 def test_a_job_that_waits_for_a_budget_starts_with_the_period_of_the_one_that_binds():
