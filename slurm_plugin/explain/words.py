@@ -185,7 +185,7 @@ def _group(job: JobView, sight: WhyInput) -> _Group:
         return _RUNS, "run"
     if is_resting(job):
         short = kept_back(job, sight)
-        return _RESTS, f"at rest: {'quota has no room' if short else 'no request needs it'}"
+        return _RESTS, f"at rest: {'quota has no room' if short else 'no more replicas are needed'}"
     if job.state not in WAITING:
         return _ENDED, "ended"
     if job.job_id in sight.refusals:

@@ -449,7 +449,7 @@ def test_a_slot_at_rest_says_who_decides_about_it():
 
 
 def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
-    """Its array had "at rest: no request needs it" while a request waited for quota."""
+    """Its array had "at rest: no more replicas are needed" while a request waited for quota."""
     told = a_report(name="bert", held=1, rate_per_s=0.1, reason="1 waiting: 1")
     tag = JobTag("ab", "vision", "bert").text()
     held = {"held": True, "reason": "JobHeldAdmin", "admin_comment": tag}
@@ -471,7 +471,7 @@ def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
     assert answer.start == "when the quota has room"
     assert answer.hints[0] == "Which jobs hold the quota: slicewise why vision"
     assert [row[0] for row in rows(asked("814", seen(told)))] == [
-        "1 at rest: no request needs it",
+        "1 at rest: no more replicas are needed",
         "2 at rest: quota has no room",
     ]
     # The launcher desires two of them; the third one would rest with any quota.
@@ -482,7 +482,7 @@ def test_a_slot_for_which_there_is_no_quota_is_not_said_to_be_unneeded():
     # Slurm shows tasks that nothing has touched as one record.
     slots = (replace(slots[0], task_index=None, untouched=frozenset(range(4, 8))),)
     assert [row[0] for row in rows(asked("814", seen(told)))] == [
-        "3 at rest: no request needs it",
+        "3 at rest: no more replicas are needed",
         "1 at rest: quota has no room",
     ]
     assert asked("814", seen(told)).sentences[0].startswith("Next: 814_5 is a slot")
@@ -645,7 +645,7 @@ def test_a_service_s_array_tells_slots_at_rest_from_those_that_wait():
     now = sight(rest, released, runs, tenants=(VISION,))
     answer = asked("814", now)
     assert answer.headline == ("Array 814 of alice, service vision/bert: 1 run, 1 wait, 3 at rest.")
-    assert rows(answer)[2] == ("3 at rest: no request needs it", None, None)
+    assert rows(answer)[2] == ("3 at rest: no more replicas are needed", None, None)
     assert answer.sentences[0].startswith("Next: Job 814_1 of alice waits:")
     resting = asked("814", sight(rest, runs, tenants=(VISION,)))
     assert resting.sentences[0] == (

@@ -91,7 +91,7 @@ def test_a_tenant_s_situation_on_one_screen():
         ("1 wait: Slicewise refuses it", 1000),
         ("3 wait: its tenant's guaranteed part is used up", 3000),
         ("1 wait: its user holds it", 1000),
-        ("1 at rest: no request needs it", None),
+        ("1 at rest: no more replicas are needed", None),
     ]
     assert [(row.what, row.note) for row in room.rows] == [
         ("1g.10gb", "3 guaranteed; no more: vision holds 1 of 4 guaranteed slices")
