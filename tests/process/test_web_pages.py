@@ -157,6 +157,19 @@ async def test_the_map_says_how_many_nodes_it_does_not_show(site: Site):
     assert "node-0002" not in text
 
 
+@pytest.mark.parametrize("is_surveyed", [True, False])
+async def test_the_map_says_why_instances_of_a_node_stand_side_by_side(
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_surveyed: bool
+):
+    drawn = site.made.gpu
+    unknown = {} if is_surveyed else {"gpu": None, "memory_slices": 0}
+    monkeypatch.setattr(site.made, "gpu", lambda nth: drawn(nth).model_copy(update=unknown))
+    _, text = await site.get("/cluster")
+    assert ("GPU 0<" in text) is is_surveyed
+    assert ("all GPUs<" in text) is not is_surveyed
+    assert ("slicewise repartition survey" in text) is not is_surveyed
+
+
 async def test_tenants_are_found_by_name_beyond_the_first_page(site: Site):
     site.made.count = 1000
     _, text = await site.get("/tenants?name=group-0999")
@@ -186,7 +199,7 @@ async def test_a_journal_is_shown_in_parts_and_its_steps_too(site: Site, path: s
     _, text = await site.get(path)
     assert f'href="{path}?before={last}"' in text
     assert text.count('class="entry"') == 20
-    assert text.count("85 earlier steps are not shown") == (20 if path == "/repartitions" else 0)
+    assert text.count("that are not shown: 85.") == (20 if path == "/repartitions" else 0)
 
 
 async def test_operators_pages_are_in_the_menu_of_operators_only(site: Site):
