@@ -31,6 +31,13 @@ from stand_ins.made_up_daemon import Fiction, site_up
 from web_site import COOKIE, Site
 
 from cluster.language.units import Millislices, MillisliceSeconds
+from cluster.rpc.history_messages import (
+    HistoryAnswer,
+    HistoryRequest,
+    HistorySeries,
+    HistoryUnit,
+)
+from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer, StatementRequest
 from cluster.settings.file import load_settings
 from sandbox.cluster import Sandbox
@@ -219,7 +226,6 @@ def _all_pages(
 
 _MANY = 1000
 _HOUR_S = 3600
-_POINTS = 168
 _SLICES = {"capacity": 7000, "used": 4000, "lent": 1500, "idle": 1000, "draining": 300, "down": 200}
 _SENTENCE = "Tasks of lab-017 hold what it waits for; the first of them ends in 42 min"
 
@@ -257,15 +263,13 @@ def _text(name: str, nth: int) -> str:
     return _SENTENCE if name in _SENTENCES else known.get(name, f"lab-{nth:03}")
 
 
-_SPANS_S = {"step_s": _HOUR_S, "took_s": 7, "rate_per_s": 12}
+_SPANS_S = {"took_s": 7, "rate_per_s": 12}
 
 
 def _number(name: str, nth: int) -> int:
     if name.endswith("_millislices"):
         of_cluster = _SLICES if nth == 0 else {}
         return 1000 * of_cluster.get(name.removesuffix("_millislices"), 1 + nth % 7)
-    if name == "times_s":
-        return int(time.time()) - (_POINTS - nth) * _HOUR_S
     if name in ("observed_s", "now_s"):
         return int(time.time())
     if name.endswith("_s") and name not in _SPANS_S:
@@ -282,11 +286,52 @@ def _number(name: str, nth: int) -> int:
 
 
 def _made_up() -> Fiction:
-    lengths = {"times_s": _POINTS, "values": _POINTS, "highest": 0, "attention": 20, "hints": 2}
-    lengths |= {"sentences": 3, "series": 5, "tables": 3, "terms": 4, "factors": 4}
+    lengths = {"attention": 20, "hints": 2, "sentences": 3, "tables": 3, "terms": 4, "factors": 4}
     # As many entries as the daemon has in one answer.
     lengths |= {"runs": 50, "repartitions": 50, "warnings": 3, "ended_windows": 2, "moves": 2}
     return Fiction(_text, _number, _MANY, 7, lengths)
+
+
+_HISTORY: Mapping[str, tuple[HistoryUnit, float, float]] = {
+    "used": ("millislices", 3_000_000, 100_000),
+    "lent": ("millislices", 5_000, 0),
+    "idle": ("millislices", 3_495_000, -100_000),
+    "draining": ("millislices", 300_000, 0),
+    "down": ("millislices", 200_000, 0),
+    "nominal": ("millislices", 7_000, 0),
+    "in_use": ("millislices", 2_000, 500),
+    "borrowed": ("millislices", 0, 100),
+    "waiting": ("millislices", 0, 200),
+    "ready": ("replicas", 1, 0.5),
+    "desired": ("replicas", 1, 1),
+    "backlog": ("requests", 0, 2),
+    "p95": ("ms", 160, 20),
+    "requests": ("requests_per_s", 1, 4),
+}
+"""Figures of a cluster, a tenant and a service: at midnight, and by how much each hour up to noon
+changes it."""
+
+
+def _history() -> HistoryAnswer:
+    """A week of them all."""
+    until_s = int(time.time()) // _HOUR_S * _HOUR_S
+    times_s = tuple(range(until_s - 7 * 24 * _HOUR_S, until_s, _HOUR_S))
+    hours = [at_s // _HOUR_S % 24 for at_s in times_s]
+    return HistoryAnswer(
+        about="cluster",
+        step_s=_HOUR_S,
+        times_s=times_s,
+        samples=(360,) * len(times_s),
+        series=tuple(
+            HistorySeries(
+                name=name,
+                unit=unit,
+                values=tuple(least + by * min(hour, 24 - hour) for hour in hours),
+            )
+            for name, (unit, least, by) in _HISTORY.items()
+        ),
+        zone="UTC",
+    )
 
 
 def _statement() -> StatementAnswer:
@@ -315,13 +360,17 @@ def _cookie(session: aiohttp.ClientSession) -> str:
 
 async def _take_all(program: str, folder: Path) -> list[str]:
     words = {"tenant": "lab-017", "service": "chat", "job": "10017"}
+    answers: dict[type[Request], Answer] = {
+        StatementRequest: _statement(),
+        HistoryRequest: _history(),
+    }
     sandbox = await asyncio.to_thread(Sandbox.up, folder / "sandbox", progress=print)
     try:
         pages = await asyncio.to_thread(_sandbox_pages, sandbox)
         top = await asyncio.to_thread(_top, sandbox)
         async with (
             browser_up(program, folder) as browser,
-            site_up(folder, _made_up(), {StatementRequest: _statement()}) as large,
+            site_up(folder, _made_up(), answers) as large,
         ):
             await _draw(browser, top, "top")
             base = str(large._base_url).rstrip("/")
