@@ -954,7 +954,7 @@ class Code(StrEnum):
         """)
     CONF_DIFFERS = ("SW-CONF-DIFFERS", Area.SITE, ExitCode.FAILED, """
         slicewise.toml names another SlurmUser than slurm.conf, or a partition or a QOS that Slurm
-        lacks.
+        lacks; or units of systemd read another slurm.conf.
 
         Write in slicewise.toml what Slurm has, or make in Slurm what it names.
         """)

@@ -146,8 +146,7 @@ class HostFacts:
         holders: who listens on the ports of ``ports``, which are settings with host and port.
         disabled: units of systemd that are here and do not start with the host.
         missing_files: files of the package that are not there.
-        conf_of_units: the slurm.conf that only $SLURM_CONF of this shell names, and not the units'
-            environment; "" if they need none.
+        confs: the slurm.conf of this shell, and that of systemd's units.
     """
 
     files: tuple[FileFacts, ...] = ()
@@ -161,7 +160,7 @@ class HostFacts:
     ports: tuple[tuple[str, str, int], ...] = ()
     disabled: tuple[str, ...] = ()
     missing_files: tuple[str, ...] = ()
-    conf_of_units: str = ""
+    confs: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

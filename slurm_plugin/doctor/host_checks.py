@@ -19,6 +19,7 @@ from slurm_plugin.doctor.facts import DaemonFacts, FileFacts, HostFacts
 _LATE_S = 30.0
 _SKEW_S = 2.0
 _WORLD, _OTHERS_WRITE = 0o007, 0o022
+_ENVIRONMENT = "/etc/slicewise/environment"
 _RESTART = Mend(Place.DAEMON, "systemctl restart slicewise-daemon")
 
 
@@ -95,7 +96,7 @@ def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Findin
         *port_checks(facts.holders, facts.ports, owners),
         *unit_checks(facts.disabled),
         *package_checks(facts.missing_files),
-        *_conf_of_units(facts.conf_of_units),
+        *_confs(*facts.confs),
         *_users(facts.users),
         *_munge(facts.munge),
         *_client_ports(facts, replica_ports),
@@ -143,14 +144,16 @@ def _rights_of(file: FileFacts, found: Inode) -> Iterator[Finding]:
         )
 
 
-def _conf_of_units(conf: str) -> Iterator[Finding]:
-    if conf:
+def _confs(here: str, of_units: str) -> Iterator[Finding]:
+    if here != of_units:
+        line = f"sed -i '/^SLURM_CONF=/d' {_ENVIRONMENT}"
         yield error(
             Code.CONF_DIFFERS,
-            f"slurm.conf is {conf} by this shell's SLURM_CONF, which units of systemd do not have",
-            "the daemon's commands don't find slurm.conf, so it sees nothing of Slurm",
-            Mend(Place.HOST, f"echo SLURM_CONF={quote(conf)} >> /etc/slicewise/environment"),
+            f"slurm.conf is {here} for this shell, and {of_units} for units of systemd",
+            "the daemon's commands see another Slurm than was looked at, or none",
+            Mend(Place.HOST, f"{line}; echo SLURM_CONF={quote(here)} >> {_ENVIRONMENT}"),
             Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
+            advice=f"If that of the units is right: SLURM_CONF={quote(of_units)} slicewise doctor.",
         )
 
 

@@ -1,7 +1,6 @@
 """Looks at this host: files, users, ports, munge, and whether a name or an address is its own."""
 
 import os
-import pwd
 import re
 import shutil
 import socket
@@ -99,7 +98,7 @@ def host_facts(
         ports=ports,
         disabled=disabled_units(units),
         missing_files=missing_files("slicewise"),
-        conf_of_units=_conf_of_units() if is_controller else "",
+        confs=_confs() if is_controller else ("", ""),
     )
 
 
@@ -134,6 +133,8 @@ def _files(
         # It says what slurmctld and slurmd run as root.
         conf = Path(config.get("SLURM_CONF", ""))
         yield from file(conf if conf.is_absolute() else None, "own", operators)
+        state = Path(config.get("StateSaveLocation", ""))
+        yield from file(state if state.is_absolute() else None, "own", operators)
         yield from file(settings.daemon.slurmrestd_token, "secret", operators[::-1])
         for path in (web.proxy_secret_file, web.oidc.client_secret_file):
             yield from file(path, "secret", ("root", web.user))
@@ -233,13 +234,17 @@ def _spaces(
             yield from space(path, what)
 
 
-def _conf_of_units() -> str:
-    """Return this shell's $SLURM_CONF where units need it and do not have it, else ""."""
-    conf = os.environ.get("SLURM_CONF", "")
+def _confs() -> tuple[str, str]:
+    """Return the slurm.conf of this shell, and that of systemd's units, by their variables."""
+    here = os.environ.get("SLURM_CONF") or str(_USUAL_CONF)
+    if not has_systemd():
+        return here, here
+    units = str(_USUAL_CONF)
     with suppress(OSError):
-        if any(line.startswith("SLURM_CONF=") for line in _ENVIRONMENT.read_text().splitlines()):
-            return ""
-    return conf if has_systemd() and conf != str(_USUAL_CONF) else ""
+        for line in _ENVIRONMENT.read_text(errors="replace").splitlines():
+            if line.startswith("SLURM_CONF="):
+                units = line.partition("=")[2].strip("\"' ")
+    return here, here if Path(units).resolve() == Path(here).resolve() else units
 
 
 def engine_needs(engines: Mapping[str, EngineSettings]) -> tuple[Need, ...]:
@@ -306,15 +311,7 @@ def _users(settings: Settings, *, is_controller: bool) -> Mapping[str, bool]:
     asked = {f"launcher_user={daemon.launcher_user}": daemon.launcher_user}
     if is_controller:
         asked[f"slurm_user={daemon.slurm_user}"] = daemon.slurm_user
-    return {key: _exists(name) for key, name in asked.items()}
-
-
-def _exists(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
+    return {key: person(name) is not None for key, name in asked.items()}
 
 
 def _munge(settings: Settings) -> str:

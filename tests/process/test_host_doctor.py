@@ -129,12 +129,31 @@ def test_files_that_decide_what_root_runs_and_tokens_are_looked_at(tmp_path: Pat
     for file in (conf, token):
         file.touch(0o666)
         file.chmod(0o666)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
     known = settings()
     daemon = known.daemon.model_copy(update={"slurmrestd_token": token})
     site = known.model_copy(update={"daemon": daemon})
-    found = on_controller(site, tmp_path, SLURM_CONF=str(conf))
+    found = on_controller(site, tmp_path, SLURM_CONF=str(conf), StateSaveLocation=str(state))
     duties = {one.way.asked: one.duty for one in found.files}
     assert (duties[str(conf)], duties[str(token)]) == ("own", "secret")
     said = [one.what for one in host_checks(found, frozenset())]
-    assert {f"{conf} has mode 0666", f"{token} has mode 0666"} <= set(said)
+    assert {f"{one} has mode 0666" for one in (conf, token)} <= set(said)
+    assert f"{state} has mode 0777" in said
     assert str(conf) not in {one.way.asked for one in on_controller(site, tmp_path).files}
+
+
+def test_the_slurm_conf_of_units_is_compared_with_this_shells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(this_host, "has_systemd", lambda: True)
+    monkeypatch.setattr(this_host, "_ENVIRONMENT", tmp_path / "environment")
+    monkeypatch.setenv("SLURM_CONF", "/opt/new/slurm.conf")
+    usual = "/etc/slurm/slurm.conf"
+    assert on_controller(settings(), tmp_path).confs == ("/opt/new/slurm.conf", usual)
+    (tmp_path / "environment").write_text('SLURM_CONF="/opt/old/slurm.conf"\n')
+    confs = on_controller(settings(), tmp_path).confs
+    assert confs == ("/opt/new/slurm.conf", "/opt/old/slurm.conf")
+    monkeypatch.delenv("SLURM_CONF")
+    assert on_controller(settings(), tmp_path).confs == (usual, "/opt/old/slurm.conf")

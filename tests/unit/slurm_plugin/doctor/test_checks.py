@@ -431,7 +431,7 @@ PLANTED = [
     ("SW-DISK-FULL", ERROR, host(spaces=(Space("/run/slicewise", "sockets", 0, 9 << 30),))),
     ("SW-PORT-HELD", ERROR, host(holders=(NGINX,), ports=(("[daemon] listen", "", 6830),))),
     ("SW-UNIT-OFF", WARNING, host(disabled=("slicewise-daemon.service",))),
-    ("SW-CONF-DIFFERS", ERROR, host(conf_of_units="/opt/slurm/etc/slurm.conf")),
+    ("SW-CONF-DIFFERS", ERROR, host(confs=("/opt/slurm/etc/slurm.conf", "/etc/slurm/slurm.conf"))),
     ("SW-PACKAGE", ERROR, host(missing_files=("templates/engine.j2",))),
     ("SW-FILE-RIGHTS", ERROR, host(files=(replace(SECRET, holds_password=True),))),
     ("SW-KEY-LEFT", WARNING, key_checks((GONE, OLD, OWN), 5.0)),
