@@ -94,46 +94,41 @@ def _database(settings: Settings) -> Iterator[Finding]:
         yield replace(found, what=f"The launcher's database: {found.what}")
 
 
-def _findings(site: Settings) -> Iterator[Finding]:
-    settings, launcher_user = site.gateway, site.daemon.launcher_user
-    file = settings.directory / CONFIGURATION
-    # What can't be read of one file hides nothing of the others.
-    failed: list[Finding] = []
+class _Look:
+    """Looks at one thing after the other: what can't be read of one hides nothing of the others."""
 
-    def tried(look: Callable[[], _Seen], otherwise: _Seen) -> _Seen:
+    def __init__(self) -> None:
+        self.failed: dict[Finding, None] = {}
+
+    def at(self, look: Callable[[], _Seen], otherwise: _Seen) -> _Seen:
         try:
             return look()
+        except SlicewiseError as raised:
+            self.failed[failure(raised)] = None
         except OSError as raised:
-            failed.append(unread(raised))
+            self.failed[unread(raised)] = None
         return otherwise
 
-    text = tried(lambda: _text(file), None) or ""
+
+def _findings(site: Settings) -> Iterator[Finding]:
+    settings, launcher_user = site.gateway, site.daemon.launcher_user
+    file, key = settings.directory / CONFIGURATION, settings.directory / KEY
+    look = _Look()
+    text = look.at(lambda: _text(file), None) or ""
     owners = owners_of(text)
     if text:
-        try:
-            asyncio.run(haproxy.check_configuration(file))
-        except SlicewiseError as raised:
-            yield failure(raised)
-    ends: dict[str, float] = {}
-    try:
-        key = settings.directory / KEY
-        ends[str(key)] = ends_s(key)
-        require_key(settings)
-    except SlicewiseError as raised:
-        yield failure(raised)
-    info: Mapping[str, str] = {}
-    is_other = False
-    try:
-        info = asyncio.run(haproxy.process_facts(settings))
-        is_other = not asyncio.run(haproxy.is_ours(settings))
-    except SlicewiseError as raised:
-        yield failure(raised)
+        look.at(lambda: asyncio.run(haproxy.check_configuration(file)), None)
+    ends = look.at(lambda: {str(key): float(ends_s(key))}, dict[str, float]())
+    if ends:
+        look.at(lambda: require_key(settings), None)
+    info = look.at(lambda: dict(asyncio.run(haproxy.process_facts(settings))), dict[str, str]())
+    is_other = bool(info) and not look.at(lambda: asyncio.run(haproxy.is_ours(settings)), True)
     launchers = dict(_launchers())
     worker = running_as(int(info.get("Pid", 0)))
     port = settings.bind.rpartition(":")[2]
     stale: tuple[str, ...] = ()
     try:
-        stale = tried(lambda: tuple(_stale(settings, owners)), stale)
+        stale = look.at(lambda: tuple(_stale(settings, owners)), stale)
     except TemplateError as raised:
         yield error(
             Code.PACKAGE,
@@ -153,8 +148,8 @@ def _findings(site: Settings) -> Iterator[Finding]:
         has_master=settings.master_socket.exists(),
         bind=settings.bind,
         held=asyncio.run(haproxy.held_address()),
-        certificate=tried(lambda: certificate_facts(settings), None),
-        identity=tried(lambda: identity_facts(settings), None),
+        certificate=look.at(lambda: certificate_facts(settings), None),
+        identity=look.at(lambda: identity_facts(settings), None),
         url=settings.url,
         answered=answer_at(settings.url) if info and not is_other else "",
         holders=holders([int(port)] if port.isdecimal() else []),
@@ -172,7 +167,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
         ),
         disabled=disabled_units(_UNITS),
     )
-    yield from dict.fromkeys(failed)
+    yield from look.failed
     yield from gateway_checks(facts, owners.options, time.time())
 
 
@@ -184,7 +179,7 @@ def _stale(settings: GatewaySettings, owners: Owners) -> Iterator[str]:
 
 def _text(file: Path) -> str | None:
     with suppress(FileNotFoundError):
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8", errors="replace")
     return None
 
 

@@ -606,7 +606,7 @@ def _alerts(told: str) -> str:
 
 def _check_files(path: Path) -> None:
     """Refuse a configuration with which HAProxy ends at its start; its own check lets it pass."""
-    needed = files_needed(path.read_text(encoding="utf-8"))
+    needed = files_needed(path.read_text(encoding="utf-8", errors="replace"))
     _, hard = getrlimit(RLIMIT_NOFILE)
     allowed = MOST_FILES if hard == RLIM_INFINITY else min(hard, MOST_FILES)
     if needed > allowed:
