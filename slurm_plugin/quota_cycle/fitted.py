@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
-from slurm_plugin.common.costs import job_cost
+from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import (
@@ -184,7 +184,8 @@ def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
     while served:
         *_, part = heappop(served)
         unit = part.units.popleft()
-        if unit.cost_millislices <= min(left, part.own - part.within):
+        is_beyond = part.over and unit.need is not None
+        if not is_beyond and unit.cost_millislices <= min(left, part.own - part.within):
             left -= unit.cost_millislices
             part.within += unit.cost_millislices
             if unit.need is not None:
@@ -206,13 +207,23 @@ def _place(
 
     What waits within a part for GPUs of some nodes has its level, and what is free there, before
     all that is beyond a part. Else jobs beyond theirs would take each GPU as it comes free, and a
-    job that needs several at once would never start.
+    job that needs several at once would never start. Runs on these nodes hand their quota over to
+    it, if their tenants start nothing now: what is free elsewhere is then for who waits for that.
     """
     nowhere = [one for part in parts for one in _place_within(part, free)]
     nowhere = [(part, unit) for part, unit in nowhere if not _plan(part, unit, free, nodes)]
     left = capacity_millislices - sum(part.level for part in parts)
+    spare = {part.name: nodes.spare(part) for part in parts}
+    pool = sum(spare.values())
     for part in sorted(parts, key=lambda one: one.turn):
-        left -= _place_beyond(part, free, left)
+        beyond = _place_beyond(part, free, left + pool - spare[part.name])
+        left -= beyond
+        if beyond:
+            pool -= spare.pop(part.name)
+    for part in parts:
+        given = max(0, min(-left, spare.get(part.name, 0)))
+        part.level -= given
+        left += given
     for part, unit in nowhere:
         if unit.cost_millislices <= min(left, part.own - part.level):
             left -= unit.cost_millislices
@@ -230,7 +241,7 @@ def _place_within(part: _Part, free: FreeInstances) -> Iterator[tuple[_Part, _Un
 
 
 def _plan(part: _Part, unit: _Unit, free: FreeInstances, nodes: "_Nodes") -> bool:
-    is_planned = unit.need is not None and nodes.keep(unit.need, free)
+    is_planned = unit.need is not None and nodes.keep(part.name, unit.need, free)
     part.level += unit.cost_millislices * is_planned
     return is_planned
 
@@ -258,19 +269,42 @@ class _Nodes:
     def __init__(self, there: Holdings, free: Mapping[str, Mapping[str, int]]) -> None:
         self._there, self._free = there, free
         self._next: dict[tuple[Shape, int], deque[str] | None] = {}
+        self._handed = Counter[str]()
 
-    def keep(self, need: JobNeed, left: FreeInstances) -> bool:
-        """Take what is left on the nodes that lack least for the job. False if too few nodes have
-        such GPUs at all, as they are cut now.
+    def keep(self, tenant: str, need: JobNeed, left: FreeInstances) -> bool:
+        """Take what is left on the nodes that lack least for the tenant's job. False if too few
+        nodes have such GPUs at all, as they are cut now.
         """
         key = need.shape, need.nodes
         if key not in self._next:
             self._next[key] = self._lacking_least(need, left.by_node())
-        nodes = self._next[key]
-        if nodes is None:
+        fit = self._next[key]
+        if fit is None:
             return False
-        left.take(need, [nodes.popleft() for _ in range(min(need.nodes, len(nodes)))])
+        nodes = [fit.popleft() for _ in range(min(need.nodes, len(fit)))]
+        for node in nodes:
+            self._hand_over(tenant, Counter(dict(need.shape)) - left.on(node), node)
+        left.take(need, nodes)
         return True
+
+    def spare(self, part: _Part) -> int:
+        """Millislices of the part that runs of its tenant hand over. None while others of it are
+        on loan, which would be asked to go, or while it waits for GPUs itself.
+        """
+        if part.granted or not self._handed[part.name]:
+            return 0
+        on_loan = any(
+            holder_of(run) == part.name and not is_own(run.qos) for run in self._there.runs
+        )
+        return 0 if on_loan else max(0, min(self._handed[part.name] - part.over, part.level))
+
+    def _hand_over(self, tenant: str, lacking: Counter[str], node: str) -> None:
+        """What the node lacks comes from runs of other tenants there; once for each node."""
+        for run, gpus in self._runs.pop(node, ()):
+            if holder_of(run) != tenant:
+                taken = lacking & Counter(gpus)
+                lacking = lacking - taken
+                self._handed[holder_of(run)] += run_cost(taken, self._there.costs)
 
     def _lacking_least(
         self, need: JobNeed, left: Mapping[str, Mapping[str, int]]
@@ -284,17 +318,28 @@ class _Nodes:
             node: sum(min(count, left.get(node, {}).get(kind, 0)) for kind, count in need.shape)
             for node in fit
         }
-        nodes = sorted((node for node in fit if has[node]), key=lambda node: (-has[node], node))
-        return deque(nodes) if len(fit) >= need.nodes else None
+        nodes = deque(sorted(fit, key=lambda node: (-has[node], node)))
+        return nodes if len(nodes) >= need.nodes else None
+
+    @cached_property
+    def _runs(self) -> dict[str, list[tuple[JobView, Mapping[str, int]]]]:
+        """Runs by node, with the GPU instances that they hold there."""
+        found: dict[str, list[tuple[JobView, Mapping[str, int]]]] = {
+            node: [] for node in self._free
+        }
+        for run in self._there.runs:
+            for node, gpus in gpus_on_nodes(run):
+                if node in found:
+                    found[node].append((run, gpus))
+        return found
 
     @cached_property
     def _all(self) -> Mapping[str, Counter[str]]:
         """GPU instances by node and type, held or not."""
         found = {node: Counter(there) for node, there in self._free.items()}
-        for run in self._there.runs:
-            for node, gpus in gpus_on_nodes(run):
-                if node in found:
-                    found[node].update(gpus)
+        for node, runs in self._runs.items():
+            for _, gpus in runs:
+                found[node].update(gpus)
         return found
 
 

@@ -96,6 +96,10 @@ class FreeInstances:
         self.take(need, nodes)
         return bool(nodes)
 
+    def on(self, node: str) -> Counter[str]:
+        """Instances left on a node, by type."""
+        return Counter({kind: there.get(node, 0) for kind, there in self._on.items()})
+
     def by_node(self) -> dict[str, Mapping[str, int]]:
         """Instances left on each node, by type."""
         there: dict[str, dict[str, int]] = defaultdict(dict)

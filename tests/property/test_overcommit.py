@@ -246,6 +246,36 @@ def test_a_whole_node_comes_free_while_others_queue_beyond_their_part() -> None:
     assert held(cluster) == {"lab": 7000, "lone": 7000}
 
 
+def test_gpus_that_a_waiting_job_can_not_use_are_no_part_of_what_it_keeps() -> None:
+    """crew's whole GPU comes free for lab, and team starts on what lab needs nothing of."""
+    policy = policy_of(*(tenant(name, 14_000) for name in ("crew", "lab", "team")))
+    cluster = Cluster(policy, {"n0": {SEVEN: 1}, "n1": {ONE: 7}}, {}, plans=True)
+    (first,) = submit(cluster, "crew", (SEVEN, 1))
+    cluster.round()
+    submit(cluster, "lab", (SEVEN, 1))
+    submit(cluster, "crew", (SEVEN, 1), 3)
+    submit(cluster, "team", (ONE, 1), 9)
+    for _ in range(ROUNDS):
+        cluster.round()
+        check_limits(cluster)
+    assert held(cluster) == {"crew": 7000, "team": 7000}
+    end(cluster, first)
+    cluster._start()
+    assert held(cluster) == {"lab": 7000, "team": 7000}
+
+
+def test_who_holds_more_than_its_part_keeps_no_gpu_for_what_it_may_not_start() -> None:
+    policy = policy_of(*(tenant(name, 10_000) for name in ("crew", "lab", "team")))
+    cluster = Cluster(policy, {"n0": {SEVEN: 1}, "n1": {ONE: 3}}, {}, plans=True)
+    submit(cluster, "lab", (SEVEN, 1))
+    cluster.round()
+    submit(cluster, "crew", (SEVEN, 1))
+    submit(cluster, "lab", (ONE, 1), 3)
+    submit(cluster, "team", (ONE, 1), 3)
+    cluster.round()
+    assert held(cluster) == {"lab": 7000, "team": 3000}
+
+
 def test_what_is_idle_stays_where_it_may_be_lent() -> None:
     """17 slices on 7, of which lone is guaranteed three; lab may lend three."""
     policy = policy_of(
