@@ -189,7 +189,7 @@ def _draw_replicas(
     )  # fmt: skip
     line: Any = {"color": _QUOTA_COLOUR, "linewidth": 1.2}
     axis.plot(service.times, nominal, linestyle="--", label="its quota", **line)
-    axis.step(service.times, allowed, where="post", label="its limit", **line)
+    axis.step(service.times, allowed, where="post", label="its limit with loans", **line)
     axis.set_ylabel(f"replicas of\n{service.name}")
     axis.set_ylim(0, max(*top, *allowed, 1) * 1.4)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -162,12 +162,12 @@ class Report:
         yield Promise(
             self.replicas_max >= REPLICAS_EXPECTED,
             f"replicas followed the load, up to {self.replicas_max} at one time",
-            f"replicas_max is {self.replicas_max}, expected {REPLICAS_EXPECTED} or more",
+            f"at most {self.replicas_max} replicas ran, fewer than {REPLICAS_EXPECTED}",
         )
         yield Promise(
             self.replicas_end == 0,
             "every replica was given back",
-            f"replicas_end is {self.replicas_end}, expected 0",
+            f"replicas at the end: {self.replicas_end}",
         )
         yield Promise(
             self.woke_from_zero,
@@ -181,7 +181,7 @@ class Report:
                 continue  # Its tenant neither lends nor borrows.
             yield Promise(
                 service.borrowed_max > 0,
-                f"{name} ran up to {service.borrowed_max} replicas on quota that was lent to it",
+                f"{name} ran on lent quota, with up to {service.borrowed_max} replicas",
                 f"{name} never ran on borrowed quota",
             )
         yield Promise(

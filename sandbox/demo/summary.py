@@ -41,7 +41,11 @@ def _numbers(report: Report) -> Table:
             "requests",
             f"{report.requests} ({report.wake_requests} to wake services), failed {report.failed}",
         ),
-        ("latency", f"p50 {milliseconds(report.p50_ms)} ms, p95 {milliseconds(report.p95_ms)} ms"),
+        (
+            "latency",
+            f"p50 {milliseconds(report.p50_ms)} ms, p95 {milliseconds(report.p95_ms)} ms"
+            + ", with the wait for replicas",
+        ),
         ("replicas", f"at most {report.replicas_max}, at the end {report.replicas_end}"),
         (
             "woke from zero",
@@ -50,14 +54,14 @@ def _numbers(report: Report) -> Table:
             + (
                 ""
                 if report.replicas_woken is None
-                else f"; the last request started {report.replicas_woken}"
+                else f"; replicas that the last request started: {report.replicas_woken}"
             ),
         ),
         *((f"{one.user}'s job", _job(one)) for one in report.batch_jobs),
         *(("repartition", _repartition(one)) for one in report.repartitions),
         ("chat", _chat(report.chat)),
         ("refused", "none" if refusal is None else refusal.text()),
-        ("ledger", f"off balance by {report.ledger_imbalance}"),
+        ("ledger", _balance(report.ledger_imbalance)),
         ("took", f"{report.duration_s:.0f} s"),
     )
     table = Table.grid(padding=(0, 2))
@@ -65,6 +69,12 @@ def _numbers(report: Report) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
+
+
+def _balance(millislice_s: int) -> str:
+    if millislice_s == 0:
+        return "debits and credits are equal"
+    return f"debits and credits differ by {millislice_s} millislice-seconds"
 
 
 def _chat(chat: ChatReport | None) -> str:
@@ -99,7 +109,7 @@ def _layout(placements: str) -> str:
 
 def _service_table(report: Report) -> Table:
     table = Table(
-        title="Services (replicas, on borrowed quota, backlog: at most)",
+        title="Services (replicas, borrowed, backlog: the most at one time)",
         title_justify="left",
         padding=(0, 0),
     )
@@ -121,9 +131,9 @@ def _service_table(report: Report) -> Table:
 
 
 def _ledger_view(report: Report) -> Table:
-    table = Table(title="Slice-seconds by both books", title_justify="left")
+    table = Table(title="Slice-seconds used, by both books", title_justify="left")
     table.add_column("tenant")
-    for title in ("ledger", "sacct", "apart"):
+    for title in ("ledger", "sacct", "difference"):
         table.add_column(title, justify="right")
     for tenant, use in report.slice_seconds_by_tenant.items():
         table.add_row(tenant, f"{use.ledger:.3f}", f"{use.sacct:.3f}", f"{use.deviation:.2%}")

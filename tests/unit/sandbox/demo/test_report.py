@@ -84,9 +84,9 @@ def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
     [
         ({"requests": (RequestRecord(A, 0, 0, 1, "status 503"),)}, "failed"),
         ({"requests": ()}, "failed"),
-        ({"samples": (sample(1, A, Replicas(ready=4)),)}, "replicas_end is 4"),
-        ({"samples": (sample(1, A, Replicas(draining=1)),)}, "replicas_end is 1"),
-        ({"samples": ()}, "replicas_end is None"),
+        ({"samples": (sample(1, A, Replicas(ready=4)),)}, "replicas at the end: 4"),
+        ({"samples": (sample(1, A, Replicas(draining=1)),)}, "replicas at the end: 1"),
+        ({"samples": ()}, "replicas at the end: None"),
         ({"wakes": ()}, "wake"),
         ({"wakes": (Wake(A, 1, answered(A, 1)),)}, "wake"),
         ({"wakes": (Wake(A, 0, RequestRecord(A, 0, 0, 60, "no answer in 60 s")),)}, "wake"),
