@@ -49,6 +49,11 @@ _PASSWORD = re.compile(r"://[^\s/@:]*:[^\s@]+@|\bPGPASSWORD=.|[?&]password=")
 """Of a URL, or for all that libpq connects to."""
 _MUNGE = Path("/run/munge/munge.socket.2")
 _ENVIRONMENT, _USUAL_CONF = Path("/etc/slicewise/environment"), Path("/etc/slurm/slurm.conf")
+_PRIVILEGED = (
+    *("Prolog", "Epilog", "HealthCheckProgram", "RebootProgram", "PrologSlurmctld"),
+    *("EpilogSlurmctld", "ResumeProgram", "SuspendProgram", "ResumeFailProgram"),
+)
+"""Keys of slurm.conf with programs that root or SlurmUser runs."""
 _FETCHED = Path("/run/slurm/conf")
 """What slurmd has from slurmctld where nodes have no files of their own."""
 _UNITS = ("slicewise-daemon.service", "munge.service")
@@ -124,6 +129,8 @@ def _files(
     yield from file(settings.gateway.identity, "own", (*operators, launcher))
     yield from file(settings.database.url_file, "secret", (slurm, "root"))
     yield from file(settings.launcher.url_file, "secret", (launcher, "root"))
+    for need in _programs(config, _PRIVILEGED, _ROOT, ""):
+        yield from file(Path(need.way.asked), "own", operators)
     if is_controller:
         web = settings.web
         yield from file(settings.daemon.run_dir, "own", (slurm,))

@@ -129,6 +129,9 @@ def test_files_that_decide_what_root_runs_and_tokens_are_looked_at(tmp_path: Pat
     for file in (conf, token):
         file.touch(0o666)
         file.chmod(0o666)
+    prolog = tmp_path / "prolog.sh"
+    prolog.touch()
+    prolog.chmod(0o757)
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o777)
@@ -141,6 +144,11 @@ def test_files_that_decide_what_root_runs_and_tokens_are_looked_at(tmp_path: Pat
     said = [one.what for one in host_checks(found, frozenset())]
     assert {f"{one} has mode 0666" for one in (conf, token)} <= set(said)
     assert f"{state} has mode 0777" in said
+    node = host_facts(
+        known, tmp_path, {"Prolog[0]": str(prolog)}, is_controller=False, needs_munge=False
+    )
+    said = [one.what for one in host_checks(node, frozenset())]
+    assert f"{prolog} has mode 0757" in said
     assert str(conf) not in {one.way.asked for one in on_controller(site, tmp_path).files}
 
 
