@@ -42,9 +42,8 @@ def _numbers(report: Report) -> Table:
             f"{report.requests} ({report.wake_requests} to wake services), failed {report.failed}",
         ),
         (
-            "latency",
-            f"p50 {milliseconds(report.p50_ms)} ms, p95 {milliseconds(report.p95_ms)} ms"
-            + ", with the wait for replicas",
+            "latency with waits",
+            f"p50 {milliseconds(report.p50_ms)} ms, p95 {milliseconds(report.p95_ms)} ms",
         ),
         ("replicas", f"at most {report.replicas_max}, at the end {report.replicas_end}"),
         (
