@@ -43,7 +43,8 @@ class SteadyLoad:
     """Sends while its context lasts, then waits for what is under way; an open loop.
 
     Each request is sent once. With ``retries_refused`` one whose connection was refused, so that
-    nobody has seen it, is sent again, as clients do that know of the gateway's restart.
+    nobody has seen it, is sent again, as clients do that know of the gateway's restart. Each has a
+    connection of its own then: nothing is sent to a gateway that has ended.
 
     Attributes:
         answers: in the order of ending.
@@ -58,7 +59,8 @@ class SteadyLoad:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)
+            connector=aiohttp.TCPConnector(limit=0, force_close=self._retries_refused),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
         )
         self._sending = asyncio.create_task(self._send_on())
         return self
