@@ -168,14 +168,17 @@ def unmet(needs: Iterable[Need], looked_at: Iterable[Way] = ()) -> Iterator[Find
     yield from _unseen((*(need.way for need in needs), *looked_at))
     barred: dict[tuple[Person, Inode, Right], list[Need]] = {}
     for need in needs:
-        found = barrier(need.way, need.person, need.right)
-        if found is not None:
-            barred.setdefault((need.person, *found), []).append(need)
+        bar = barrier(need.way, need.person, need.right)
+        if bar is not None:
+            barred.setdefault((need.person, *bar), []).append(need)
         elif need.way.missing and not need.may_be_missing:
             yield _missing(need)
+    # Who needs something here is one of Slicewise's, such as the launcher of the gateway's folder.
+    users = {need.person.name for need in needs}
     for (person, inode, lacks), together in barred.items():
-        ways, owners = [one.way for one in together], {inode.owner, person.name}
-        yield not_led(_barred(person, inode, lacks, together), ways, inode, owners)
+        ways = [one.way for one in together]
+        found = _barred(person, inode, lacks, together)
+        yield not_led(found, ways, inode, {inode.owner, *users})
 
 
 def _unseen(ways: Iterable[Way]) -> Iterator[Finding]:

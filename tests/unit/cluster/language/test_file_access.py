@@ -183,6 +183,17 @@ def test_what_a_stranger_has_put_on_the_way_is_named_and_never_led_through() -> 
     assert mends(unmet([need(replace(WAY, target=own, links=(SLURMS,)))])) == ["chmod u+r /run/url"]
 
 
+def test_folders_of_who_needs_something_beside_are_no_strangers() -> None:
+    launcher = Person("slicewise", 64999)
+    own = replace(folder("/g"), owner="slicewise", uid=launcher.uid)
+    socket = Way("/g/s", (folder("/"), own), Inode("/g/s", stat.S_IFSOCK | 0o600))
+    haproxys = need(socket, Person("haproxy", 99), WRITE)
+    assert mends(unmet([haproxys])) == []
+    assert mends(unmet([haproxys, need(Way("/g", (), own), launcher)])) == [
+        "setfacl -m u:haproxy:-w- /g/s"
+    ]
+
+
 def test_a_way_that_can_not_be_seen_is_said_once() -> None:
     way = replace(WAY, is_unseen=True)
     (found,) = unmet([need(way), need(way, EVERY_USER)], [way])
