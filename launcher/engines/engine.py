@@ -463,7 +463,7 @@ class AdapterEngine(Engine, Protocol):
 
 
 @runtime_checkable
-class SlottedEngine(Engine, Protocol):
+class SlottedEngine(Protocol):
     """An engine that is told at its start how many requests it works on at the same time at most.
 
     Others take what comes and choose their batches themselves.

@@ -281,14 +281,14 @@ def is_free(server: Server) -> bool:
     return server.mode is ServerMode.MAINT and not server.in_flight
 
 
-def load_of(backend: Backend | None) -> Load:
-    """Return the requests of a service now; none if it has no backend."""
+def load_of(backend: Backend | None, counter: str = "") -> Load:
+    """Return the requests of a service now, in the backend ``counter``; none if it has none."""
     if backend is None:
-        return Load()
+        return Load(counter=counter)
     everywhere = (*backend.servers, *backend.elsewhere)
     in_flight = sum(server.in_flight for server in everywhere)
     queued = backend.queued + sum(server.queued for server in backend.servers)
     is_served = any(one.up and one.mode is ServerMode.READY for one in backend.servers)
     held = 0 if is_served else max(0, backend.sessions - in_flight - queued)
     counted = (backend.arrived, backend.answered, backend.given_up)
-    return Load(in_flight, queued, held, *counted)
+    return Load(in_flight, queued, held, *counted, counter)

@@ -260,7 +260,7 @@ def _ask_all(replicas: Replicas, view: ViewAnswer, state: State) -> Answers:
         # One in doubt serves: it is told elsewhere which adapters to have, and waits for none.
         adapters: Mapping[str, str] = {}
         if not is_verified(slot, _known(state, service)):
-            known = state.get(key_of(service), ServiceState())
+            known = state.get(key_of(service)) or ServiceState()
             views, _ = unless_aborted(services[key_of(service)], known)
             adapters = _adapters(service, views[-1])
         asked[service.array_job_id, slot.index] = _replica(service, slot, adapters)
@@ -275,8 +275,8 @@ def _adapters(service: ServiceView, newest: ServiceView) -> Mapping[str, str]:
 
 
 def _known(state: State, service: ServiceView) -> GenerationState:
-    known = state.get(key_of(service), ServiceState())
-    return known.generations.get(service.array_job_id, GenerationState())
+    known = state.get(key_of(service)) or ServiceState()
+    return known.generations.get(service.array_job_id) or GenerationState()
 
 
 def _replica(service: ServiceView, slot: SlotView, adapters: Mapping[str, str]) -> Replica:

@@ -189,12 +189,13 @@ def decide(
     waiting: list[Route] = []
     unreadable: dict[str, str] = {}
     free, most = scaling_inputs.free_millislices(view), _most(gateway)
-    avoided = AvoidedNodes(state, {key_of(one): one.user for one in view.services}, now_s)
     services = by_service(view)
+    users = {key: found_views[-1].user for key, found_views in services.items()}
+    avoided = AvoidedNodes(state, users, now_s)
     claims = LineClaims(gateway, services, rests)
     budgets = {tenant.name: tenant.budget for tenant in view.tenants}
     for key, found_views in services.items():
-        known = state.get(key, ServiceState())
+        known = state.get(key) or ServiceState()
         counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
         sight = RestSight.of(found_views, counted, most, free)
         if (before := rests.get(key)) is not None:
@@ -219,7 +220,8 @@ def decide(
             found[key] = known
             continue
         look = ServiceInput(
-            *(key, spec, views, *counted, most, answers, free, aborted, avoided.of(key)),
+            *(key, spec, views, counted[0], load_of(*counted)),
+            *(most, answers, free, aborted, avoided.of(key)),
             lineless=claims.why_none(key),
             tokens=heard.tokens.get(key),
             adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
@@ -245,7 +247,7 @@ def unless_aborted(
     once. Return as well the last aborted roll-over, unless a newer generation has come since.
     """
     newest, last = views[-1], known.aborted
-    states = [known.generations.get(one.array_job_id, GenerationState()) for one in views]
+    states = [known.generations.get(one.array_job_id) or GenerationState() for one in views]
     after = whole_number(newest.directives, "abort_roll_after", 0)
     failures = states[-1].backoff.failures
     fails = 0 < after <= failures and not states[-1].is_proved
@@ -312,7 +314,7 @@ class ServiceInput:
         spec: the specification of its newest generation.
         views: its generations, the newest last.
         backend: its backend at the gateway; None if it has no route.
-        counter: name of that backend; "" if it has no route.
+        load: its requests there.
         most: replicas that a backend can carry.
         free: millislices that each tenant may still take, by tenant.
         aborted: its last roll-over, if it was aborted.
@@ -329,7 +331,7 @@ class ServiceInput:
     spec: ServiceSpec
     views: Sequence[ServiceView]
     backend: Backend | None
-    counter: str
+    load: Load
     most: int
     answers: Answers = field(hash=False)
     free: Mapping[str, int] = field(hash=False)
@@ -355,11 +357,6 @@ class ServiceInput:
     def engine(self) -> Engine:
         """The engine of its newest generation."""
         return engine_of(self.newest.directives)
-
-    @property
-    def load(self) -> Load:
-        """Its requests at the gateway."""
-        return replace(load_of(self.backend), counter=self.counter)
 
 
 def decide_service(
@@ -399,7 +396,7 @@ def _generation(
         deadline_s=look.spec.deadline_s,
         p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
     )
-    return generation(sight, known.generations.get(view.array_job_id, GenerationState()))
+    return generation(sight, known.generations.get(view.array_job_id) or GenerationState())
 
 
 def _fallback(seen: Sequence[Generation]) -> Generation | None:
@@ -438,8 +435,7 @@ def _scaled(
         load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
     usable = sum(slot.state != "gone" for slot in look.newest.slots)
     most = 0 if look.lineless else min(look.most, usable)
-    at_most = scaling_inputs.most_concurrency(look.engine)
-    asked = scaling_inputs.scaling(look.spec, look.newest.order, most, at_most)
+    asked = scaling_inputs.scaling(look.spec, look.newest.order, most, look.engine)
     if look.newest.order.delete_s is not None:
         since_s = now_s - look.newest.order.delete_s
         can_serve = not newest.state.backoff.failures or bool(_serving(slots))

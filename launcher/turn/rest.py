@@ -4,8 +4,8 @@ Of thousands of services most are at rest, and deciding for one takes as long as
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.rpc.messages import ServiceView
 from launcher.autoscale.rest import is_at_rest, rested
@@ -21,8 +21,7 @@ at the same turn."""
 _IDLE = frozenset({"held", "gone"})
 
 
-@dataclass(frozen=True)
-class RestSight:
+class RestSight(NamedTuple):
     """All that a decision about a service at rest depends on, beside what is remembered of it.
 
     Attributes:
@@ -52,8 +51,7 @@ class RestSight:
         return cls(views, backend, most, has_room)
 
 
-@dataclass(frozen=True)
-class Rest:
+class Rest(NamedTuple):
     """A service that is at rest since a turn that has decided for it.
 
     Attributes:
@@ -66,7 +64,7 @@ class Rest:
 
     sight: RestSight
     state: ServiceState
-    plan: "ServicePlan" = field(hash=False)
+    plan: "ServicePlan"
     at_s: float
     looks: int
     until_s: float
@@ -77,7 +75,7 @@ class Rest:
 
     def later(self, now_s: float) -> "Rest":
         """Return it after one more look."""
-        return replace(self, at_s=now_s, looks=self.looks + 1)
+        return Rest(*self[:3], now_s, self.looks + 1, self.until_s)
 
     def ended(self, state: ServiceState) -> ServiceState:
         """Return what is remembered as if it had been decided for at each look."""

@@ -18,20 +18,15 @@ from launcher.turn.slots import DRAIN_DEADLINE_S, Phase, Slot
 _HOLDS = frozenset({"released", "starting", "running", "ending"})
 
 
-def scaling(
-    spec: ServiceSpec, order: ServiceOrder, most: int, most_concurrency: int = MOST
-) -> Scaling:
-    """Return what the owner asks for by file or order; slots and gateway can carry ``most``.
-
-    ``most_concurrency``: up to how many requests of a replica may be learnt.
-    """
+def scaling(spec: ServiceSpec, order: ServiceOrder, most: int, engine: Engine) -> Scaling:
+    """Return what the owner asks for by file or order; slots and gateway can carry ``most``."""
     highest = spec.max_replicas if order.max_replicas is None else order.max_replicas
     lowest = spec.min_replicas if order.min_replicas is None else order.min_replicas
     highest = min(highest, most)
     return Scaling(
         min_replicas=min(lowest, highest),
         max_replicas=highest,
-        concurrency=most_concurrency if spec.concurrency == AUTO else spec.concurrency,
+        concurrency=_most_concurrency(engine) if spec.concurrency == AUTO else spec.concurrency,
         max_queue_s=spec.max_queue_s,
         p95_s=None if spec.p95_ms is None else spec.p95_ms / 1000,
         keep_alive_s=spec.keep_alive_s,
@@ -41,7 +36,7 @@ def scaling(
     )
 
 
-def most_concurrency(engine: Engine) -> int:
+def _most_concurrency(engine: Engine) -> int:
     """Return how many requests a replica may get at the same time, where that is learnt."""
     return engine.slots if isinstance(engine, SlottedEngine) else MOST
 
@@ -51,7 +46,7 @@ def concurrency(spec: ServiceSpec, engine: Engine, memory: Memory | None) -> int
     if spec.concurrency != AUTO:
         return spec.concurrency
     learnt = memory.capacity if memory is not None else ReplicaCapacity()
-    return min(learnt.limit, most_concurrency(engine))
+    return min(learnt.limit, _most_concurrency(engine))
 
 
 def objective_ms(spec: ServiceSpec, memory: Memory | None) -> float | None:
@@ -127,7 +122,7 @@ def free_millislices(view: ViewAnswer) -> Mapping[str, int]:
     free = {tenant.name: tenant.room_millislices for tenant in view.tenants}
     for service in view.services:
         if service.tenant in free:
-            pending = sum(slot.state == "released" for slot in service.slots)
+            pending = [slot.state for slot in service.slots].count("released")
             free[service.tenant] -= pending * service.cost_millislices
     return free
 

@@ -48,7 +48,12 @@ class AvoidedNodes:
     """
 
     def __init__(self, state: State, users: Mapping[str, str], now_s: float) -> None:
-        failing = {key: one for key, one in state.items() if _has_failures(one)}
+        failing = {
+            key: service
+            for key, service in state.items()
+            for one in service.generations.values()
+            if one.failures
+        }
         self._own = {key: _own(one, now_s) for key, one in failing.items()}
         accusers: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for key in failing.keys() & users:
@@ -60,10 +65,6 @@ class AvoidedNodes:
         """Return the nodes that a service avoids, those first that it knows best."""
         own = self._own.get(key, ())
         return tuple(dict.fromkeys((*own, *self._shared)))[:MOST_AVOIDED]
-
-
-def _has_failures(service: ServiceState) -> bool:
-    return any(one.failures for one in service.generations.values())
 
 
 def _own(service: ServiceState, now_s: float) -> tuple[str, ...]:

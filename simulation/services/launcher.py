@@ -1,8 +1,7 @@
 """The launcher's turns for one service, by its own decisions: ``launcher.turn.plan``."""
 
-from dataclasses import replace
-
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView
+from launcher.gateway.types import load_of
 from launcher.turn.plan import ServiceInput, ServicePlan, decide_service
 from launcher.turn.rest import Rest, RestSight, rest
 from launcher.turn.state import DesiredSlots, ServiceState, after_answer
@@ -43,7 +42,7 @@ class ServiceLauncher:
             spec=self._service.spec,
             views=(view,),
             backend=backend,
-            counter=COUNTER,
+            load=load_of(backend, COUNTER),
             most=lines,
             answers=gateway.answers(view.array_job_id),
             free={},
@@ -56,7 +55,7 @@ class ServiceLauncher:
         """Count the looks before this one that would have been made since the last turn."""
         looks = max(0, int((now_s - before.at_s) / self._every_s) - 1)
         at_s = before.at_s + looks * self._every_s
-        return replace(before, at_s=at_s, looks=before.looks + looks)
+        return before._replace(at_s=at_s, looks=before.looks + looks)
 
     def hear(self, array_job_id: int, desired: DesiredSlots, answer: DesiredSlotsAnswer) -> None:
         """Remember what the daemon answered to desired slots."""

@@ -5,6 +5,7 @@ import pytest
 from cluster.language.service import ServiceSpec
 from cluster.rpc.order_messages import ServiceOrder
 from launcher.autoscale.types import Scaling
+from launcher.engines.triton import Triton
 from launcher.turn.scaling_inputs import scaling
 
 
@@ -12,7 +13,7 @@ def asked(order: ServiceOrder | None = None, most: int = 8, **said: object) -> S
     known = {"name": "chat", "tenant": "vision", "model_repository": "/models", "model": "m"}
     script = {"profile": "1g.10gb", "min_replicas": 1, "max_replicas": 4}
     spec = ServiceSpec.model_validate({**known, **script, **said})
-    return scaling(spec, order or ServiceOrder(), most)
+    return scaling(spec, order or ServiceOrder(), most, Triton())
 
 
 @pytest.mark.parametrize(
