@@ -205,8 +205,8 @@ class SlicewiseOnModel:
         if settled is not None and jobs is settled[0] and policy is settled[1]:
             return False
         there = self._holdings(jobs)
-        self._trees = tree_moves(policy, there, self._trees)
-        found = moves(policy, there, trees=self._trees)
+        self._trees = tree_moves(policy, there, self._standings, self._trees)
+        found = moves(policy, there, self._standings, trees=self._trees)
         self._settled = None if found else (jobs, policy)
         for target, name in found.items():
             model.update(target, JobChange(qos=name))

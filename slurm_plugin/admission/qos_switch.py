@@ -18,6 +18,7 @@ from slurm_plugin.common.qos_names import borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.demand import is_waiting, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings, QosQueue
 from slurm_plugin.quota.room import QuotaRoom, Room
+from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import upward
 from slurm_plugin.quota.types import Policy
 
@@ -77,22 +78,24 @@ _UNKNOWN: Mapping[str, TreeMoves] = {}
 def moves(
     policy: Policy,
     there: Holdings,
+    standings: Mapping[str, Standing],
     refused: Collection[Target] = (),
     *,
     trees: Mapping[str, TreeMoves] | None = None,
 ) -> Mapping[Target, str]:
     """The new QOS of all waiting jobs and arrays that should change theirs.
 
-    ``there`` are the jobs of managed partitions, and ``trees`` what ``tree_moves`` found of them,
-    if that is known.
+    ``there`` are the jobs of managed partitions, ``standings`` the limits in force, and ``trees``
+    what ``tree_moves`` found of them, if that is known.
 
     Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
-    quota belong in its own QOS, jobs that fit into what it and the tenants above it may borrow in
-    the borrowed one; all others stay where they are. Only flexible jobs move; other jobs just take
-    their room in turn. Jobs that Slurm has ``refused`` to move are left out. A second call after
-    these moves, with nothing else changed, moves nothing.
+    quota, beside what its borrowed runs hold of that, belong in its own QOS, jobs that fit into
+    what it and the tenants above it may borrow in the borrowed one; all others stay where they are.
+    Only flexible jobs move; other jobs just take their room in turn. Jobs that Slurm has
+    ``refused`` to move are left out. A second call after these moves, with nothing else changed,
+    moves nothing.
     """
-    found = tree_moves(policy, there) if trees is None else trees
+    found = tree_moves(policy, there, standings) if trees is None else trees
     changes = sorted(
         (one for tree in found.values() for one in tree.changes), key=lambda one: one.order
     )
@@ -101,13 +104,16 @@ def moves(
 
 
 def tree_moves(
-    policy: Policy, there: Holdings, before: Mapping[str, TreeMoves] = _UNKNOWN
+    policy: Policy,
+    there: Holdings,
+    standings: Mapping[str, Standing],
+    before: Mapping[str, TreeMoves] = _UNKNOWN,
 ) -> Mapping[str, TreeMoves]:
     """The changes in each tree of tenants, by the tenant at its top.
 
     Trees share no room. So what was found ``before`` stays for a tree of which nothing has changed.
     """
-    above, room = upward(policy), QuotaRoom(policy, there)
+    above, room = upward(policy), QuotaRoom(policy, there, standings)
     queues: dict[str, list[QosQueue]] = {}
     for qos, queue in there.queues.items():
         tenant = tenant_of(qos)

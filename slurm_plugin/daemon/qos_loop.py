@@ -34,9 +34,9 @@ class QosLoop:
         if looked_s >= self._again_s:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         cluster_state = self._cluster_state
-        policy, jobs = cluster_state.quotas.policy, cluster_state.quota_jobs
+        quotas, jobs = cluster_state.quotas, cluster_state.quota_jobs
         there = holdings(jobs, self._partitions, self._costs, self._models)
-        wanted = moves(policy, there, self._refused)
+        wanted = moves(quotas.policy, there, quotas.standings, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}
             refused = await self._slurm.update(changes)

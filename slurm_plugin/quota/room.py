@@ -7,6 +7,7 @@ from typing import NamedTuple
 from slurm_plugin.common.qos_names import holder, qos_name
 from slurm_plugin.quota.demand import has_types, take_types, types_left
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import Standing, beyond_loans
 from slurm_plugin.quota.tenants import (
     effective_nominal,
     guaranteed_quota,
@@ -14,6 +15,8 @@ from slurm_plugin.quota.tenants import (
     upward,
 )
 from slurm_plugin.quota.types import Policy
+
+_UNKNOWN: Mapping[str, Standing] = {}
 
 
 class Room(NamedTuple):
@@ -27,11 +30,16 @@ class Room(NamedTuple):
 class QuotaRoom:
     """Room left in the guaranteed quota of every tenant, and in every subtree.
 
+    What a tenant's runs outside its own QOS hold ``beyond_loans`` is no room.
+
     Completing jobs count. What waits in the place of one keeps its QOS until that has ended, and
     may start there: a borrowed QOS gets what its tenant's own one leaves unused.
     """
 
-    def __init__(self, policy: Policy, there: Holdings) -> None:
+    def __init__(
+        self, policy: Policy, there: Holdings, standings: Mapping[str, Standing] = _UNKNOWN
+    ) -> None:
+        """``standings`` are the limits in force; none if they are not known."""
         self._policy = policy
         nominal = effective_nominal(policy)
         self._above = upward(policy)
@@ -40,6 +48,8 @@ class QuotaRoom:
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
         self._own = Counter(guaranteed_quota(policy))
+        elsewhere = {name: held - there.own(name) for name, held in there.by_tenant.items()}
+        self._own.subtract(beyond_loans(policy, standings, elsewhere))
         self._types = types_left(policy, there)
         self._subtree = {
             name: nominal[name] + tenant.quota.borrowing_limit_millislices

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from cluster.language.units import Millislices
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.lending import called_back, crossing, within_limits
-from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
+from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.types import Loan, Policy, Recall
 
 
@@ -88,6 +88,27 @@ def _by_use(tenant: str, standing: Standing, use: QosUse) -> Standing:
         own_qos_limit_millislices=Millislices(own - moved),
         borrowed_qos_limit_millislices=Millislices(borrowed + moved),
     )
+
+
+def beyond_loans(
+    policy: Policy, standings: Mapping[str, Standing], held: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Millislices of its guaranteed quota that each tenant's runs outside its own QOS hold.
+
+    It is what these have ``held`` beyond what is lent to the tenant. A tenant whose guarantee names
+    types is left out: jobs in its own QOS come before these runs.
+    """
+    first = guaranteed_types(policy)
+    return {
+        name: max(0, held.get(name, 0) - max(0, _lent_to(standing)))
+        for name, standing in standings.items()
+        if name in policy and name not in first
+    }
+
+
+def _lent_to(one: Standing) -> int:
+    both = one.own_qos_limit_millislices + one.borrowed_qos_limit_millislices
+    return both - one.guaranteed_millislices
 
 
 def less_elsewhere(

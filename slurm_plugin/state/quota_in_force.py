@@ -1,5 +1,6 @@
 """Holds the policy that is in force in Slurm, and all limits that follow from it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from cluster.language.jobs import JobView, NodeView
@@ -8,7 +9,7 @@ from cluster.rpc.messages import BudgetView, ServiceView, TenantView
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.overview import with_those_below
 from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
-from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.common.qos_names import borrowed_qos, is_own
 from slurm_plugin.quota.attainable import Attainable, attainable, period_budgets
 from slurm_plugin.quota.demand import (
     capacity,
@@ -20,7 +21,7 @@ from slurm_plugin.quota.demand import (
     waiting_instances,
 )
 from slurm_plugin.quota.overcommitment import Overcommitment, followed
-from slurm_plugin.quota.standings import Standing
+from slurm_plugin.quota.standings import Standing, beyond_loans
 from slurm_plugin.quota.tenants import (
     downward,
     effective_nominal,
@@ -202,7 +203,7 @@ class QuotaInForce:
                 for tenant, most in self._budgets.items()
             },
             used=used,
-            guaranteed_used=guaranteed_use(jobs, partitions, costs),
+            guaranteed_used=self._guaranteed_used(jobs),
             shares=shares,
             gpu_types=gpu_types(nodes, costs, self._memory_mib, waiting),
             node_costs=node_costs(nodes, partitions, costs),
@@ -221,3 +222,13 @@ class QuotaInForce:
             guaranteed_types=self._types,
             guaranteed_instances=guaranteed_instances(jobs, partitions) if self._types else {},
         )
+
+    def _guaranteed_used(self, jobs: Sequence[JobView]) -> Mapping[str, int]:
+        """Millislices of guaranteed quotas that jobs hold or wait for.
+
+        A job that comes goes where ``QuotaRoom`` has room for it.
+        """
+        partitions, costs = self._partitions, self._settings.costs
+        elsewhere = used_by_tenant((job for job in jobs if not is_own(job.qos)), partitions, costs)
+        beyond = beyond_loans(self.policy, self.standings, elsewhere)
+        return Counter(guaranteed_use(jobs, partitions, costs)) + Counter(beyond)

@@ -10,7 +10,7 @@ from simulation.cluster import SimulatedNode
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
 
-WHOLE, SMALL = {"3g.40gb": 2}, {"1g.10gb": 1}
+WHOLE, LARGE, SMALL = {"3g.40gb": 2}, {"3g.40gb": 1}, {"1g.10gb": 1}
 FREELY = {
     "borrowing_limit_millislices": MAX_NOMINAL_MILLISLICES,
     "lending_limit_millislices": MAX_NOMINAL_MILLISLICES,
@@ -52,3 +52,20 @@ def test_who_waits_for_a_node_that_is_away_keeps_no_quota() -> None:
         site.until(lambda: site.runs("lab") + site.runs("other"), 120)
         # Slurm says by turns that quota and the node are lacking: no loan flaps for that.
         assert changes(site, 1800) <= 30
+
+
+def test_a_job_that_its_tenants_own_borrowed_run_keeps_out_waits_for_a_loan() -> None:
+    """The run holds the guaranteed quota, so nothing starts in the own QOS before it has ended."""
+    with site_of({"lab": 3.5, "lender": 3.5}, WHOLE) as site:
+        site.sbatch("lab", LARGE, qos=borrowed_qos("lab"), minutes=60, run_s=1200)
+        site.until(lambda: site.runs("lab"))
+        site.sbatch("lender", LARGE, qos=qos_name("lender"), minutes=600)
+        site.until(lambda: site.runs("lender"))
+        site.sbatch("lab", LARGE, minutes=10)
+
+        def waits_in() -> set[str]:
+            return {job.qos for job in site.jobs("lab") if not job.nodes}
+
+        site.until_is(waits_in, {borrowed_qos("lab")}, 30)
+        site.until_is(lambda: len(site.jobs("lab")), 1, 1200)
+        site.until_is(lambda: site.runs("lab").total(), 1, 60)

@@ -16,6 +16,7 @@ from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.admission.qos_switch import moves
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.tenants import ancestors, effective_nominal, guaranteed_quota
 from slurm_plugin.quota.types import Policy
 
@@ -66,10 +67,16 @@ def record(draw: st.DrawFn, number: int) -> JobView:
     return replace(slot(0), **values)
 
 
+def moves_of(policy: Policy, jobs: Sequence[JobView]) -> Mapping[Target, str]:
+    return moves(policy, holdings(jobs, MANAGED, COSTS, {}), standings(policy, ()))
+
+
 def moved(policy: Policy, jobs: Sequence[JobView]) -> list[JobView]:
     """What Slurm makes of the moves."""
     after = {job.job_id: job for job in jobs}
-    for target, qos in moves(policy, holdings(jobs, MANAGED, COSTS, {})).items():
+    for target, qos in moves(
+        policy, holdings(jobs, MANAGED, COSTS, {}), standings(policy, ())
+    ).items():
         record = record_of(target, after)
         assert not isinstance(target, Tasks) or target.indices == record.untouched
         after[record.job_id] = replace(record, qos=qos)
@@ -83,7 +90,7 @@ def record_of(target: Target, jobs: Mapping[int, JobView]) -> JobView:
 @given(policies(), queues())
 def test_after_one_turn_nothing_is_left_to_move(policy: Policy, jobs: list[JobView]) -> None:
     after = moved(policy, jobs)
-    assert moves(policy, holdings(after, MANAGED, COSTS, {})) == {}
+    assert moves_of(policy, after) == {}
 
 
 @given(policies(), queues())
@@ -97,7 +104,9 @@ def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) 
     for job in jobs:
         if job.state is JobState.RUNNING:
             holds[job.account, job.qos] += cost(job)
-    for target, qos in moves(policy, holdings(jobs, MANAGED, COSTS, {})).items():
+    for target, qos in moves(
+        policy, holdings(jobs, MANAGED, COSTS, {}), standings(policy, ())
+    ).items():
         job = record_of(target, {job.job_id: job for job in jobs})
         arrives[job.account, qos] += cost(job)
     for (name, qos), amount in arrives.items():
@@ -114,7 +123,7 @@ def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) 
 @given(policies(), queues())
 def test_only_flexible_jobs_that_could_start_move(policy: Policy, jobs: list[JobView]) -> None:
     known = {job.job_id: job for job in jobs}
-    for target in moves(policy, holdings(jobs, MANAGED, COSTS, {})):
+    for target in moves_of(policy, jobs):
         job = record_of(target, known)
         tag = JobTag.find(job.admin_comment)
         assert tag is not None

@@ -17,6 +17,8 @@ from slurm_plugin.admission.qos_switch import MOVES, moves, tree_moves
 from slurm_plugin.daemon.qos_loop import QosLoop
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.standings import standings
+from slurm_plugin.quota.types import Loan
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -46,11 +48,24 @@ def array(job_id: int, count: int, qos: str = OWN, **changes: Any) -> JobView:
 
 
 def moved(*jobs: JobView) -> Mapping[Target, str]:
-    return moves(POLICY, holdings(jobs, MANAGED, COSTS, {}))
+    return moves(POLICY, holdings(jobs, MANAGED, COSTS, {}), {})
 
 
 def test_what_the_guarantee_has_no_room_for_is_borrowed() -> None:
     assert moved(running(1), job(2), job(3)) == {3: BORROWED}
+
+
+def test_what_borrowed_runs_hold_beyond_loans_is_no_room_of_the_guarantee() -> None:
+    """In its own QOS such a job can't start before these runs end, whatever is lent."""
+    jobs = holdings([running(1, BORROWED), job(2), job(3)], MANAGED, COSTS, {})
+    assert moves(POLICY, jobs, standings(POLICY, ())) == {3: BORROWED}
+    lent = Loan("nlp", "vision", Millislices(1000))
+    lends = replace(POLICY["nlp"].quota, lending_limit_millislices=Millislices(4000))
+    policy = {**POLICY, "nlp": replace(POLICY["nlp"], quota=lends)}
+    assert moves(policy, jobs, standings(policy, (lent,))) == {}
+    by_type = replace(POLICY["vision"].quota, type_nominals={"1g.10gb": 2})
+    policy = {**POLICY, "vision": replace(POLICY["vision"], quota=by_type)}
+    assert moves(policy, jobs, standings(policy, ())) == {}, "there the own QOS comes first"
 
 
 def test_up_to_what_may_be_borrowed() -> None:
@@ -85,15 +100,15 @@ def test_among_equals_for_who_came_first() -> None:
 def test_without_a_borrowing_limit_nothing_is_borrowed() -> None:
     policy = policy_of(tenant("vision", 2000))
     jobs = [running(1), job(2), job(3)]
-    assert moves(policy, holdings(jobs, MANAGED, COSTS, {})) == {}
+    assert moves(policy, holdings(jobs, MANAGED, COSTS, {}), {}) == {}
 
 
 def test_nothing_goes_through_a_tenant_above_that_has_no_room() -> None:
     policy = policy_of(tenant("lab", 3000), tenant("vision", 1000, "lab", **BORROWS))
     jobs = [job(1), job(2), job(3), job(4)]
-    assert moves(policy, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED, 3: BORROWED}
+    assert moves(policy, holdings(jobs, MANAGED, COSTS, {}), {}) == {2: BORROWED, 3: BORROWED}
     runs = [running(9, account="lab", qos="slicewise_lab"), *jobs]
-    assert moves(policy, holdings(runs, MANAGED, COSTS, {})) == {2: BORROWED}
+    assert moves(policy, holdings(runs, MANAGED, COSTS, {}), {}) == {2: BORROWED}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +171,7 @@ class TestArrays:
     def test_no_more_is_changed_at_once_than_slurm_bears(self) -> None:
         wide = policy_of(tenant("vision", 1000, borrowing_limit_millislices=Millislices(10**6)))
         jobs = [job(number) for number in range(900)]
-        assert len(moves(wide, holdings(jobs, MANAGED, COSTS, {}))) == MOVES
+        assert len(moves(wide, holdings(jobs, MANAGED, COSTS, {}), {})) == MOVES
 
 
 class Refusing(ScriptedSlurm):
@@ -214,12 +229,12 @@ def test_what_the_guarantee_has_no_more_instances_for_is_borrowed() -> None:
     quota = {**BORROWS, "type_nominals": {"1g.10gb": 1}}
     policy = policy_of(tenant("vision", 2000, **quota))
     jobs = [running(1), job(2, reason="QOSGrpGRES"), fixed(3, reason="QOSGrpGRES")]
-    assert moves(policy, holdings(jobs, MANAGED, COSTS, {})) == {2: BORROWED}
+    assert moves(policy, holdings(jobs, MANAGED, COSTS, {}), {}) == {2: BORROWED}
     alone = [job(2, BORROWED)]
-    assert moves(policy, holdings(alone, MANAGED, COSTS, {})) == {2: OWN}
+    assert moves(policy, holdings(alone, MANAGED, COSTS, {}), {}) == {2: OWN}
     tasks = array(4, 3)
     beside = [running(1), tasks]
-    assert moves(policy, holdings(beside, MANAGED, COSTS, {})) == {
+    assert moves(policy, holdings(beside, MANAGED, COSTS, {}), {}) == {
         Tasks(4, frozenset({0, 1, 2})): BORROWED
     }
 
@@ -236,21 +251,21 @@ def test_what_is_known_of_a_tree_counts_while_nothing_of_it_changes() -> None:
         return holdings((*runs, *waits), MANAGED, COSTS, {}).knowing(known)
 
     first = look(running(1))
-    trees = tree_moves(policy, first)
-    assert moves(policy, first, trees=trees) == {
+    trees = tree_moves(policy, first, {})
+    assert moves(policy, first, {}, trees=trees) == {
         2: BORROWED,
         3: BORROWED,
         8: "slicewise_speech_borrowed",
     }
     room = look(known=first)
-    after = tree_moves(policy, room, trees)
-    assert moves(policy, room, trees=after) == {3: BORROWED, 8: "slicewise_speech_borrowed"}
+    after = tree_moves(policy, room, {}, trees)
+    assert moves(policy, room, {}, trees=after) == {3: BORROWED, 8: "slicewise_speech_borrowed"}
     assert (after["speech"] is trees["speech"], after["vision"] is trees["vision"]) == (True, False)
     waits[0] = replace(waits[0], priority=1)
     behind = look(known=room)
-    assert moves(policy, behind, trees=tree_moves(policy, behind, after)) == {
+    assert moves(policy, behind, {}, trees=tree_moves(policy, behind, {}, after)) == {
         2: BORROWED,
         8: "slicewise_speech_borrowed",
     }
     small = policy_of(tenant("vision", 1000), tenant("speech", 1000))
-    assert moves(small, behind, trees=tree_moves(small, behind, after)) == {}
+    assert moves(small, behind, {}, trees=tree_moves(small, behind, {}, after)) == {}
