@@ -982,9 +982,10 @@ class Code(StrEnum):
         """)
     CONF_BACKFILL_WINDOW = ("SW-CONF-BACKFILL-WINDOW", Area.SITE, ExitCode.FAILED, """
         `bf_window` is shorter than `MaxTime` of a managed partition: no nodes are kept for the
-        first job.
+        first job. Or there is no backfill: the first job keeps all others waiting.
 
-        `SchedulerParameters=bf_window=` the longest MaxTime in minutes, beside the others.
+        `SchedulerParameters=bf_window=` the longest MaxTime in minutes, beside the others;
+        `SchedulerType=sched/backfill`.
         """)
     PARTITION_GATE = ("SW-PARTITION-GATE", Area.SITE, ExitCode.FAILED, """
         A managed partition has no `QOS=slicewise_gate`, so other QOS pass all quotas; or `AllowQos`

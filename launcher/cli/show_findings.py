@@ -16,7 +16,7 @@ _STYLES: Mapping[Severity, str] = {
 _RESTARTS = (
     *("TaskPlugin", "ProctrackType", "SelectType", "GresTypes", "JobSubmitPlugins", "MpiParams"),
     *("AuthInfo", "PriorityType", "AccountingStorageType", "PreemptType", "MaxJobCount"),
-    *("MaxArraySize", "PrioritySiteFactorPlugin", "AuthAlt"),
+    *("MaxArraySize", "PrioritySiteFactorPlugin", "AuthAlt", "SchedulerType"),
     *("AccountingStorageEnforce", "AccountingStorageTRES"),
 )
 """Settings that Slurm's daemons read at their start only."""

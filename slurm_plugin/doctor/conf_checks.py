@@ -176,6 +176,18 @@ def _select(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
         )
 
 
+def _scheduler(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
+    kind = _said(facts, "SchedulerType")
+    if kind not in {"", "sched/backfill"}:
+        yield warning(
+            Code.CONF_BACKFILL_WINDOW,
+            f"SchedulerType is {kind}",
+            "a job that waits for GPUs keeps all that come behind it in its partition waiting, also"
+            " replicas for which others are free",
+            _line("SchedulerType=sched/backfill"),
+        )
+
+
 def _gres_types(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
     kinds = conf_words(facts.config, "GresTypes")
     if "gpu" not in kinds:
@@ -441,7 +453,17 @@ def _spec_cores(facts: SlurmFacts, _: Wanted) -> Iterator[Finding]:
 
 
 _CHECKS = (
-    *(_versions, _cluster, _slurm_user, _storage, _preempt_lists, _select, _gres_types, _ports),
+    *(
+        _versions,
+        _cluster,
+        _slurm_user,
+        _storage,
+        _preempt_lists,
+        _select,
+        _scheduler,
+        _gres_types,
+        _ports,
+    ),
     *(_held_again, _requeue, _submit_plugin, _priority_type, _priority_weights, _kill_wait),
     *(_exempt, _job_age, _job_counts, _private, _auth, _spec_cores),
 )

@@ -305,6 +305,7 @@ PLANTED = [
     ("SW-CONF-PRIORITY", ERROR, conf(PrioritySiteFactorPlugin="site_factor/x")),
     ("SW-CONF-WEIGHTS", WARNING, conf(PriorityWeightQOS="16000", PriorityWeightAge="20000")),
     ("SW-CONF-WEIGHTS", HINT, conf(PriorityWeightQOS="2000")),
+    ("SW-CONF-BACKFILL-WINDOW", WARNING, conf(SchedulerType="sched/builtin")),
     ("SW-CONF-KILL-WAIT", WARNING, conf(KillWait="2 sec")),
     ("SW-CONF-KILL-WAIT", HINT, conf(KillWait="600 sec")),
     ("SW-CONF-PREEMPT", WARNING, conf(PreemptExemptTime="00:10:00")),
