@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import crowd
 from benchmarks.submissions import ECHO, QUESTION, SLICEWISE
 from cluster.language.jobs import JobView, NodeView, StepView
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import DaemonSettings, load_settings
 from cluster.slurm.interface import Submission
 from cluster.slurm_client.commands import CommandSlurm
@@ -47,6 +48,10 @@ class GeneratedSlurm(CommandSlurm):
     def __init__(self) -> None:
         super().__init__()
         self._all_jobs, self._all_nodes = crowd.jobs(), crowd.nodes()
+
+    async def clock_s(self, known_for_s: float = 0.0) -> float:  # noqa: ARG002
+        """The time of this host."""
+        return wall_s()
 
     async def jobs(self) -> tuple[JobView, ...]:
         """All generated jobs."""

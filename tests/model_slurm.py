@@ -6,7 +6,6 @@ same contract as the real doors (``slurm_contract.py``), and no second passes wh
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from cluster.language.jobs import (
     StepView,
 )
 from cluster.slurm.interface import (
+    CLOCK_KNOWN_S,
     Association,
     Changed,
     JobChange,
@@ -38,6 +38,7 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
+from cluster.slurm.slurmctld_clock import SlurmctldClock
 from cluster.slurm_client.batch import named_qos
 from simulation.cluster import SimulatedCluster
 from simulation.slurm_model.model import SlurmModel
@@ -186,6 +187,7 @@ class ModelSlurm:
 
     def __init__(self, site: ModelSite) -> None:
         self._site = site
+        self._clock = SlurmctldClock(lambda: self._ctld("time", lambda: self._site.clock.now_s))
 
     async def _ctld(self, _words: str, call: Callable[[], T], **_more: Any) -> T:
         """Have slurmctld do ``call``, which ``_words`` describe."""
@@ -203,6 +205,9 @@ class ModelSlurm:
 
     async def version(self) -> tuple[int, ...]:
         return (22, 5, 8)
+
+    async def clock_s(self, known_for_s: float = 0.0) -> float:
+        return await self._clock.now_s(known_for_s)
 
     async def config(self) -> Mapping[str, str]:
         config = {**await self._site.database.config(), **_ISOLATED}
@@ -330,8 +335,9 @@ class ModelSlurm:
     async def release(
         self, target: Target, limit_min: int | None = None, ended_s: float | None = None
     ) -> None:
-        if ended_s is not None:
-            await asyncio.sleep(min(max(ended_s + 1 - time.time(), 0.0), _LONGEST_WAIT_S))
+        if ended_s:
+            now_s = await self.clock_s(CLOCK_KNOWN_S)
+            await asyncio.sleep(min(max(ended_s + 1 - now_s, 0.0), _LONGEST_WAIT_S))
         words = f"release limit={limit_min}"
         await self._act(words, target, lambda: self._site.model.release(target, limit_min))
 

@@ -15,6 +15,8 @@ from json import JSONEncoder
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Literal
 
+from cluster.runtime.wall_clock import wall_s
+
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
@@ -155,7 +157,7 @@ class _Clock:
     @classmethod
     def text(cls) -> str:
         """Return the time to the millisecond."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = int(wall_s() * 1000)
         at_s, text = cls._said
         if now_ms // 1000 != at_s:
             at_s = now_ms // 1000

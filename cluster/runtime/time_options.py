@@ -1,11 +1,11 @@
 """Reads the moments that options of commands take."""
 
-import time
 from datetime import UTC, datetime, tzinfo
 
 import typer
 
 from cluster.language.moments import FORMS, moment_from_text
+from cluster.runtime.wall_clock import wall_s
 
 
 def local_time(text: str, *, ahead: bool = False, zone: tzinfo | None = None) -> datetime:
@@ -13,7 +13,7 @@ def local_time(text: str, *, ahead: bool = False, zone: tzinfo | None = None) ->
 
     With a ``zone`` it is that zone's time. Raises typer.BadParameter, which names all forms.
     """
-    now = datetime.fromtimestamp(time.time(), UTC).astimezone()
+    now = datetime.fromtimestamp(wall_s(), UTC).astimezone()
     found = moment_from_text(text, now, ahead=ahead, zone=zone)
     if found is None:
         raise typer.BadParameter(

@@ -6,7 +6,7 @@ What a command asks was counted with ``sdiag`` on 22.05. Newer versions ask no m
 from collections import Counter
 from collections.abc import Sequence
 
-_READS = {"squeue": 2, "sinfo": 2, "sprio": 2, "scontrol": 2}
+_READS = {"squeue": 2, "sinfo": 2, "sprio": 2, "scontrol": 2, "sdiag": 1}
 """Commands that read, and what each asks slurmctld: jobs or nodes, and partitions."""
 _OWN = "show hostnames "
 """What ``scontrol`` answers without slurmctld."""

@@ -24,6 +24,10 @@ class Tasks:
     indices: frozenset[int]
 
 
+CLOCK_KNOWN_S = 60.0
+"""Seconds for which slurmctld is not asked for its time again where nothing hangs on a step of it.
+"""
+
 Target = int | Tasks
 """A job id, or tasks of an array."""
 
@@ -175,6 +179,13 @@ class SlurmReader(Protocol):
 
     async def version(self) -> tuple[int, ...]:
         """The running slurmctld's version, such as (22, 5, 8)."""
+        ...
+
+    async def clock_s(self, known_for_s: float = 0.0) -> float:
+        """Unix seconds by slurmctld's clock, by an answer of it no older than so many seconds.
+
+        It is the time in which starts and ends of jobs are; this host's clock may show another.
+        """
         ...
 
     async def config(self) -> Mapping[str, str]:

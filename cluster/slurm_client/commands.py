@@ -26,6 +26,7 @@ from cluster.slurm import parse
 from cluster.slurm.accounting import RUN_FIELDS, RUN_STATES, jobs_without_start, parse_runs
 from cluster.slurm.fields import answers, time_text, without_prompts
 from cluster.slurm.interface import (
+    CLOCK_KNOWN_S,
     Association,
     Changed,
     JobChange,
@@ -68,11 +69,13 @@ from cluster.slurm.requests import (
     parse_excluded,
     parse_requests,
 )
+from cluster.slurm.slurmctld_clock import SlurmctldClock
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unnamed_gpus import shown_gpus
 from cluster.slurm.unread import ReportsUnread, Unread, UnreadLog, quoted
 from cluster.slurm_client.batch import address, named_qos, weights_script
 from cluster.slurm_client.change_jobs import change_jobs
+from cluster.slurm_client.clock import slurmctld_s
 from cluster.slurm_client.nodes import NodeReader, read_threads
 from cluster.slurm_client.run import (
     CHANGE_DEADLINE_S,
@@ -87,7 +90,7 @@ from cluster.slurm_client.run import (
 from cluster.slurm_client.steps import StepReader
 
 _LONGEST_WAIT_S = 2.0
-"""Wait before a release at most, however far apart this clock and slurmctld's are."""
+"""Wait before a release at most, should slurmctld's clock have been set meanwhile."""
 _PLAIN = ("--noheader", "--parsable2")
 _UNSTARTABLE = "StartTime=now+60"
 """Keeps a pending job from starting for longer than a hold takes."""
@@ -128,10 +131,15 @@ class CommandSlurm(Slurm):
         self._waiting: Mapping[Shown, frozenset[int]] = {}
         self._given: dict[_Run, Mapping[str, int]] = {}
         self._cluster_name, self._named_until_s = "", 0.0
+        self._clock = SlurmctldClock(slurmctld_s)
 
     async def version(self) -> tuple[int, ...]:
         """Read it from slurmctld's configuration: the commands may be of another version."""
         return parse.parse_version((await self.config())["SLURM_VERSION"])
+
+    async def clock_s(self, known_for_s: float = 0.0) -> float:
+        """Run ``sdiag``, where its last answer is too old."""
+        return await self._clock.now_s(known_for_s)
 
     async def config(self) -> Mapping[str, str]:
         """Run ``scontrol show config``."""
@@ -360,8 +368,10 @@ class CommandSlurm(Slurm):
         """
         named = address(target)
         if ended_s is None:
-            ended_s = last_end_s(await _rows_of(target), int(time.time()))
-        await asyncio.sleep(min(max(ended_s + 1 - time.time(), 0.0), _LONGEST_WAIT_S))
+            ended_s = last_end_s(await _rows_of(target), int(await self.clock_s(CLOCK_KNOWN_S)))
+        if ended_s:
+            now_s = await self.clock_s(CLOCK_KNOWN_S)
+            await asyncio.sleep(min(max(ended_s + 1 - now_s, 0.0), _LONGEST_WAIT_S))
         limit = "" if limit_min is None else f" TimeLimit={limit_min}"
         lines = f"update JobId={named} StartTime=now{limit}\nrelease {named}\n"
         await run(("scontrol",), stdin=lines)

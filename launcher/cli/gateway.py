@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES, require_known
@@ -59,7 +59,7 @@ def render_gateway(
         raise _unwritten(gateway.directory, error) from None
     if check:
         asyncio.run(haproxy.check_configuration(gateway.directory / CONFIGURATION))
-        for said in _soon_ended(gateway, time.time()):
+        for said in _soon_ended(gateway, wall_s()):
             typer.echo(said, err=True)
     written = gateway.directory / CONFIGURATION
     typer.echo(f"{written}: {files[CONFIGURATION].count(chr(10))} lines")

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from cluster.runtime.host_look import (
     way_to,
 )
 from cluster.runtime.section_look import looked, unread
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, load_settings
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import haproxy
@@ -168,7 +168,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
         disabled=disabled_units(_UNITS),
     )
     yield from look.failed
-    yield from gateway_checks(facts, owners.options, time.time())
+    yield from gateway_checks(facts, owners.options, wall_s())
 
 
 def _stale(settings: GatewaySettings, owners: Owners) -> Iterator[str]:
@@ -305,5 +305,5 @@ def _began_s(process: Path) -> float:
         ticks = _stat(process)
         uptime_s = float((_PROC / "uptime").read_text(encoding="ascii").split()[0])
         age_s = uptime_s - int(ticks[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - age_s
-    return time.time()
+        return wall_s() - age_s
+    return wall_s()

@@ -25,6 +25,7 @@ from cluster.rpc.read_messages import GenerationsRequest
 from cluster.runtime.console import Column, FittingTable, column, console, print_json
 from cluster.runtime.questions import confirm
 from cluster.runtime.time_options import local_time
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, load_settings
 
 key_app = typer.Typer(
@@ -168,7 +169,7 @@ def _make(daemon: DaemonClient, request: KeyCreateRequest) -> None:
 def _expiry_s(text: str) -> int:
     """Parse the end of a key as Unix seconds; raises typer.BadParameter if it is over."""
     expires_s = int(local_time(text, ahead=True).timestamp())
-    if expires_s <= time.time():
+    if expires_s <= wall_s():
         raise typer.BadParameter(f"--expires {text!r}: the key would have expired already.")
     return expires_s
 
@@ -196,7 +197,7 @@ def list_keys(
     The last use is known to within two minutes; a key that was never used shows none. Whoever made
     a key and is in the tenant's account no more "has left": revoke the key, and make another.
     """
-    now_s = time.time()
+    now_s = wall_s()
     answer = _daemon(load_settings()).call(KeyListRequest())
     keys = [one for one in answer.keys if all_keys or one.is_valid(now_s)]
     if as_json:
@@ -239,7 +240,7 @@ def revoke_key(
 
 def _tenant_of_last(key_id: str, known: KeysAnswer) -> str:
     """Return the tenant that would have no key left; "" if there is none."""
-    now_s = time.time()
+    now_s = wall_s()
     valid = [one for one in known.keys if one.is_valid(now_s)]
     tenant = next((one.tenant for one in valid if one.key_id == key_id), "")
     return tenant if sum(one.tenant == tenant for one in valid) == 1 else ""

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import ssl
-import time
 from asyncio.subprocess import PIPE
 from collections.abc import (
     Awaitable,
@@ -30,6 +29,7 @@ from cluster.language.errors import (
     UnreachableError,
 )
 from cluster.language.service import tenant_of
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway import identity
 from launcher.gateway.files import replace_file
@@ -239,7 +239,7 @@ class HaproxyRuntime:
         replaced process has seen.
         """
         used = _parsed_map(await _ask(self._socket, f"show map {self._maps.used}"))
-        return key_ages_s(used, await _ask(self._socket, SHOW_STREAMS), time.time())
+        return key_ages_s(used, await _ask(self._socket, SHOW_STREAMS), wall_s())
 
     def keep(self, routes: Mapping[str, str]) -> None:
         """Write the routes into the map's file if it holds others: HAProxy starts with them.

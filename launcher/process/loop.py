@@ -18,6 +18,7 @@ from cluster.language.errors import SlicewiseError, UnreachableError
 from cluster.runtime import log
 from cluster.runtime.leadership import ALONE, Leader, led_only
 from cluster.runtime.systemd import tell_systemd
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import LauncherSettings, Settings
 from launcher.engines.registry import ENGINES, unknown_engines
 from launcher.gateway.haproxy import HaproxyRuntime
@@ -348,7 +349,7 @@ class Launcher:
         if not self._leader.leads():
             return
         try:
-            now_s, ages_s = time.time(), await self._runtime.key_ages()
+            now_s, ages_s = wall_s(), await self._runtime.key_ages()
             await self._daemon.note_uses({key: now_s - age for key, age in ages_s.items()})
         except SlicewiseError as error:
             self._reporter.once("", "key_uses_not_told", str(error))
@@ -397,7 +398,7 @@ async def _never(_replica: Replica) -> None:
 
 def _clock_offset_s() -> float:
     """Seconds by which the host's clock is ahead of one that is never set, nor stops in suspend."""
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return wall_s() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 async def _repeat(step: Callable[[], Awaitable[None]], pause_s: float) -> None:
@@ -437,7 +438,7 @@ class Reporter:
             self._outliers(service)
         self._troubles(turned.plan)
         self.once("", "routes_not_kept", turned.unkept)
-        self.once("", "nodes_suspected", suspects_text(suspect_nodes(turned.state, time.time())))
+        self.once("", "nodes_suspected", suspects_text(suspect_nodes(turned.state, wall_s())))
         slow = "the daemon answers slowly: the next round continues" if turned.left else ""
         self.once("", "desired_slots_left", slow)
         if turned.retired:

@@ -1,6 +1,5 @@
 """Metrics of the launcher for Prometheus, at ``launcher.metrics`` = HOST:PORT."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields
@@ -13,6 +12,7 @@ from cluster.language.codes import Code
 from cluster.rpc.messages import ServiceQuality
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import family, served, single
+from cluster.runtime.wall_clock import wall_s
 from launcher.autoscale.tokens import TokensDone
 from launcher.engines.load import EngineCounts, ServersLoad
 from launcher.process.metric_catalogue import METRICS
@@ -51,7 +51,7 @@ class Metrics:
         self._turn_s.observe(took_s)
         self._last.gateway_seen = True
         if turned.plan is not None:
-            self._last.turned, self._last.decided_s = turned, time.time()
+            self._last.turned, self._last.decided_s = turned, wall_s()
 
     def measured(
         self,
@@ -90,7 +90,7 @@ class _Last(Collector):
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self.turned: Turned | None = None
-        self.decided_s = time.time()
+        self.decided_s = wall_s()
         self.gateway_seen = False
         self.qualities: Mapping[str, ServiceQuality] = {}
         self.counts: Mapping[str, Counts] = {}
@@ -103,10 +103,10 @@ class _Last(Collector):
     def collect(self) -> Iterator[Metric]:
         yield single(METRICS["slicewise_launcher_is_leader"], self._leader.leads())
         yield single(METRICS["slicewise_launcher_gateway_up"], self.gateway_seen)
-        age_s = time.time() - self.decided_s
+        age_s = wall_s() - self.decided_s
         yield single(METRICS["slicewise_launcher_decision_age_seconds"], age_s)
         turned = self.turned
-        suspects = suspect_nodes(turned.state, time.time()) if turned is not None else {}
+        suspects = suspect_nodes(turned.state, wall_s()) if turned is not None else {}
         yield single(METRICS["slicewise_launcher_suspect_nodes"], len(suspects))
         if turned is not None and turned.plan is not None:
             # Users may submit any number of services; of those that the gateway carries there are

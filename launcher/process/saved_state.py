@@ -3,13 +3,13 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.language.errors import SlicewiseError
 from cluster.runtime.log import emit
+from cluster.runtime.wall_clock import wall_s
 from launcher.process.store import Saved, Store
 from launcher.turn.clock_step import not_ahead
 from launcher.turn.state import ServiceState, State, after_restart
@@ -54,7 +54,7 @@ class SavedState:
             return {}
         self._is_loaded, self._failed = True, False
         self._saved = dict.fromkeys(saved, b"")
-        return taken_over(_restored(saved), time.time())
+        return taken_over(_restored(saved), wall_s())
 
     async def save(self, state: State) -> None:
         """Save what differs from what was saved last.

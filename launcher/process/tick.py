@@ -18,6 +18,7 @@ from cluster.rpc.messages import (
     SlotView,
     ViewAnswer,
 )
+from cluster.runtime.wall_clock import wall_s
 from launcher.engines.engine import Answer
 from launcher.engines.registry import engine_of
 from launcher.gateway.routing import GatewayChange
@@ -134,7 +135,7 @@ async def turn(
     left: frozenset[str] = frozenset(),
     rests: Rests = NO_RESTS,
     heard: Heard = NOTHING_HEARD,
-    now_s: Callable[[], float] = time.time,
+    now_s: Callable[[], float] = wall_s,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 

@@ -7,7 +7,6 @@ memory, and root reads as that user.
 import os
 import re
 import stat
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.service import follows_by_adapters
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import printable
+from cluster.runtime.wall_clock import wall_s
 from launcher.engines.engine import Engine
 from launcher.engines.failed_start import cause
 from launcher.engines.registry import engine_of
@@ -224,7 +224,7 @@ def _time_s(text: bytes, engine: Engine) -> float | None:
     """Return when a line was written, by its own words; None if it does not say so."""
     found = _TIME.match(text)
     if found is None:
-        return engine.log_time_s(text[:_LINE_LENGTH].decode(errors="replace"), time.time())
+        return engine.log_time_s(text[:_LINE_LENGTH].decode(errors="replace"), wall_s())
     try:
         return datetime.fromisoformat(found[0].decode()).timestamp()
     except ValueError:

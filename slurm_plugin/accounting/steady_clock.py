@@ -2,6 +2,7 @@
 
 import time
 
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.accounting.clock import STEP_S, Clock, followed
 from slurm_plugin.common.log import report, warn
 
@@ -21,12 +22,12 @@ class SteadyClock:
     def shown_s(self) -> float:
         """The time now, by the offset found at the last ``now_s``; callable from any thread."""
         clock = self._clock
-        return time.monotonic() + clock.offset_s if clock else time.time()
+        return time.monotonic() + clock.offset_s if clock else wall_s()
 
     def now_s(self) -> float:
         """Read both clocks, log where the host's was set, and return the time."""
         was_s, monotonic_s = self.stepped_s, time.monotonic()
-        self._clock = clock = followed(self._clock, time.time(), monotonic_s)
+        self._clock = clock = followed(self._clock, wall_s(), monotonic_s)
         if clock.stepped_s and abs(clock.stepped_s - was_s) > STEP_S:
             warn("clock_stepped", ahead_s=round(clock.stepped_s))
         elif was_s and not clock.stepped_s:

@@ -65,10 +65,14 @@ class Admission:
         self._submitted: dict[int, RateUse] = {}
         self._recent = Recent(self._used, self._guaranteed, self._services, self._instances)
 
-    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
-        """Decide on this snapshot from now on; ``observed_s`` is when its look at Slurm began."""
+    def publish(self, snapshot: Snapshot, looked_s: float) -> None:
+        """Decide on this snapshot from now on.
+
+        ``looked_s`` is when its look at Slurm began, by the monotonic clock: all processes of a
+        host share it, and nobody sets it.
+        """
         self._snapshot = snapshot
-        since_s = observed_s - _REMEMBERED_S
+        since_s = looked_s - _REMEMBERED_S
         for _ in range(len(self._admitted)):
             one = self._admitted.popleft()
             # Slurm may show a service's array before the daemon has read its script.
@@ -136,7 +140,7 @@ class Admission:
         instances = {} if service else decision.instances
         token = decision.tag.token
         admitted = _Admitted(
-            time.time(), token, tenant, service, uid, cost, is_guaranteed, instances
+            time.monotonic(), token, tenant, service, uid, cost, is_guaranteed, instances
         )
         if len(self._admitted) == _REMEMBERED:
             self._count(self._admitted.popleft(), -1)

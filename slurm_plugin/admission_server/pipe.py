@@ -53,10 +53,10 @@ class Changes:
     """
 
     fields: Mapping[str, Any]
-    observed_s: float
+    looked_s: float
 
     @staticmethod
-    def between(before: Snapshot | None, after: Snapshot, observed_s: float) -> "Changes":
+    def between(before: Snapshot | None, after: Snapshot, looked_s: float) -> "Changes":
         """The changes from ``before`` to ``after``."""
         values = {field.name: getattr(after, field.name) for field in fields(after)}
         if before is not None:
@@ -65,7 +65,7 @@ class Changes:
                 for name, new in values.items()
                 if new != (old := getattr(before, name))
             }
-        return Changes(values, observed_s)
+        return Changes(values, looked_s)
 
     def applied(self, before: Snapshot | None) -> Snapshot:
         """The snapshot after the change."""

@@ -87,10 +87,10 @@ class AdmissionProcess:
         self.decisions: Counter[tuple[str, str]] = Counter()
         self.newest: Decided | None = None
 
-    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
-        """Let the worker decide on this snapshot; ``observed_s``: when its look at Slurm began."""
-        self.preview.publish(snapshot, observed_s)
-        self._newest = snapshot, observed_s
+    def publish(self, snapshot: Snapshot, looked_s: float) -> None:
+        """Let the worker decide on this snapshot; ``looked_s`` is as in ``Admission.publish``."""
+        self.preview.publish(snapshot, looked_s)
+        self._newest = snapshot, looked_s
         self._due.set()
 
     async def run(self) -> None:
@@ -158,10 +158,10 @@ class AdmissionProcess:
             self._due.clear()
             if self._newest is None:
                 continue
-            snapshot, observed_s = self._newest
+            snapshot, looked_s = self._newest
             self._taken.clear()
             # Don't wait until the pipe takes it: a worker that hangs would block this loop.
-            writer.write(framed(Changes.between(sent, snapshot, observed_s)))
+            writer.write(framed(Changes.between(sent, snapshot, looked_s)))
             sent = snapshot
             if not await self._is_taken(patience_s):
                 return

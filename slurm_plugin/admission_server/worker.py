@@ -23,6 +23,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import Refusal
 from cluster.rpc.message import build
 from cluster.rpc.messages import SubmitAnswer, SubmitRequest
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.admission.request import named_types
 from slurm_plugin.admission.rules import AdmissionDecision
 from slurm_plugin.admission.snapshot import Snapshot
@@ -126,7 +127,7 @@ class Worker(asyncio.Protocol):
     def _take(self, changes: Changes) -> None:
         self._snapshot = changes.applied(self._snapshot)
         desk = self._desk or self._open_desk()
-        desk.admission.publish(self._snapshot, changes.observed_s)
+        desk.admission.publish(self._snapshot, changes.looked_s)
         self._daemon.write(framed(Taken()))
         # The collector does not look at frozen objects again, so the next collection is short.
         gc.collect()
@@ -288,7 +289,7 @@ def _decided(request: SubmitRequest | None, answer: BaseModel, took_s: float) ->
         account=(request.account or request.default_account) if request else "",
         module=request.module if request else "",
         module_mode=request.mode if request else "",
-        at_s=time.time(),
+        at_s=wall_s(),
         took_s=took_s,
     )
 

@@ -1,7 +1,6 @@
 """Creates and revokes API keys for members of tenants, and gives the launcher their hashes."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from cluster.rpc.key_messages import (
 )
 from cluster.rpc.message import DoneAnswer
 from cluster.runtime.leadership import Leader
+from cluster.runtime.wall_clock import wall_s
 from cluster.slurm_client.user_names import uid_of
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
 from slurm_plugin.api.rate_limit import RateLimiter
@@ -60,7 +60,7 @@ class ServiceKeys:
 
         A key expires also while the database is away.
         """
-        return self._grants.at(time.time())
+        return self._grants.at(wall_s())
 
     async def note_uses(self, request: KeyUsesRequest) -> DoneAnswer:
         """Note when keys were last used; raises what the ledger raises, SW-DAEMON-STANDBY."""

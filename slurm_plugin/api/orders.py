@@ -12,6 +12,7 @@ from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest
 from cluster.runtime.leadership import Leader
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.rate_limit import RateLimiter
 from slurm_plugin.api.reads import Reads, without_places
@@ -106,7 +107,7 @@ class ServiceOrders:
             known = self._orders.get(key)
             before = known.order if known else NO_ORDER
             script = _bounds(self._cluster_state.service(newest))
-            after = Ordered(ordered(before, request, script, time.time()), newest)
+            after = Ordered(ordered(before, request, script, wall_s()), newest)
             if after.order == before:
                 return DoneAnswer()
             self._rates.take(principal, service.tenant)

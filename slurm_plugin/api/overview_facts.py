@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 
 from cluster.language.jobs import JobView
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu
 from slurm_plugin.state.controller import ClusterState
@@ -21,7 +22,7 @@ def facts_now(
 ) -> OverviewFacts:
     """Return the facts as of the last look; what is named here costs time, and may be empty."""
     return OverviewFacts(
-        now_s=time.time(),
+        now_s=wall_s(),
         cluster=settings.cluster.name,
         mode=state.mode,
         is_uninstalled=state.is_uninstalled,

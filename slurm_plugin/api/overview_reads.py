@@ -11,6 +11,7 @@ from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import JobView, NodeView
 from cluster.language.periods import next_start_s
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmReader
 from slurm_plugin.api.access import Principal, ReaderHandlers
@@ -173,7 +174,7 @@ class OverviewReads:
 
     def _surveys(self, nodes: Sequence[NodeView]) -> Mapping[str, tuple[SurveyedGpu, ...]]:
         records = node_records(self._settings, self._ledger)
-        return surveyed_gpus(node_looks(self._settings, records, nodes, time.time()))
+        return surveyed_gpus(node_looks(self._settings, records, nodes, wall_s()))
 
     def _unknown(self, seats: Seats) -> tuple[JobView, ...]:
         """Jobs of which it is not known yet which instances they have; forget those that ended."""
@@ -196,7 +197,7 @@ class OverviewReads:
 
     def _gather(self, jobs: tuple[JobView, ...], seats: Seats) -> OverviewFacts:
         zone, state = self._settings.ledger.time_zone, self._cluster_state
-        now_s = int(time.time())
+        now_s = int(wall_s())
         return facts_now(
             self._settings,
             state,

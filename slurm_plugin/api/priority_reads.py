@@ -38,7 +38,7 @@ async def explain_priority(
         raise InvalidInputError(
             Code.FORBIDDEN, f"There is no job {about!r} that you may see.", "Waiting jobs: squeue"
         )
-    formula, now_s = formula_of(settings.priority), cluster_state.view.observed_s
+    formula, now_s = formula_of(settings.priority), cluster_state.slurm_s
     state, costs = cluster_state, settings.costs
     standing = PriorityInput(state.shares, state.urgencies, costs, formula, state.passed_over)
     waiting = ranked(jobs, now_s, standing)

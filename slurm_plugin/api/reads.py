@@ -5,7 +5,6 @@ holds up only the users who ask about the ledger.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -43,6 +42,7 @@ from cluster.rpc.read_messages import (
     WhyRequest,
 )
 from cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, SlurmReader
 from slurm_plugin.accounting.overview import BudgetStatus
@@ -222,7 +222,7 @@ class Reads:
             known = ledger.tenants.policy().keys() | ledger.charges.charged_tenants()
             require_known(request.tenant, known, principal)
         place = request.after
-        now_s = place.now_s if place else int(time.time())
+        now_s = place.now_s if place else int(wall_s())
         rows = self._ledger.audit.statement_page(
             request.tenant,
             request.since_s,

@@ -4,7 +4,6 @@ import asyncio
 import difflib
 import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +20,7 @@ from cluster.language.mig_profiles import cost_millislices, whole_board, whole_c
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import StatusAnswer, StatusRequest
 from cluster.runtime.console import console, print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, load_settings, settings_file
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.partitions_beside import partitions_beside
@@ -157,9 +157,9 @@ def status(as_json: Json = False) -> None:
     version = version_of(MODULE.read_text(encoding="utf-8"))
     here = Here(version, off_file(), problem(settings), has_old_lines=has_old_lines(settings))
     if as_json:
-        print_json(status_fields(known, here, time.time()))
+        print_json(status_fields(known, here, wall_s()))
     else:
-        print_status(known, here, time.time())
+        print_status(known, here, wall_s())
     if failure is not None:
         raise failure
 

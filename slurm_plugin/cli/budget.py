@@ -1,6 +1,5 @@
 """``slicewise budget``: what tenants may use up in a period."""
 
-import time
 from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +12,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import RENEWED, period_start_s
 from cluster.runtime.console import console, print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.accounting.budgets import Amend, amended, lost
 from slurm_plugin.accounting.types import BudgetEntry
@@ -173,7 +173,7 @@ def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Am
 
 def period_begun_s(budget: Budget, settings: Settings) -> int:
     """Return when the budget's running period began, in Unix seconds."""
-    return period_start_s(budget.period, int(time.time()), settings.ledger.time_zone)
+    return period_start_s(budget.period, int(wall_s()), settings.ledger.time_zone)
 
 
 @budget_app.command(
@@ -212,7 +212,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
         print_json([present.budget_json(one) for one in found])
     else:
         console().print(
-            present.budgets_table(found, int(time.time())).or_say(
+            present.budgets_table(found, int(wall_s())).or_say(
                 "No budgets. Operators set them:"
                 " slicewise budget set NAME --period month --amount H"
             )

@@ -1,6 +1,5 @@
 """``slicewise tenant-quota calendar``: quotas by hour and weekday, and for coming events."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -15,6 +14,7 @@ from cluster.language.periods import clock_times_s
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
 from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.console import console, print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, load_settings
 from slurm_plugin.cli_common.options import (
     AnyTenant,
@@ -175,7 +175,7 @@ def set_window(
         if not overcommit:
             _check_capacity(ledger, settings, window)
         written = ledger.windows.add(window, author_name(), reason, zone)
-    now_s = time.time()
+    now_s = wall_s()
     shown, coming = _shown(written, now_s, zone), _coming(written, now_s, zone)
     if as_json:
         print_json({**present.shown_json(shown), "spans": [asdict(one) for one in coming]})
@@ -221,7 +221,7 @@ def _above_capacity(
     windows = [
         one for one in ledger.windows.not_over() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}
     ]
-    when = moments((*windows, window), time.time(), settings.ledger.time_zone)
+    when = moments((*windows, window), wall_s(), settings.ledger.time_zone)
     capacity = look.capacity_millislices
     found = overcommitted_at(
         ledger.tenants.policy(), windows, window, when, capacity, is_removed=is_removed
@@ -263,7 +263,7 @@ def list_windows(
             _print_history(ledger, tenant, settings, as_json=as_json)
             return
         windows = ledger.windows.not_over()
-    zone, now_s = settings.ledger.time_zone, time.time()
+    zone, now_s = settings.ledger.time_zone, wall_s()
     of_it = [one for one in windows if tenant is None or one.tenant in {ALL, tenant}]
     shown = [_shown(one, now_s, zone) for one in of_it]
     if as_json:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +22,7 @@ from cluster.rpc.messages import StatusAnswer, StatusRequest
 from cluster.runtime.host_look import disabled_units
 from cluster.runtime.section_look import looked
 from cluster.runtime.together import together
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.engines import EngineSettings
 from cluster.settings.file import (
     DATABASE_VARIABLE,
@@ -378,14 +378,14 @@ class _Site:
             mode=known.mode,
             leads=known.is_leader,
             complete=known.complete,
-            looked_s=time.time() - known.observed_s,
+            looked_s=wall_s() - known.observed_s,
             lost_socket=self._lost_socket() if known.is_leader else "",
         )
         mode = settings.daemon.mode if self._is_controller else known.mode
         found = tuple(daemon_checks(facts, mode, is_pair=settings.daemon.pair))
         with suppress(SlicewiseError):  # What keeps it from the ledger is said there.
             keys = DaemonClient(settings.daemon).call(KeyListRequest()).keys
-            found += tuple(key_checks(keys, time.time()))
+            found += tuple(key_checks(keys, wall_s()))
         return _found("daemon", found)
 
     def _lost_socket(self) -> str:

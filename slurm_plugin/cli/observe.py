@@ -1,6 +1,5 @@
 """``slicewise observe``: what the days in mode observe have shown."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.statement import part
 from slurm_plugin.cli_common.options import Json, opened_ledger
@@ -82,7 +82,7 @@ def report(
 
 def _report(ledger: "Ledger", since_s: int) -> ObservedReport:
     recorded = ledger.observations.since(since_s)
-    now_s = int(time.time())
+    now_s = int(wall_s())
     first_s = first_day_s(recorded)
     from_s = day_of(now_s) if first_s is None else max(since_s, first_s)
     return observed_report(recorded, _used(ledger, from_s, now_s), ledger.tenants.policy(), from_s)

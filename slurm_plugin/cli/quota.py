@@ -1,6 +1,5 @@
 """``slicewise tenant-quota plan|propose|loans``: changes of quotas and their effect; loans."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 from cluster.language.errors import SlicewiseError
 from cluster.language.units import millislices_from_text
 from cluster.runtime.console import console, print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import (
     AnyTenant,
@@ -156,7 +156,7 @@ def show_loans(
         lines = loan_lines(
             ledger.loans.terms(),
             ledger.loans.recalls(),
-            now_s=int(time.time()),
+            now_s=int(wall_s()),
             grace_s=settings.lending.grace_s,
             term_s=settings.lending.term_s,
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +13,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import JobView, PastRun
 from cluster.language.service import directives_of_script, head_lines
 from cluster.runtime.console import print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, load_settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.job_history import history_lines
@@ -84,7 +84,7 @@ def snapshot_command(
     read the file. Nothing is changed.
     """
     settings = load_settings()
-    taken_s = int(time.time())
+    taken_s = int(wall_s())
     names = None
     if pseudonyms != "none":
         names = Pseudonyms(secrets.token_bytes(_KEY_BYTES), accounts=pseudonyms == "all")

@@ -1,11 +1,11 @@
 """The source of operators' commands: the ledger itself, and Slurm."""
 
-import time
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.overview import in_tree_order
 from slurm_plugin.accounting.types import BalanceLine, Statement
@@ -47,7 +47,7 @@ class LedgerSource:
         ledger = self._ledger
         if tenant is not None:
             _require_known(tenant, {*ledger.tenants.policy(), *ledger.charges.charged_tenants()})
-        now_s = int(time.time())
+        now_s = int(wall_s())
         return self._ledger.audit.statement(tenant, since_s, now_s), now_s
 
     def charged_below(self, tenant: str) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ class LedgerSource:
         # Imported here: only a report shows it.
         from slurm_plugin.ledger.history_answers import history_answer  # noqa: PLC0415
 
-        return history_answer(self._ledger, self._settings, request, int(time.time()))
+        return history_answer(self._ledger, self._settings, request, int(wall_s()))
 
 
 def _require_known(tenant: str, known: Collection[str]) -> None:

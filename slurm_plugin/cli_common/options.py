@@ -13,6 +13,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
 from cluster.rpc.own_tenant import complete_tenant, typed_account
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, database_url
 from slurm_plugin.cli_common.in_force import sets_no_limits
 from slurm_plugin.common.known_names import names_text
@@ -107,7 +108,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
 
 def resets_s(budget: Budget | None, settings: Settings) -> int | None:
     """Return when the budget's next period begins, in Unix seconds; None if never."""
-    zone, now_s = settings.ledger.time_zone, int(time.time())
+    zone, now_s = settings.ledger.time_zone, int(wall_s())
     return next_start_s(budget.period, now_s, zone) if budget else None
 
 

@@ -1,7 +1,6 @@
 """Reads and writes windows of the calendar in operators' words."""
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from datetime import time as clock_time
@@ -12,6 +11,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.language.moments import FORMS, moment_from_text
 from cluster.language.periods import clock_text as date_and_clock_text
 from cluster.language.periods import weekday_and_minute
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.quota.amounts import limit_text
 from slurm_plugin.quota.calendar import (
     ALL,
@@ -73,7 +73,7 @@ def bound_from_text(text: str, key: str, zone: str, *, ends: bool) -> int:
 
     Raises InvalidInputError (SW-VALUE) naming ``key``.
     """
-    now = datetime.fromtimestamp(time.time(), UTC)
+    now = datetime.fromtimestamp(wall_s(), UTC)
     found = moment_from_text(text, now, ahead=True, ends=ends, zone=ZoneInfo(zone))
     if found is None:
         raise InvalidInputError(

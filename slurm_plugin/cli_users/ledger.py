@@ -20,6 +20,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from slurm_plugin.accounting.charge_lines import charge_lines
 from slurm_plugin.accounting.run_csv import csv_text, inert, runs_csv, runs_json
@@ -183,7 +184,7 @@ def _by_day(
     rows: Sequence[StatementRow], from_s: int, until_s: int | None
 ) -> tuple[InvoiceLine, ...]:
     first_s = min((row.run.key.start_s for row in rows), default=0)
-    return by_day(rows, ledger_days(max(from_s, first_s), time.time(), _zone()), from_s, until_s)
+    return by_day(rows, ledger_days(max(from_s, first_s), wall_s(), _zone()), from_s, until_s)
 
 
 def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_json: bool) -> None:

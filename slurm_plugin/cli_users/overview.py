@@ -1,7 +1,5 @@
 """``slicewise overview``: how the cluster stands, and what needs attention."""
 
-import time
-
 import typer
 
 from cluster.language.exit_codes import ExitCode
@@ -9,6 +7,7 @@ from cluster.language.findings import exit_code_by
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.overview_messages import OverviewRequest
 from cluster.runtime.console import console, print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
 
@@ -33,6 +32,6 @@ def overview(as_json: Json = False) -> None:
         # Imported here: rich's tables take longer to import than the rest of what --json does.
         from slurm_plugin.cli_views.overview import Screen  # noqa: PLC0415
 
-        console().print(Screen(answer, time.time()))
+        console().print(Screen(answer, wall_s()))
     if (code := exit_code_by(one.severity for one in answer.attention)) is not ExitCode.DONE:
         raise typer.Exit(code)

@@ -1,7 +1,6 @@
 """``slicewise report``: how a month was, for people as HTML, for spreadsheets as CSV."""
 
 import re
-import time
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from rich.text import Text
 from cluster.language.periods import Period, period_start_s
 from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.console import console, print_json
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_common.output import spinner, whole_file
@@ -64,7 +64,7 @@ def report(
     printed. Users see the tenants that they belong to, and the cluster's sums.
     """
     settings = load_settings()
-    now_s = int(time.time())
+    now_s = int(wall_s())
     begin_s = _begin_s(month, now_s, settings.ledger.time_zone)
     from slurm_plugin.cli_common.month_facts import month_facts  # noqa: PLC0415 -- not for --help
 

@@ -26,6 +26,7 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from cluster.runtime.console import terminal_console
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import load_settings
 from slurm_plugin.cli_users.keyboard import Keyboard
 from slurm_plugin.cli_views.top import Frame, table_of
@@ -123,12 +124,12 @@ class _Top:
 
     @property
     def _table(self) -> Any:
-        return table_of(self._answer, self._state, time.time())
+        return table_of(self._answer, self._state, wall_s())
 
     @property
     def _second(self) -> tuple[int, int, int]:
         """What changes by itself: the age of what is shown, and the terminal's size."""
-        return int(time.time()), *self._out.size
+        return int(wall_s()), *self._out.size
 
     @property
     def _explanation(self) -> WhyAnswer | Refusal | None:
@@ -159,7 +160,7 @@ class _Top:
                 self._why.ask(request)
 
     def _draw(self) -> None:
-        frame = Frame(self._answer, self._state, time.time(), self._failure, self._explanation)
+        frame = Frame(self._answer, self._state, wall_s(), self._failure, self._explanation)
         size = self._out.size
         options = self._out.options.update(width=size.width, height=size.height)
         lines = self._out.render_lines(frame, options, pad=True)[: size.height]

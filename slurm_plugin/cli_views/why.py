@@ -1,6 +1,5 @@
 """The screen of ``slicewise why``."""
 
-import time
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
@@ -9,6 +8,7 @@ from rich.text import Text
 from cluster.language.units import slices_text
 from cluster.rpc.read_messages import WhyAnswer, WhyRow, WhyTable
 from cluster.runtime.console import Column, FittingTable, column
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.cli_views.texts import NOTHING, time_text
 
 
@@ -32,7 +32,7 @@ def _start(answer: WhyAnswer) -> Iterable[Text]:
 def _time(second: int) -> str:
     """Write a time by the local clock; with the day if that is not today."""
     day = time_text(second, "%Y-%m-%d")
-    is_today = day == time_text(int(time.time()), "%Y-%m-%d")
+    is_today = day == time_text(int(wall_s()), "%Y-%m-%d")
     return time_text(second, "%H:%M:%S" if is_today else "%Y-%m-%d %H:%M")
 
 

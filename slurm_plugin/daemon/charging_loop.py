@@ -122,9 +122,10 @@ class ChargingLoop:
     async def turn(self) -> None:
         """Charge what Slurm shows, then begin the budgets' periods that are due."""
         await self._read_policy()
-        jobs, looked_s = self._cluster_state.jobs, int(self._cluster_state.looked_s)
-        # The earlier of both clocks: a period or watermark that is late does no harm.
-        safe_s = min(looked_s, int(self._cluster_state.view.observed_s))
+        state = self._cluster_state
+        # The earliest of all clocks: a period or watermark that is late does no harm.
+        jobs, looked_s = state.jobs, int(min(state.looked_s, state.slurm_s))
+        safe_s = min(looked_s, int(state.view.observed_s))
         await self._charge(jobs, looked_s, safe_s)
         # While accounting did not answer yet, somebody may have set another budget: no later turn
         # corrects a period that has begun with the one before. The ledger refuses to begin it if
@@ -171,9 +172,9 @@ class ChargingLoop:
     async def _charge(self, jobs: tuple[JobView, ...], looked_s: int, safe_s: int) -> None:
         """Reserve for running jobs, settle ended ones.
 
-        ``looked_s`` is by the steady clock, which follows late where the host's clock was set;
-        ``safe_s`` is no later than that or the host's clock. Waits are measured by the monotonic
-        clock.
+        ``looked_s`` is by the steady clock, which follows late where the host's clock was set, and
+        no later than slurmctld's; ``safe_s`` is no later than that or the host's clock. Waits are
+        measured by the monotonic clock.
         """
         monotonic_s = self._cluster_state.looked_monotonic_s
         reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)

@@ -76,7 +76,7 @@ class DeferredLoop:
         await _side_by_side(self._read(job) for job in jobs)
         admission = Admission(self._mode)
         if self._cluster_state.snapshot is not None:
-            admission.publish(self._cluster_state.snapshot, self._cluster_state.view.observed_s)
+            admission.publish(self._cluster_state.snapshot, self._cluster_state.looked_monotonic_s)
         # Jobs are decided in order of submission: quota that one takes the next does not have.
         decided = [(job, self._decide(job, requests[job.job_id], admission)) for job in jobs]
         await self._admit([each for each in decided if each[1].refusal is None])

@@ -101,7 +101,9 @@ class LeaseLoop:
         # Slurm plans starts of waiting jobs only.
         plans = await self._slurm.plans() if waits(cluster_state.jobs) else ()
         walls = walls_of(near, plans, cluster_state.jobs)
-        now_s, costs = time.time(), self._costs
+        # Leases end by slurmctld's clock. By a host's that was set ahead, a replica would get all
+        # that its budget pays for; by one that was set back, no lease.
+        now_s, costs = await self._slurm.clock_s(), self._costs
         spare = spare_minutes(
             cluster_state.quotas.policy,
             cluster_state.quotas.run_minutes,

@@ -102,7 +102,7 @@ class _Daemon:
         )
         self._cluster_state = ClusterState(settings, slurm, self._admission, self._leader, pace)
         kept_days = settings.ledger.journal_days
-        self._observations = ObservationLoop(ledger, kept_days)
+        self._observations = ObservationLoop(ledger, self._cluster_state.clock, kept_days)
         self._retention = RetentionLoop(ledger, self._cluster_state, kept_days)
         self._history = HistoryLoop(settings, ledger, self._cluster_state)
         self._deciding = DecidingLoops(

@@ -1,6 +1,5 @@
 """Serves the daemon's metrics to Prometheus at ``daemon.metrics`` = HOST:PORT."""
 
-import time
 from collections import Counter as Count
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -13,6 +12,7 @@ from cluster.language.jobs import JobState, JobTag
 from cluster.language.periods import LENGTH_S
 from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import family, served, single
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.asked import ASKED
 from cluster.slurm.unread import UnreadLog
@@ -103,7 +103,7 @@ class _State(Collector):
         yield single(METRICS["slicewise_uninstalled"], state.is_uninstalled)
         yield single(METRICS["slicewise_is_leader"], self._leader.leads())
         yield single(METRICS["slicewise_slurm_view_complete"], state.view.complete)
-        age_s = time.time() - state.view.observed_s
+        age_s = wall_s() - state.view.observed_s
         yield single(METRICS["slicewise_slurm_view_age_seconds"], age_s)
         yield single(METRICS["slicewise_clock_step_seconds"], state.clock.stepped_s)
 
@@ -153,7 +153,7 @@ class _State(Collector):
         yield single(METRICS["slicewise_overcommitted_millislices"], above)
         yield single(METRICS["slicewise_barred_jobs"], len(state.barred.jobs))
         yield single(METRICS["slicewise_barred_trials_total"], state.barred.damped)
-        before_s = late_before_s(time.time(), self._settings.lending.grace_s)
+        before_s = late_before_s(state.slurm_s, self._settings.lending.grace_s)
         there = holdings(state.jobs, self._partitions, costs, self._settings.models)
         late = late_jobs(there, policy, before_s)
         counts = Count(holder_of(job) for job in late)

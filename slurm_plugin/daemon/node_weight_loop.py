@@ -1,5 +1,7 @@
 """The loop that sets nodes' weights in Slurm as ``mig.node_weights`` has them."""
 
+from math import inf
+
 from cluster.settings.file import Settings
 from cluster.slurm.interface import SlurmActor
 from slurm_plugin.common.log import report
@@ -19,12 +21,12 @@ class NodeWeightLoop:
         self._costs = settings.costs
         self._slurm = slurm
         self._cluster_state = cluster_state
-        self._told_s = 0.0
+        self._told_s = -inf
 
     async def turn(self) -> None:
         """Change the weights that differ. Raises SlicewiseError if Slurm fails."""
         cluster_state = self._cluster_state
-        looked_s = cluster_state.view.observed_s
+        looked_s = cluster_state.looked_monotonic_s
         if not cluster_state.acts or looked_s < self._told_s + _TELL_S:
             return
         if self._is_wanted:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import (
     DAY_S,
@@ -36,8 +37,9 @@ _NO_UID = -1
 class ObservationLoop:
     """Sums in memory, for one event loop's thread; the ledger gets them in a thread of its own."""
 
-    def __init__(self, ledger: Ledger, kept_days: int) -> None:
+    def __init__(self, ledger: Ledger, clock: SteadyClock, kept_days: int) -> None:
         self._ledger = ledger
+        self._clock = clock
         self._kept_days = kept_days
         self._kinds: dict[_Kind, Counter[str]] = defaultdict(Counter)
         self._told_apart: dict[int, set[_Kind]] = {}
@@ -103,7 +105,7 @@ class ObservationLoop:
         loans: Mapping[tuple[int, str, str], Counter[str]],
         quota: Mapping[tuple[int, str], Counter[str]],
     ) -> None:
-        oldest_s = int(time.time()) - self._kept_days * DAY_S
+        oldest_s = int(self._clock.shown_s) - self._kept_days * DAY_S
         # Two uids of one name are one row: PostgreSQL can't change a row twice in a statement.
         named: dict[tuple[object, ...], Submissions] = {}
         for (day_s, mode, tenant, uid, *rest), sums in kinds.items():

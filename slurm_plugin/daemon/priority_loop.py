@@ -78,7 +78,7 @@ class PriorityLoop:
             return
         standing = await self._follow()
         if self._cluster_state.acts:
-            wanted = ranked(self._cluster_state.jobs, self._cluster_state.view.observed_s, standing)
+            wanted = ranked(self._cluster_state.jobs, self._cluster_state.slurm_s, standing)
             await self._learn(wanted)
             await self._tell(wanted)
 

@@ -39,7 +39,7 @@ class TenantUse:
 
         Where the ledger is needed and does not answer, only running jobs count until it does.
         """
-        now_s = self._cluster_state.view.observed_s
+        now_s = self._cluster_state.slurm_s
         is_lost = now_s - self.now.at_s > _GAP_S
         holdings = await self._recorded(now_s) if is_lost or now_s >= self._ledger_due_s else None
         if holdings is None and is_lost:

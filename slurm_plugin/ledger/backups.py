@@ -8,7 +8,6 @@ it.
 import hashlib
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, text
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.runtime.database import postgres_engine, reading, translated
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.accounting.types import BackupRecord
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger_tables import schema_revisions
@@ -49,7 +49,7 @@ def dump(url: str, file: IO[Any]) -> BackupRecord:
         )
     with reading(engine) as connection:
         snapshot = connection.execute(_SNAPSHOT).scalar_one()
-        made_s = int(time.time())
+        made_s = int(wall_s())
         transfers, seal = _contents(connection)
         _run((*_DUMP, f"--snapshot={snapshot}"), _place(connection), output=file)
     size, sha256 = _fingerprint(Path(file.name))

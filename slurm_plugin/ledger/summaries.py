@@ -1,10 +1,10 @@
 """Puts together from the ledger what people read: for commands and for the daemon."""
 
-import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from cluster.language.periods import Period, period_start_s
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.overview import BudgetStatus, budget_status, used_ever
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def ledger_view_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> LedgerView:
     """All that the ledger says now, or at the time ``at_s`` of a better clock than the host's."""
-    return ledger.view(time.time() if at_s is None else at_s, settings.ledger.time_zone)
+    return ledger.view(wall_s() if at_s is None else at_s, settings.ledger.time_zone)
 
 
 def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:

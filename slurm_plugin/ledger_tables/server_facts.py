@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Engine, text
 
 from cluster.runtime.database import LOCKS_OF_OTHERS, database_place, postgres_engine, reading
 from cluster.runtime.leader_lock import LIVES
+from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.common.ledger_facts import LedgerFacts, LockHolder
 from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.schema_revisions import BASE
@@ -98,9 +99,9 @@ def ledger_facts(url: str) -> LedgerFacts:
     revision = schema_revisions.current(engine)
     head = schema_revisions.head()
     with reading(engine) as connection:
-        asked_s = time.time()
+        asked_s = wall_s()
         server = connection.execute(_SERVER).one()
-        answered_s = time.time()
+        answered_s = wall_s()
         facts = LedgerFacts(
             role=database_place(url).role,
             revision=revision,

@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.language.findings import Finding
 from cluster.language.jobs import ALLOTTED, JobView, NodeView
 from cluster.runtime.together import together
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target
 from cluster.slurm_client.batch import address, update_words
@@ -195,7 +195,7 @@ async def plan(
     known = ledger_view.known if ledger_view else {}
     billing = settings.billing
     found = found_of(settings.cluster.name, associations, qos, config, billing=billing)
-    now_s = ledger_view.now_s if ledger_view else time.time()
+    now_s = ledger_view.now_s if ledger_view else wall_s()
     jobs = last_jobs(
         shown,
         found,

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +10,7 @@ from cluster.language.errors import OutsideError, SlicewiseError
 from cluster.language.jobs import JobView
 from cluster.rpc.message import Answered, Asks
 from cluster.rpc.messages import StatusRequest
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm, SlurmReader
 from slurm_plugin.common.rebalance_steps import StepOutcome
@@ -50,7 +50,7 @@ class RunContext:
     author: str
     host: str
     is_root: bool
-    now_s: Callable[[], float] = time.time
+    now_s: Callable[[], float] = wall_s
 
     @property
     def who(self) -> str:

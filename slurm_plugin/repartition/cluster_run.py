@@ -1,6 +1,5 @@
 """Repartitions GPUs on the real cluster: plans now, and carries out one run."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 from cluster.language.codes import Code
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.rpc.client import DaemonClient
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.mig.due import DueRepartitions, cuts_due
@@ -74,7 +74,7 @@ async def cut(
     try:
         ended = await run(
             executor,
-            [one for one in left if is_asked_for or is_due(one, time.time())],
+            [one for one in left if is_asked_for or is_due(one, wall_s())],
             planned_now,
             lambda one: ledger.repartitions.open(one, author),
         )

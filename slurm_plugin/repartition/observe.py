@@ -3,12 +3,12 @@ surveys.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cluster.language.jobs import ALLOTTED
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.mig.demand import (
@@ -56,7 +56,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     Raises SlicewiseError if Slurm, its accounting or the ledger does not answer, and
     InvalidInputError (SW-REPARTITION-CONF) if slurm.conf or gres.conf can't be read.
     """
-    now_s = time.time()
+    now_s = wall_s()
     partitions = frozenset(settings.cluster.partitions)
     since_s = int(now_s - HORIZON_S)
     on_disk, jobs, runs = await asyncio.gather(

@@ -38,7 +38,7 @@ class Observation:
     """One look at Slurm.
 
     Attributes:
-        at_s: Unix seconds when the look began.
+        at_s: Unix seconds when the look began, by slurmctld's clock.
         directives: directives in the scripts of services' arrays, by array job id.
         directories: directories from which users submitted these arrays, by array job id.
     """

@@ -14,6 +14,7 @@ from cluster.language.jobs import JobView, NodeView, folded_tasks
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 from cluster.runtime.leadership import ALONE, Leader
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.asked import ASKED
 from cluster.slurm.interface import Slurm
@@ -66,7 +67,7 @@ _NOTHING = Observation(0.0, (), (), (), {})
 class Publishes(Protocol):
     """Receives the snapshots on which admission decides."""
 
-    def publish(self, snapshot: Snapshot, observed_s: float) -> None:
+    def publish(self, snapshot: Snapshot, looked_s: float) -> None:
         """Take a snapshot, as ``Admission.publish`` does."""
 
 
@@ -133,7 +134,7 @@ class ClusterState:
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
         # No number is one that another daemon has given, or this one before it started anew.
-        self._numbers = count(int(time.time() * 1e6))
+        self._numbers = count(int(wall_s() * 1e6))
         # By array: the number of the last request for its slots that was taken, shown to the
         # launcher as ``desired_slots_versions``; one that no request had if none was taken yet.
         self.desired_slots_versions: Mapping[int, int] = {}
@@ -142,6 +143,7 @@ class ClusterState:
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.evictions = Evictions(leader)
         self.clock = SteadyClock()
+        self._observed_s = 0.0
         self.looked_s = 0.0
         self.looked_monotonic_s = 0.0
         self.heard_s = time.monotonic()
@@ -177,6 +179,11 @@ class ClusterState:
     def jobs(self) -> tuple[JobView, ...]:
         """Slurm's jobs, as of the last complete look."""
         return self._seen.jobs
+
+    @property
+    def slurm_s(self) -> float:
+        """When the last complete look began, by slurmctld's clock: jobs wait and end by it."""
+        return self._seen.at_s
 
     @property
     def quota_jobs(self) -> tuple[JobView, ...]:
@@ -250,14 +257,16 @@ class ClusterState:
 
     async def _look(self) -> tuple[ServiceView, ...]:
         began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
+        observed_s = wall_s()
         at_rest = self.pacing.begin()
         try:
             self._seen = await self._observer.look(at_rest=at_rest)
             found = services(self._seen, self._settings.costs)
             self._notice_unadmitted()
             self._follow(found)
-            self._publish(found, complete=True)
+            self._observed_s = observed_s
             self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
+            self._publish(found, complete=True)
         except Exception:
             self.view = self.view.model_copy(update={"complete": False})
             raise
@@ -321,7 +330,7 @@ class ClusterState:
                     self._slot_recovery.revive(array_job_id, beside)
                 else:
                     plan = replace(plan, requeue_hold=await self._still_living(service, plan))
-            ended_s = last_end_s(self.jobs, array_job_id, plan.release, time.time())
+            ended_s = last_end_s(self.jobs, array_job_id, plan.release, self.slurm_s)
             if await self._apply(service, plan, ended_s):
                 self.acted.set()
             return DesiredSlotsAnswer(
@@ -465,14 +474,14 @@ class ClusterState:
     def _publish(self, found: tuple[ServiceView, ...], *, complete: bool) -> None:
         seen, used = self._seen, self.quotas.used(self._seen.jobs)
         self.view = ViewAnswer(
-            observed_s=seen.at_s,
+            observed_s=self._observed_s,
             complete=complete,
             services=tuple(map(self._shown, found)),
             tenants=self.quotas.views(used, seen.at_s),
         )
         snapshot = self.quotas.snapshot(seen, found, used, self.shares)
         self.snapshot = replace(snapshot, is_uninstalled=self.is_uninstalled)
-        self._admission.publish(self.snapshot, seen.at_s)
+        self._admission.publish(self.snapshot, self.looked_monotonic_s)
 
     async def _guard(self) -> None:
         self._slot_recovery.follow(self.view.services, self.looked_monotonic_s)

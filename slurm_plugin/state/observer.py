@@ -11,7 +11,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobState, JobView, NodeView, StepView
 from cluster.language.service import directives_of_script, head_lines
-from cluster.slurm.interface import SlurmReader, Submission
+from cluster.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
 from slurm_plugin.common.log import report_failure
 from slurm_plugin.services.state import Observation, service_arrays
 
@@ -53,7 +53,7 @@ class SlurmObserver:
         ago if no job has changed since. Raises SlicewiseError if Slurm does not answer, or, at the
         first four looks for an array, does not hand out its script.
         """
-        at_s = time.time()
+        at_s = await self._slurm.clock_s(CLOCK_KNOWN_S)
         jobs, nodes = await self._jobs_and_nodes(at_rest=at_rest)
         arrays = service_arrays(jobs)
         # Only replicas' steps are read: the ports of other jobs are not needed.

@@ -26,6 +26,7 @@ from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer
 from cluster.rpc.web_messages import WhoamiAnswer, WhoamiRequest
 from cluster.runtime.systemd import passed_listener
+from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings, host_and_port
 from slurm_plugin.accounting.run_csv import runs_csv
 from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
@@ -461,7 +462,7 @@ class WebServer:
                 decoded = {name: unquote(one) for name, one in words.items()}
                 if "tenant" in decoded:
                     decoded["tenant"] = account_name(decoded["tenant"])
-                return page, PagePlace(path, decoded, visit.query, time.time(), self._site_zone)
+                return page, PagePlace(path, decoded, visit.query, wall_s(), self._site_zone)
         raise _no_page()
 
     async def _answers(self, asks: Mapping[str, Request], user: str) -> "Answers":
@@ -544,7 +545,7 @@ class WebServer:
         key = FeedKey(session.user, visit.request.raw_path, visit.zone)
 
         async def make() -> str:
-            now = replace(place, now_s=time.time())
+            now = replace(place, now_s=wall_s())
             try:
                 answers = await self._asked(page, now, session.user)
                 return self._main(page, now, visit, session, answers)

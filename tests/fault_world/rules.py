@@ -30,6 +30,7 @@ def always(world: "World") -> list[str]:
         *_beyond_quota(world),
         *_too_high_limits(world),
         *(f"limits grow without a look at jobs: {one}" for one in world.site.blind),
+        *_beyond_a_lease(world),
     ]
 
 
@@ -58,6 +59,17 @@ def _too_high_limits(world: "World") -> Iterator[str]:
     most = sum(one.quota.nominal_millislices for one in world.plan.policy.values())
     if total > most:
         yield f"limits together are {total}, quotas {most}: {world.site.limits()}"
+
+
+def _beyond_a_lease(world: "World") -> Iterator[str]:
+    """No replica may run for longer than a lease from now, by Slurm's clock: limits are minutes."""
+    now_s = world.site.model.now_s
+    for one in world.services:
+        for job in world.site.records(one.array):
+            if job.state is JobState.RUNNING and job.start_s is not None:
+                left_s, lease_s = job.start_s + job.limit_s - now_s, one.service.spec.lease_s
+                if left_s > lease_s + 60:
+                    yield f"job {job.job_id} has {left_s:.0f} s left, and a lease of {lease_s} s"
 
 
 def served(world: "World") -> list[str]:

@@ -24,8 +24,8 @@ LAYOUTS: tuple[Mapping[str, int], ...] = (
 )
 BEGINS_S = 40.0
 """Seconds without a fault, in which the daemon starts for the first time."""
-_STEPS_S = (-3600.0, -300.0, -20.0, -1.0, 1.0, 20.0, 300.0, 3600.0)
-"""By how much the clock of the daemon's host is set: a time server's step, and a wrong hour."""
+_STEPS_S = (-7200.0, -300.0, -20.0, -1.0, 1.0, 20.0, 300.0, 365 * 86_400.0)
+"""By how much the clock of the daemon's host is set: a time server's step, hours and a year."""
 _HAS_GUEST = 0.1
 """Of so many worlds a tenant runs a service on what others lend."""
 _FEW = 4

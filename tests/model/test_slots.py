@@ -162,12 +162,18 @@ def left_s(site: DaemonOnModel) -> list[float]:
     return [(one.end_s or 0) - site.clock.now_s for one in site.jobs("lab") if one.start_s]
 
 
-def test_a_lease_is_extended_while_the_launcher_is_heard(own: DaemonOnModel) -> None:
-    """It is never much longer ahead: Slurm plans with it."""
+@pytest.mark.parametrize("ahead_s", [0.0, 365 * 86_400.0, -7200.0])
+def test_a_lease_is_extended_while_the_launcher_is_heard(
+    own: DaemonOnModel, ahead_s: float
+) -> None:
+    """It is never much longer ahead: Slurm plans with it. How the host's clock is set is nothing
+    to it.
+    """
     array = own.apply("lab", 4, lease_s=LEASE_S)
     own.wish(array, 0)
     own.until_is(lambda: own.slot_states(array)[0], "running")
     start_s = own.slots(array)[0].start_s
+    own.clock.ahead_s = ahead_s
     for _ in range(3 * LEASE_S // 60):
         own.wish(array, 0)
         own.always(lambda: 0 < left_s(own)[0] <= LEASE_S + 60, 60)

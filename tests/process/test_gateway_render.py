@@ -159,8 +159,7 @@ def for_clients(directory: Path) -> Path:
 
 def checked_in(days: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """What a check says on stderr, or refuses with, that many days from now."""
-    later = SimpleNamespace(time=lambda: time.time() + days * 86400)
-    monkeypatch.setattr(gateway, "time", later)
+    monkeypatch.setattr(gateway, "wall_s", lambda: time.time() + days * 86400)
     try:
         result = CliRunner().invoke(app, ("gateway", "render", "--check"), catch_exceptions=False)
     except SlicewiseError as error:

@@ -139,7 +139,7 @@ class World(ScriptedSlurm):
         self.database = SlurmDatabase([Row("vision", parent="root"), Row("nlp", parent="root")])
         self.at(0)
 
-    def clock_s(self) -> float:
+    def ledger_clock_s(self) -> float:
         return self.now_s
 
     def at(self, stage: int) -> None:
@@ -409,7 +409,7 @@ class Story:
     host_ahead_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.ledger.clock = self.world.clock_s
+        self.ledger.clock = self.world.ledger_clock_s
 
     def site(self, calls: Calls | None = None) -> RunContext:
         calls = calls or Calls()

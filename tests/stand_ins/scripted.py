@@ -1,5 +1,6 @@
 """A Slurm and a ledger that show what a test sets, and remember what was asked of them."""
 
+import time
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,11 +92,13 @@ class ScriptedSlurm:
         shown: all jobs.
         meanwhile: the jobs as they are after the last look; None if they are the same.
         failure: the error of looks and actions; None if they succeed.
+        ahead_s: seconds by which slurmctld's clock is ahead of this host's.
         done: calls by name, each with its target.
     """
 
     def __init__(self, *jobs: JobView) -> None:
         self.shown: tuple[JobView, ...] = jobs
+        self.ahead_s = 0.0
         self.meanwhile: tuple[JobView, ...] | None = None
         self.failure: SlicewiseError | None = None
         self.done: list[tuple[str, Any]] = []
@@ -122,6 +125,9 @@ class ScriptedSlurm:
 
     async def version(self) -> tuple[int, ...]:
         return (22, 5, 8)
+
+    async def clock_s(self, known_for_s: float = 0.0) -> float:
+        return time.time() + self.ahead_s
 
     async def jobs(self) -> tuple[JobView, ...]:
         self._see()

@@ -221,7 +221,7 @@ def test_lines_since_a_time_and_of_the_run_before(
     view: ServiceView, monkeypatch: pytest.MonkeyPatch, chosen: Chosen, expected: slice, cut_at: int
 ):
     """Triton's clock is UTC and names no year; the batch script may have cut the log off."""
-    monkeypatch.setattr("launcher.services.logs.time.time", lambda: NEW_YEAR_S + 3600.0)
+    monkeypatch.setattr("cluster.runtime.wall_clock.time.time", lambda: NEW_YEAR_S + 3600.0)
     every = RUNS.splitlines(keepends=True)
     log = log_file(view, 2)
     log.write_text("".join(every[cut_at:]))

@@ -1,5 +1,6 @@
 """Tests owners' orders beside a service's script: kept before they hold, and over in time."""
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,6 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
 from cluster.runtime.leadership import ALONE, Leader
-from slurm_plugin.api import orders as service_orders
 from slurm_plugin.api import rate_limit as rates
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.orders import ServiceOrders
@@ -132,7 +132,7 @@ class World:
 
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(service_orders.time, "time", lambda: 100.0)
+    monkeypatch.setattr(time, "time", lambda: 100.0)
     made = World()
     await made.cluster_state.turn()
     return made

@@ -79,7 +79,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     monkeypatch.setattr(calendar, "load_settings", lambda: SETTINGS)
     monkeypatch.setattr(calendar, "opened_ledger", opened)
     monkeypatch.setattr(calendar, "try_to_look_at_slurm", lambda _settings: look)
-    monkeypatch.setattr(calendar.time, "time", lambda: MONDAY_S + 12 * 3600.0)
+    monkeypatch.setattr(time, "time", lambda: MONDAY_S + 12 * 3600.0)
     return fake
 
 

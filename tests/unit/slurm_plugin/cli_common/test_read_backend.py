@@ -1,6 +1,7 @@
 """Tests that commands read the same from the ledger and through the daemon."""
 
 import asyncio
+import time
 from http import HTTPStatus
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from slurm_plugin.api import reads as reads_module
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.reads import Reads
 from slurm_plugin.api.routes import Asked, Routes
-from slurm_plugin.cli_common import ledger_backend, read_backend, slurm_look
+from slurm_plugin.cli_common import read_backend, slurm_look
 from slurm_plugin.cli_common.daemon_backend import DaemonSource
 from slurm_plugin.cli_common.ledger_backend import LedgerSource
 from slurm_plugin.cli_common.read_backend import Source, opened_source
@@ -75,7 +76,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
     asyncio.run(cluster_state.turn())
     monkeypatch.setattr(slurm_look, "open_slurm", lambda _: slurm)
     monkeypatch.setattr(reads_module, "_PAGE_ROWS", 2)
-    monkeypatch.setattr(ledger_backend.time, "time", lambda: 1003.0)
+    monkeypatch.setattr(time, "time", lambda: 1003.0)
     direct = LedgerSource(ledger, settings())  # type: ignore[arg-type]
     return direct, DaemonSource(Through(Reads(settings(), slurm, ledger, cluster_state)))  # type: ignore[arg-type]
 

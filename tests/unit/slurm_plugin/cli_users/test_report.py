@@ -3,11 +3,11 @@
 import csv
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from builders.month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberSource
@@ -49,7 +49,7 @@ def said(monkeypatch: pytest.MonkeyPatch, source: OctoberSource) -> Said:
     for module in (ledger, report):
         monkeypatch.setattr(module, "opened_source", opened)
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: float(NOW_S)))
+    monkeypatch.setattr(time, "time", lambda: float(NOW_S))
 
     def run(*words: str, code: int = 0) -> str:
         found = CliRunner().invoke(app, words)

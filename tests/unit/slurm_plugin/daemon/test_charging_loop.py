@@ -186,12 +186,14 @@ class Books:
         self.ahead_s = 0.0
         wall = SimpleNamespace(time=lambda: self.now_s + self.ahead_s, monotonic=lambda: self.now_s)
         for module in (
-            "accounting.steady_clock",
-            "daemon.charging_loop",
-            "state.controller",
-            "state.observer",
+            "cluster.runtime.wall_clock",
+            "slurm_plugin.accounting.steady_clock",
+            "slurm_plugin.daemon.charging_loop",
+            "slurm_plugin.state.controller",
+            "slurm_plugin.state.observer",
+            "stand_ins.scripted",
         ):
-            monkeypatch.setattr(f"slurm_plugin.{module}.time", wall)
+            monkeypatch.setattr(f"{module}.time", wall)
         self.slurm, self.ledger = ScriptedSlurm(RUNNING), ScriptedLedger(watermark_s=500)
         self.cluster_state = sync_of(self.slurm)
         self.books = ledger_view_of(self.slurm, self.ledger, self.cluster_state)

@@ -208,6 +208,7 @@ CHANGES = {
     "set_limits": ([["modify"]],),
 }
 READS = {
+    "clock_s",
     *("version", "config", "partitions", "jobs", "nodes", "steps", "runs", "job_history"),
     *("batch_script", "throttled"),
     *("associations", "qos", "qos_elsewhere", "priorities", "requests", "excluded_nodes"),

@@ -60,7 +60,8 @@ def test_a_weight_that_leaves_no_room_stops_all(own: int):
 class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, mode: str, is_wanted: bool) -> None:
         self.now_s = START_S
-        monkeypatch.setattr("slurm_plugin.state.observer.time.time", lambda: self.now_s)
+        for clock in ("time", "monotonic"):
+            monkeypatch.setattr(f"time.{clock}", lambda: self.now_s)
         # Nodes change here without any job.
         monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
         self.slurm = ScriptedSlurm()

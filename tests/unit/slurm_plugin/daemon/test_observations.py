@@ -8,6 +8,7 @@ import pytest
 
 from cluster.language.errors import UnreachableError
 from cluster.language.units import Millislices
+from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import DAY_S, LentBetween, Observations, QuotaUse
 from slurm_plugin.daemon import observations
@@ -46,7 +47,7 @@ def written() -> Written:
 @pytest.fixture
 def loop(written: Written, monkeypatch: pytest.MonkeyPatch) -> ObservationLoop:
     monkeypatch.setattr(observations, "_EVERY_S", 0.0)
-    return ObservationLoop(written, 100)  # type: ignore[arg-type]
+    return ObservationLoop(written, SteadyClock(), 100)  # type: ignore[arg-type]
 
 
 def decide(loop: ObservationLoop, *verdicts: GpuVerdict, uid: int = os.getuid()) -> None:

@@ -53,7 +53,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def made(*jobs: JobView, mode: str = "enforce", weight: int = 0) -> World:
         one = World(*jobs, mode=mode, weight=weight)
         for clock in ("time", "monotonic"):
-            monkeypatch.setattr(f"slurm_plugin.state.observer.time.{clock}", lambda: one.now_s)
+            monkeypatch.setattr(f"time.{clock}", lambda: one.now_s)
         return one
 
     return made

@@ -147,7 +147,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr("slurm_plugin.repartition.observe.time.time", lambda: NOW_S)
+    monkeypatch.setattr("cluster.runtime.wall_clock.time.time", lambda: NOW_S)
     return Site(tmp_path, inventory)
 
 

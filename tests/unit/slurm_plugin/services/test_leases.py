@@ -257,6 +257,7 @@ class Loop:
         self.leases = LeaseLoop(known or settings(), self.slurm, self.cluster_state)
         self.left_s = left_s
         self.changes = changes
+        self.host_ahead_s = 0.0
         self.began_s = time.monotonic()
 
     async def turn(
@@ -268,8 +269,8 @@ class Loop:
     ) -> None:
         passed_s = at_s - NOW_S if passed_s is None else passed_s
         monkeypatch.setattr("time.monotonic", lambda: self.began_s + passed_s)
-        for module in ("slurm_plugin.state.observer", "slurm_plugin.daemon.lease_loop"):
-            monkeypatch.setattr(f"{module}.time.time", lambda: at_s)
+        monkeypatch.setattr("time.time", lambda: at_s + self.host_ahead_s)
+        self.slurm.ahead_s = -self.host_ahead_s
         end_s = NOW_S + self.left_s
         run = replace(RUN, start_s=end_s - 600, end_s=end_s, time_limit_s=600)
         self.slurm.shown = (replace(run, **self.changes), job(1), *waiting)
@@ -287,6 +288,21 @@ async def test_the_loop_extends_what_is_wished(monkeypatch: pytest.MonkeyPatch) 
     loop = Loop(280)
     await loop.turn(monkeypatch)
     assert loop.limits() == MORE
+
+
+@pytest.mark.parametrize("ahead_s", [365 * 86_400.0, -7200.0])
+@pytest.mark.parametrize("left_s", [280, 320])
+async def test_a_host_s_clock_that_was_set_changes_no_lease(
+    left_s: int, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases end by slurmctld's clock."""
+    right, wrong = Loop(left_s), Loop(left_s)
+    await right.turn(monkeypatch)
+    wrong.host_ahead_s = ahead_s
+    await wrong.turn(monkeypatch)
+    assert wrong.limits() == right.limits() == (MORE if left_s == 280 else [])
+    ((service,), (of_right,)) = wrong.cluster_state.view.services, right.cluster_state.view.services
+    assert service == of_right
 
 
 async def test_a_clock_that_is_set_back_ends_no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
