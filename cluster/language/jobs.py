@@ -10,6 +10,10 @@ from functools import cached_property, lru_cache
 from cluster.language.gres import gpu_types_of_tres, untyped_of
 from cluster.language.job_class import JobClass
 
+RunOfJob = tuple[int, int | None]
+"""One run of a job: the job's id, and the run's start in Unix seconds. A requeued job keeps its id.
+"""
+
 
 class JobState(StrEnum):
     """Slurm's base states that Slicewise tells apart.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cluster.language.billing import MILLISLICES
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobView, NodeView, RunOfJob
 from cluster.rpc.messages import ServiceView
 from simulation.cluster import SimulatedCluster
 from simulation.site.budgets import SiteBudgets
@@ -105,7 +105,7 @@ class QuotaRounds:
         ended: Iterable[EndedRun] = (),
         *,
         there: Holdings,
-        evicting: frozenset[int] = frozenset(),
+        evicting: frozenset[RunOfJob] = frozenset(),
         stuck: frozenset[int] = frozenset(),
         lately: Mapping[str, int],
     ) -> SiteRound:

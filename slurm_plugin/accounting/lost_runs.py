@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.language.jobs import JobState, JobView, RunRecord
+from cluster.language.jobs import JobState, JobView, RunOfJob, RunRecord
 from slurm_plugin.accounting.types import Reservation, RunKey
 
 LIVE = (JobState.RUNNING, JobState.SUSPENDED)
@@ -61,7 +61,7 @@ def _may_run(job: JobView | None) -> bool:
     return job is not None and (job.state is JobState.OTHER or job.is_doubtful)
 
 
-def live_runs(jobs: Iterable[JobView]) -> frozenset[tuple[int, int | None]]:
+def live_runs(jobs: Iterable[JobView]) -> frozenset[RunOfJob]:
     """Return job id and start of every run in progress (see ``LIVE``)."""
     return frozenset((job.job_id, job.start_s) for job in jobs if job.state in LIVE)
 

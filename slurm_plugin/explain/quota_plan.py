@@ -196,8 +196,8 @@ def quota_plan(
         asked=frozenset(one.borrower for one in then.recalls),
         going={
             job_id: why
-            for job_id, why in then.reclaim.victims.items()
-            if job_id not in now.reclaim.victims
+            for (job_id, start_s), why in then.reclaim.victims.items()
+            if (job_id, start_s) not in now.reclaim.victims
         },
     )
 

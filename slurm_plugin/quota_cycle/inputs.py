@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobView, NodeView, RunOfJob
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
@@ -24,7 +24,7 @@ class SlurmView:
     """One complete look at Slurm. Nothing is decided on an incomplete one.
 
     Attributes:
-        told: job ids of replicas that have been told to end, whether ``services`` show it or not.
+        evicting: runs of replicas that have been told to end, whether ``services`` show it or not.
         lately: millislices that each tenant's jobs have held on average; empty if past use does
             not count.
         stuck: job ids of jobs that had quota and GPUs, and did not start (``standstill``).
@@ -33,7 +33,7 @@ class SlurmView:
     jobs: tuple[JobView, ...] = field(hash=False)
     nodes: tuple[NodeView, ...] = field(hash=False)
     services: tuple[ServiceView, ...] = field(hash=False)
-    evicting: frozenset[int] = frozenset()
+    evicting: frozenset[RunOfJob] = frozenset()
     lately: Mapping[str, int] = field(default_factory=dict, hash=False)
     stuck: frozenset[int] = frozenset()
 

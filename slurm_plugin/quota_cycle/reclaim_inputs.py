@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from cluster.language.jobs import ALLOTTED, JobState, JobView
+from cluster.language.jobs import ALLOTTED, JobState, JobView, RunOfJob
 from cluster.language.units import Millislices
 from cluster.rpc.messages import WHEN_REPLACED_S, ServiceView
 from slurm_plugin.common.costs import job_cost
@@ -38,13 +38,14 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     runs = inputs.holdings.runs
     ending = [one.job for one in inputs.holdings.ending if one.job.gpus]
     free = free_by_node(ending, inputs.free.by_name)
-    goes = seen.evicting | leaving(seen.services, rules.grace_s) | {job.job_id for job in ending}
-    may_go = goes | replicas(seen.services)
+    ends = {(job.job_id, job.start_s) for job in ending}
+    goes = seen.evicting | leaving(seen.services, rules.grace_s) | ends
+    may_go = {job_id for job_id, _ in goes} | replicas(seen.services)
     some = [job for job in runs if job.job_id in may_go and job.gpus] if may_go else ()
     above = Counter(inputs.held)
     return ReclaimInput(
         wanting=(),
-        running=tuple(_running(some, seen.services, rules.costs, free, excess={}, now_s=now_s)),
+        running=tuple(_running(some, seen.services, rules.costs, free, excess={})),
         free=free,
         above_nominal_millislices=above - Counter(guaranteed_quota(inputs.fitted)),
         shrink={},
@@ -73,11 +74,11 @@ def giving_back(
     waiting = {
         name: amount - held.get(name, 0) for name, amount in _wanted_whole(policy, of_lenders)
     }
-    services, now_s = inputs.seen.services, there.now_s
+    services = inputs.seen.services
     return replace(
         there,
         wanting=tuple(_wants(job, costs) for job in within_guarantees(of_lenders, policy)),
-        running=tuple(_running(jobs, services, costs, there.free, excess=excess, now_s=now_s)),
+        running=tuple(_running(jobs, services, costs, there.free, excess=excess)),
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
     )
@@ -118,13 +119,13 @@ def replicas(services: Iterable[ServiceView]) -> frozenset[int]:
     )
 
 
-def leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[int]:
-    """Job ids of services' runs that are ending, or must end within ``soon_s`` seconds anyway.
+def leaving(services: Iterable[ServiceView], soon_s: int) -> frozenset[RunOfJob]:
+    """Services' runs that are ending, or must end within ``soon_s`` seconds anyway.
 
     Runs that end only when replaced do not count.
     """
     return frozenset(
-        slot.job_id
+        (slot.job_id, slot.start_s)
         for service in services
         for slot in service.slots
         if slot.job_id is not None and slot.ends_in_s != WHEN_REPLACED_S
@@ -152,7 +153,6 @@ def _running(
     usable: Mapping[str, object],
     *,
     excess: Mapping[str, int],
-    now_s: float,
 ) -> Iterator[Running]:
     """Runs on borrowed quota, runs in any QOS of tenants beyond a cap, and completing runs."""
     may_be_asked = replicas(services)
@@ -165,7 +165,7 @@ def _running(
                 job_id=job.job_id,
                 tenant=tenant,
                 cost_millislices=_cost(job, costs),
-                start_s=int(now_s) if job.start_s is None else job.start_s,
+                start_s=job.start_s,
                 is_replica=job.job_id in may_be_asked,
                 instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
                 priority=job.priority,

@@ -363,7 +363,7 @@ class _Grants:
         # The tenant's other jobs must not start in place of the runs that end.
         reclaim_input, gone = self._waits.reclaim_input, Counter[str]()
         for run in reclaim_input.running:
-            if run.job_id in found.victims and run.tenant in self._beyond:
+            if run.run in found.victims and run.tenant in self._beyond:
                 gone[run.tenant] += run.cost_millislices
         for one, amount in gone.items():
             held = self._own[one] + reclaim_input.above_nominal_millislices[one]

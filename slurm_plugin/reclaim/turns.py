@@ -82,7 +82,7 @@ def reclaim_for(
     found = reclaim(replace(there, recalled=over, shrink=turn.quota))
     given: Counter[str] = Counter()
     for run in running:
-        if run.job_id in reclaim_input.leaving or run.job_id in found.victims:
+        if run.run in reclaim_input.leaving or run.run in found.victims:
             given[run.tenant] += run.cost_millislices
     if found.missing or any(given[name] < amount for name, amount in turn.quota.items()):
         return None
@@ -117,7 +117,7 @@ def for_turns(reclaim_input: ReclaimInput, over: Mapping[str, int]) -> ReclaimIn
         running=tuple(
             run
             for run in reclaim_input.running
-            if run.job_id in reclaim_input.leaving or (run.is_replica and run.tenant in over)
+            if run.run in reclaim_input.leaving or (run.is_replica and run.tenant in over)
         ),
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
+from cluster.language.jobs import RunOfJob
 from cluster.language.units import slices_words
 from slurm_plugin.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
 from slurm_plugin.reclaim.reasons import beneficiaries, why_no_room
@@ -47,7 +48,7 @@ class Running:
     """A run on borrowed quota; in any QOS also one that is completing, or of a tenant beyond a cap.
 
     Attributes:
-        start_s: Unix seconds.
+        start_s: Unix seconds; None while it is only about to start.
         is_replica: whether it is a service's replica: another replica can serve its requests; else
             it is a batch job.
         instances: GPU instances by node and type; without nodes that Slurm can't use.
@@ -56,10 +57,19 @@ class Running:
     job_id: int
     tenant: str
     cost_millislices: int
-    start_s: int
+    start_s: int | None
     is_replica: bool
     instances: Mapping[str, Mapping[str, int]] = field(hash=False)
     priority: int = 0
+
+    @property
+    def run(self) -> RunOfJob:
+        """Which run of the job it is."""
+        return self.job_id, self.start_s
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since its start."""
+        return 0.0 if self.start_s is None else now_s - self.start_s
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class ReclaimInput:
         free: GPU instances that no job holds, by node and type; only of nodes that Slurm can use.
         above_nominal_millislices: what each tenant holds beyond its guaranteed quota; 0 if absent.
         shrink: millislices that tenants must give up, in instances of any shape.
-        leaving: job ids of runs that have been told to end, or that end anyway.
+        leaving: runs that have been told to end, or that end anyway.
         weights: weights of tenants; 1 if absent.
         now_s: Unix seconds.
         term_s: seconds after its start for which a run is left alone.
@@ -85,7 +95,7 @@ class ReclaimInput:
     free: Mapping[str, Mapping[str, int]] = field(hash=False)
     above_nominal_millislices: Mapping[str, int] = field(hash=False)
     shrink: Mapping[str, int] = field(hash=False)
-    leaving: frozenset[int]
+    leaving: frozenset[RunOfJob]
     weights: Mapping[str, int] = field(hash=False)
     now_s: float
     term_s: int
@@ -97,14 +107,15 @@ class Reclaim:
     """The result of reclaiming.
 
     Attributes:
-        victims: replicas to drain now, by job id, with the reason for people to read. Replicas that
-            are leaving already are included while their end is needed.
+        victims: runs of replicas to drain now, with the reason for people to read. Replicas that
+            are leaving already are included while their end is needed. A job that was requeued
+            since is none of them.
         ready: millislices of each tenant's waiting jobs that fit into what is free now.
         missing: why ending replicas would not let a waiting job start, by its job id.
         places: the nodes of jobs that need more than a single instance, by job id.
     """
 
-    victims: Mapping[int, str] = field(hash=False)
+    victims: Mapping[RunOfJob, str] = field(hash=False)
     ready: Mapping[str, int] = field(hash=False)
     missing: Mapping[int, str] = field(hash=False)
     places: Mapping[int, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -202,18 +213,18 @@ def _sorted(reclaim_input: ReclaimInput) -> _Runs:
         called=Counter(reclaim_input.recalled) | Counter(reclaim_input.shrink),
     )
     for run in reclaim_input.running:
-        if run.job_id in reclaim_input.leaving:
+        if run.run in reclaim_input.leaving:
             runs.leaving.append(_run(run, reclaim_input))
             for amounts in (runs.above, runs.shrink, runs.called):
                 amounts[run.tenant] -= run.cost_millislices
     for run in reclaim_input.running:
-        if run.job_id not in reclaim_input.leaving:
+        if run.run not in reclaim_input.leaving:
             _group(runs, run, reclaim_input).append(_run(run, reclaim_input))
     return runs
 
 
 def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candidate]:
-    if reclaim_input.now_s - run.start_s < reclaim_input.term_s:
+    if run.age_s(reclaim_input.now_s) < reclaim_input.term_s:
         return runs.young
     if run.cost_millislices > runs.above[run.tenant]:
         return runs.within
@@ -221,13 +232,14 @@ def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candi
 
 
 def _run(run: Running, reclaim_input: ReclaimInput) -> Candidate:
-    lost = 0.0 if run.is_replica else (reclaim_input.now_s - run.start_s) * run.cost_millislices
+    age_s = run.age_s(reclaim_input.now_s)
+    lost = 0.0 if run.is_replica else age_s * run.cost_millislices
     return Candidate(
         run.job_id,
         run.tenant,
         run.cost_millislices,
         not run.is_replica,
-        (lost, -run.start_s, run.job_id),
+        (lost, age_s, run.job_id),
         run.instances,
         shape_of(_total(run.instances)),
     )
@@ -329,8 +341,8 @@ def _needed(room: Capacity, runs: Sequence[Candidate]) -> Sequence[Candidate]:
 
 def _victims(
     reclaim_input: ReclaimInput, plan: _Plan, goes_for: Mapping[int, Wanting]
-) -> dict[int, str]:
-    replicas = {run.job_id for run in reclaim_input.running if run.is_replica}
+) -> dict[RunOfJob, str]:
+    replicas = {run.job_id: run.run for run in reclaim_input.running if run.is_replica}
     victims: dict[int, str] = {}
     for run in plan.shrunk:
         amount = slices_words(reclaim_input.shrink[run.tenant])
@@ -339,7 +351,7 @@ def _victims(
         job = goes_for[run.job_id]
         amount, task = slices_words(run.cost), job.task or job.job_id
         victims[run.job_id] = f"{job.tenant} takes back {amount}: job {task} waits"
-    return {job_id: why for job_id, why in victims.items() if job_id in replicas}
+    return {replicas[job_id]: why for job_id, why in victims.items() if job_id in replicas}
 
 
 def _beside_batch(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
@@ -365,7 +377,7 @@ def _without_room(
     """Explanations for jobs for which no runs that may end make room, by key."""
     out = [need for need in needs if need.key in plan.out]
     ends_s = [
-        run.start_s + reclaim_input.term_s - reclaim_input.now_s for run in reclaim_input.running
+        reclaim_input.term_s - run.age_s(reclaim_input.now_s) for run in reclaim_input.running
     ]
     soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))
     may = (*runs.leaving, *runs.replicas, *runs.batch)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from cluster.language.jobs import RunOfJob
 from cluster.language.service import tenant_of
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import EvictRequest, ServiceView, SlotView
@@ -71,12 +72,12 @@ class Evictions:
 
     def end(
         self,
-        victims: Mapping[int, str],
+        victims: Mapping[RunOfJob, str],
         over: Mapping[str, int],
         services: Iterable[ServiceView],
         grace_s: float,
     ) -> tuple[Eviction, ...]:
-        """Tell the ``victims``, by job id, to end now; return those that are told for the first
+        """Tell the runs ``victims`` to end now; return those that are told for the first
         time.
 
         A run that was told stays told until it has ended, while its tenant holds too much even
@@ -85,14 +86,14 @@ class Evictions:
         """
         before, self._ends = self._ends, {}
         left = Counter(over)
-        runs = sorted(_runs(services), key=lambda run: run[2] not in victims)
+        runs = sorted(_runs(services), key=lambda run: (run[2], run[1].start_s) not in victims)
         for service, slot, job_id in runs:
-            key = (service.array_job_id, slot.index, slot.start_s)
+            key, run = (service.array_job_id, slot.index, slot.start_s), (job_id, slot.start_s)
             is_told = key in before and left[service.tenant] > 0
-            if job_id in victims or is_told:
+            if run in victims or is_told:
                 left[service.tenant] -= service.cost_millislices
                 name = f"{service.tenant}/{service.name}"
-                why = before[key].why if key in before else victims[job_id]
+                why = before[key].why if key in before else victims[run]
                 self._ends[key] = Eviction(job_id, name, why)
                 if key not in before:
                     self._waits[service.tenant] = self._clock() + grace_s
@@ -128,9 +129,9 @@ class Evictions:
         return borrowed_waiting(service) if self.waits(service.tenant) else frozenset()
 
     @property
-    def ending(self) -> frozenset[int]:
-        """Job ids of the runs that are told to end now."""
-        return frozenset(told.job_id for told in self._ends.values())
+    def ending(self) -> frozenset[RunOfJob]:
+        """The runs that are told to end now."""
+        return frozenset((told.job_id, start_s) for (_, _, start_s), told in self._ends.items())
 
     def shown(self, array_job_id: int, slot: SlotView) -> SlotView:
         """The slot as the launcher sees it: with the time and reason to leave, if it was told."""

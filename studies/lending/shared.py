@@ -397,7 +397,7 @@ class Shared:
     def _reclaim(self) -> Mapping[str, int]:
         """Ask replicas to go; return the millislices for which each lender finds free instances."""
         found = self._found()
-        for number in found.victims:
+        for number, _ in found.victims:
             want = self.wants[number]
             if not want.is_leaving:
                 want.is_leaving = True
@@ -422,13 +422,16 @@ class Shared:
             if held > own
         }
         borrowed = self._borrowed.values()
+        running = tuple(map(self._running, borrowed))
         return ReclaimInput(
             wanting=tuple(self._wanting(lenders)),
-            running=tuple(map(self._running, borrowed)),
+            running=running,
             free=self._free,
             above_nominal_millislices=above,
             shrink={},
-            leaving=frozenset(want.number for want in borrowed if want.is_leaving),
+            leaving=frozenset(
+                one.run for one, want in zip(running, borrowed, strict=True) if want.is_leaving
+            ),
             weights={},
             now_s=self._now_s,
             term_s=self._terms.term_s,

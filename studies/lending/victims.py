@@ -91,7 +91,7 @@ class Places:
 def slicewise(reclaim_input: ReclaimInput) -> Eviction:
     """The product's own decision, unchanged."""
     found = reclaim(reclaim_input)
-    return Eviction(frozenset(found.victims), frozenset(found.missing))
+    return Eviction(frozenset(job_id for job_id, _ in found.victims), frozenset(found.missing))
 
 
 def newest_first(reclaim_input: ReclaimInput) -> Eviction:

@@ -12,7 +12,7 @@ from stand_ins.reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster
 
 from benchmarks.rebalance.worlds import Sizes, world
 from cluster.language.errors import OutsideError
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobView, RunOfJob
 from slurm_plugin.common.solver import LinearProgram
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.tenants import guaranteed_quota
@@ -98,20 +98,20 @@ def fewest(reclaim_input: ReclaimInput) -> float | None:
         return None
 
 
-def cost(reclaim_input: ReclaimInput, victims: Collection[int]) -> int:
-    return sum(run.cost_millislices for run in reclaim_input.running if run.job_id in victims)
+def cost(reclaim_input: ReclaimInput, victims: Collection[RunOfJob]) -> int:
+    return sum(run.cost_millislices for run in reclaim_input.running if run.run in victims)
 
 
-def without(reclaim_input: ReclaimInput, gone: Collection[int]) -> ReclaimInput:
+def without(reclaim_input: ReclaimInput, gone: Collection[RunOfJob]) -> ReclaimInput:
     """Once they are gone."""
     free = {node: Counter(there) for node, there in reclaim_input.free.items()}
     above = Counter(reclaim_input.above_nominal_millislices)
     for run in reclaim_input.running:
-        if run.job_id in gone:
+        if run.run in gone:
             above[run.tenant] -= run.cost_millislices
             for node, there in run.instances.items():
                 free[node].update(there)
-    left = tuple(run for run in reclaim_input.running if run.job_id not in gone)
+    left = tuple(run for run in reclaim_input.running if run.run not in gone)
     return replace(reclaim_input, running=left, free=free, above_nominal_millislices=above)
 
 
@@ -143,7 +143,7 @@ def test_nobody_goes_in_its_term_nor_brings_its_tenant_below_its_own_part(
     reclaim_input: ReclaimInput,
 ) -> None:
     victims = reclaim(reclaim_input).victims
-    assert victims.keys() <= {run.job_id for run in may_go(reclaim_input)}
+    assert victims.keys() <= {run.run for run in may_go(reclaim_input)}
     for tenant, above in reclaim_input.above_nominal_millislices.items():
         own = [run for run in reclaim_input.running if run.tenant == tenant]
         assert cost(replace(reclaim_input, running=tuple(own)), victims) <= above
@@ -155,7 +155,7 @@ def test_of_alike_replicas_of_a_tenant_the_youngest_go(reclaim_input: ReclaimInp
     victims = reclaim(reclaim_input).victims
     alike = defaultdict(list)
     for run in sorted(may_go(reclaim_input), key=lambda run: (-run.start_s, run.job_id)):
-        alike[run.tenant, str(run.instances)].append(run.job_id in victims)
+        alike[run.tenant, str(run.instances)].append(run.run in victims)
     assert all(gone == sorted(gone, reverse=True) for gone in alike.values())
 
 

@@ -120,7 +120,8 @@ class Cluster:
     def world(self) -> QuotaInputs:
         """The cluster as the daemon sees it now."""
         jobs = self.barred.told(tuple(self.jobs.values()))
-        seen = SlurmView(jobs, tuple(self._views()), tuple(self._services()), self.going)
+        told = frozenset((one, self.jobs[one].start_s) for one in self.going)
+        seen = SlurmView(jobs, tuple(self._views()), tuple(self._services()), told)
         ledger_view = ledger_view_of(
             Moment(self.now_s, 0, 0),
             tenants=self.policy,
@@ -137,15 +138,16 @@ class Cluster:
         self.barred = barred(self.barred, there, self.policy, now_s=self.now_s)
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
-        told = {self.jobs[job_id].account for job_id in found.victims.keys() - self.going}
+        gone = frozenset(job_id for job_id, _ in found.victims)
+        told = {self.jobs[job_id].account for job_id in gone - self.going}
         self.waits |= dict.fromkeys(told, self.steady_s + GRACE_S)
         self.lenders = still_waiting(
             {**dict.fromkeys(told, frozenset()), **self.lenders},
-            {self.jobs[job_id].account for job_id in found.victims},
+            {self.jobs[job_id].account for job_id in gone},
             self.recalls,
             about_to_start(self.policy, jobs, PARTITIONS, COSTS),
         )
-        return frozenset(found.victims)
+        return gone
 
     def limits(self) -> Mapping[str, int]:
         """Millislices that Slurm lets run in each QOS."""

@@ -165,7 +165,9 @@ def test_who_is_told_to_end_leaves_whatever_calm_there_is():
     world = SimulatedWorld(a_service(STEADY), calm_s=600.0)
     world.pass_until(60)
     (job,) = (one for one in world.model.jobs if one.state is JobState.RUNNING)
-    world.services.evictions.end({job.job_id: "taken back"}, {}, world.services.views, 60.0)
+    world.services.evictions.end(
+        {(job.job_id, job.start_s): "taken back"}, {}, world.services.views, 60.0
+    )
     world.pass_until(66)
     (ended,) = world.model.take_ended()
     assert ended.job_id == job.job_id
@@ -221,7 +223,8 @@ def test_what_is_lent_is_used_and_given_back_in_order():
     running = borrowed.keys() & {job.job_id for job in world.model.jobs if job.nodes}
     assert running
     world.limit(TENANT, Quota(1))
-    told = {job: "taken back" for job in running if job is not None}
+    starts_s = {job.job_id: job.start_s for job in world.model.jobs}
+    told = {(job, starts_s[job]): "taken back" for job in running if job is not None}
     world.services.evictions.end(told, {}, world.services.views, 60.0)
     world.pass_until(32)
     holding = {job.job_id for job in world.model.jobs if job.state is JobState.RUNNING}

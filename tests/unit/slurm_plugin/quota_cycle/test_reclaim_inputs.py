@@ -129,16 +129,16 @@ def test_before_somebody_takes_back_only_what_may_end_for_a_turn_counts() -> Non
 
 def test_a_run_without_a_start_has_begun_just_now() -> None:
     (found,) = look(running(7, state=JobState.CONFIGURING, start_s=None)).running
-    assert found.start_s == NOW_S
+    assert found.age_s(NOW_S) == 0.0
 
 
 def test_what_is_completing_leaves_in_any_qos() -> None:
     found = look(
         running(7),
         running(8, "vision", qos="slicewise_vision", state=JobState.COMPLETING),
-        leaving=frozenset({7}),
+        leaving=frozenset({(7, NOW_S - 500)}),
     )
-    assert found.leaving == {7, 8}
+    assert {job_id for job_id, _ in found.leaving} == {7, 8}
     assert [one.job_id for one in found.running] == [7, 8]
 
 

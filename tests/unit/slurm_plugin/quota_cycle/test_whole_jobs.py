@@ -532,7 +532,7 @@ def test_what_is_kept_for_a_turn_is_on_the_nodes_where_others_go_for_it():
     assert turn == turn_of("b", pair(2), "n2")
     assert victims(turn, reclaim_input(*runs), {"a": 21000}, free) == [9]
     # Told to go, it has left the node's replicas: the choice stays.
-    told = replace(there, reclaim_input=replace(there.reclaim_input, leaving=frozenset({9})))
+    told = replace(there, reclaim_input=replace(there.reclaim_input, leaving=frozenset({(9, 9)})))
     assert lent(tenants, told, {"a": 21000})[1] == turn
 
 
@@ -540,7 +540,7 @@ def victims(
     turn: Turn, there: ReclaimInput, over: Mapping[str, int], free: Mapping[str, Mapping[str, int]]
 ) -> list[int]:
     found = reclaim_for(turn, there, over, free)
-    return [] if found is None else list(found.victims)
+    return [] if found is None else [job_id for job_id, _ in found.victims]
 
 
 def test_replicas_go_only_on_the_nodes_of_the_turn():
@@ -568,7 +568,7 @@ def test_only_a_lender_that_waits_for_the_same_type_comes_before_a_turn():
     turn = turn_of("b", wait(2))
     there = reclaim_input(running(7, "a", "1g.10gb"), running(8, "a"))
     other = replace(there, wanting=(wants("1g.10gb"),))
-    assert set(runs_to_end(other, turn, {"a": 4500}, there.free).victims) == {7, 8}
+    assert set(runs_to_end(other, turn, {"a": 4500}, there.free).victims) == {(7, 7), (8, 8)}
     same = replace(
         reclaim_input(running(8, "a"), running(9, "a")),
         above_nominal_millislices={"a": 7000},
@@ -678,7 +678,7 @@ def test_for_a_turn_the_replica_goes_that_makes_room():
     there = reclaim_input(running(7, "a", "1g.10gb"), running(8, "a"), running(9, "c"))
     found = reclaim_for(turn, there, {"a": 1750}, there.free)
     assert found is not None
-    assert found.victims == {8: "b has its turn of 3.5 slices: job 2 has waited longest"}
+    assert found.victims == {(8, 8): "b has its turn of 3.5 slices: job 2 has waited longest"}
     assert found.ready == {}
 
 
@@ -686,7 +686,7 @@ def test_for_a_turn_nobody_else_goes_while_who_was_told_ends():
     """Its slot is no replica any more then."""
     turn = turn_of("b", wait(2))
     there = reclaim_input(running(8, "a", is_replica=False), running(9, "a"))
-    told = replace(there, leaving=frozenset({8}))
+    told = replace(there, leaving=frozenset({(8, 8)}))
     assert victims(turn, told, {"a": 1750}, there.free) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
+from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, Running, Wanting, reclaim
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
@@ -56,7 +56,11 @@ def reclaim_input(*things: Wanting | Running, **changes: Any) -> ReclaimInput:
 
 
 def victims(*things: Wanting | Running, **changes: Any) -> set[int]:
-    return set(reclaim(reclaim_input(*things, **changes)).victims)
+    return ids(reclaim(reclaim_input(*things, **changes)))
+
+
+def ids(found: Reclaim) -> set[int]:
+    return {job_id for job_id, _ in found.victims}
 
 
 def test_nobody_waits_and_nobody_goes() -> None:
@@ -73,11 +77,11 @@ def test_what_fits_into_what_is_free_is_ready_by_priority() -> None:
 
 def test_one_goes_for_a_job_that_waits_and_says_for_which() -> None:
     found = reclaim(reclaim_input(wants(12), run(1)))
-    assert found.victims == {1: "vision takes back 1 slice: job 12 waits"}
+    assert found.victims == {run(1).run: "vision takes back 1 slice: job 12 waits"}
     assert found.ready == {}
     task = replace(wants(12), task="9_3")
     found = reclaim(reclaim_input(task, run(1)))
-    assert found.victims == {1: "vision takes back 1 slice: job 9_3 waits"}
+    assert found.victims == {run(1).run: "vision takes back 1 slice: job 9_3 waits"}
 
 
 def test_only_runs_of_the_type_that_is_wanted_go() -> None:
@@ -122,8 +126,9 @@ def test_jobs_of_several_nodes_that_share_them_get_different_ones_each() -> None
         for i in range(3)
     ]
     found = reclaim(reclaim_input(wants(12, 3, nodes=2), wants(13, 3, nodes=2), *runs))
-    assert found.victims.keys() == {2, 3, 5, 6}
-    assert {found.victims[2][-8:], found.victims[3][-8:]} == {"12 waits", "13 waits"}
+    assert ids(found) == {2, 3, 5, 6}
+    why = [found.victims[run(job_id).run] for job_id in (2, 3)]
+    assert {one[-8:] for one in why} == {"12 waits", "13 waits"}
 
 
 def test_of_sets_that_come_to_the_least_the_first_in_the_order_of_victims_goes() -> None:
@@ -204,7 +209,7 @@ def test_no_batch_job_goes_where_a_replica_does() -> None:
 
 def test_batch_jobs_are_left_to_slurm_and_the_replicas_beside_them_go() -> None:
     found = reclaim(reclaim_input(wants(12, 2), run(1, is_replica=False), run(2)))
-    assert set(found.victims) == {2}
+    assert ids(found) == {2}
     assert found.missing == {12: "batch job 1 would have to go: left to Slurm's preemption"}
 
 
@@ -227,7 +232,7 @@ def test_a_job_without_room_says_why(job: Wanting, why: str) -> None:
 
 def test_the_first_by_priority_gets_what_there_is() -> None:
     found = reclaim(reclaim_input(wants(12, priority=1), wants(13, priority=2), run(1)))
-    assert found.victims[1].endswith("job 13 waits")
+    assert found.victims[run(1).run].endswith("job 13 waits")
     assert found.missing == {12: "what is free or lent is not enough for all waiting jobs"}
 
 
@@ -251,7 +256,7 @@ def test_very_many_jobs_get_nodes_of_whoever_has_the_largest_share_by_then() -> 
     found = reclaim(reclaim_input(*jobs, *runs, weights={"hpc": 3}))
     assert found.missing == {}
     # nlp is left with 250 above its guaranteed quota, hpc with three times as many.
-    assert Counter(job_id // 4 % 2 for job_id in found.victims) == {0: 550, 1: 50}
+    assert Counter(job_id // 4 % 2 for job_id in ids(found)) == {0: 550, 1: 50}
 
 
 def test_what_comes_free_for_a_job_is_kept_for_it() -> None:
@@ -264,12 +269,20 @@ def test_what_comes_free_for_a_job_is_kept_for_it() -> None:
 
 def test_who_leaves_already_is_a_victim_already() -> None:
     runs = [run(i) for i in (1, 2, 3)]
-    assert victims(wants(12), *runs, leaving=frozenset({3})) == {3}
-    assert len(victims(wants(12), wants(13), *runs, leaving=frozenset({3}))) == 2
+    assert victims(wants(12), *runs, leaving=frozenset({run(3).run})) == {3}
+    assert len(victims(wants(12), wants(13), *runs, leaving=frozenset({run(3).run}))) == 2
 
 
 def test_who_leaves_is_no_victim_any_more_once_nobody_waits() -> None:
-    assert victims(run(1), leaving=frozenset({1})) == set()
+    assert victims(run(1), leaving=frozenset({run(1).run})) == set()
+
+
+def test_who_runs_again_after_it_left_is_none_that_leaves() -> None:
+    """It was requeued, and keeps its job id."""
+    again = run(3, start_s=NOW_S - 700)
+    told = frozenset({run(3, start_s=NOW_S - 5000).run})
+    assert victims(wants(12), wants(13), run(1), again, leaving=told) == {1, 3}
+    assert victims(wants(12), run(1, start_s=NOW_S - 650), again, leaving=told) == {1}
 
 
 def test_who_must_shrink_gives_as_little_beyond_it_as_possible() -> None:
@@ -282,9 +295,9 @@ def test_who_must_shrink_gives_as_little_beyond_it_as_possible() -> None:
 def test_who_must_shrink_anyway_goes_for_a_waiting_job_first() -> None:
     runs = [run(1), run(2), run(3, tenant="hpc")]
     found = reclaim(reclaim_input(wants(12), *runs, shrink={"hpc": 1000}))
-    assert set(found.victims) == {3}
+    assert ids(found) == {3}
     alone = reclaim(reclaim_input(*runs, shrink={"hpc": 1000}))
-    assert alone.victims == {3: "hpc has to give back 1 slice"}
+    assert alone.victims == {run(3).run: "hpc has to give back 1 slice"}
 
 
 def test_of_whom_a_loan_is_recalled_goes_first_as_far_as_that() -> None:
@@ -296,7 +309,7 @@ def test_of_whom_a_loan_is_recalled_goes_first_as_far_as_that() -> None:
 
 def test_who_leaves_already_counts_for_what_must_be_given_up() -> None:
     runs = [run(1, count=4), run(2, count=2), run(3)]
-    leaving = frozenset({2, 3})
+    leaving = frozenset({run(2).run, run(3).run})
     assert victims(*runs, shrink={"nlp": 3000}, leaving=leaving) == {2, 3}
 
 

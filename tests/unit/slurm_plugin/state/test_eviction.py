@@ -70,7 +70,8 @@ ENDS = (0, BACK)
 
 
 def told(cluster_state: ClusterState, *job_ids: int, over: int = 9000) -> list[int]:
-    victims = dict.fromkeys(job_ids, BACK)
+    runs = {slot.job_id: slot.start_s for one in cluster_state.view.services for slot in one.slots}
+    victims = {(job_id, runs.get(job_id)): BACK for job_id in job_ids}
     much = {"vision": over}
     return [
         one.job_id
@@ -120,6 +121,18 @@ async def test_its_end_is_its_run_s_and_goes_before_a_successor() -> None:
     slurm.shown = (replace(RUNS, start_s=2000), job(1), job(2))
     await cluster_state.turn()
     assert told(cluster_state) == []
+    assert ends(cluster_state)[0] == STAYS
+
+
+async def test_a_run_that_began_since_it_was_chosen_is_not_told() -> None:
+    """Its job was requeued, and runs in its tenant's own QOS by now."""
+    cluster_state, slurm = await looked(RUNS, job(1), job(2))
+    chosen = {(RUNS.job_id, RUNS.start_s): BACK}
+    slurm.shown = (replace(RUNS, start_s=2000), job(1), job(2))
+    await cluster_state.turn()
+    services = cluster_state.view.services
+    assert cluster_state.evictions.end(chosen, {"vision": 9000}, services, 60.0) == ()
+    await cluster_state.turn()
     assert ends(cluster_state)[0] == STAYS
 
 
