@@ -4,6 +4,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from waiting import PATIENCE_S
+
 _HELD_AGAIN = 187
 
 
@@ -30,7 +32,7 @@ def run_batch_script(text: str, told: Path, variables: Mapping[str, str]) -> str
             stderr=log,
             check=False,
             env=slot | dict(variables),
-            timeout=30,
+            timeout=PATIENCE_S,
         )
     said = (told / "log").read_text()
     assert ran.returncode == _HELD_AGAIN, said

@@ -21,6 +21,7 @@ from gateway_harness import (
     unread,
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from waiting import PATIENCE_S
 
 from launcher.gateway.routing import MarkComplete, Route
 from launcher.gateway.runtime_api import Maps
@@ -65,7 +66,7 @@ async def test_who_reads_no_refusal_loses_his_connection_and_not_haproxys_memory
     clients = [await unread(gateway.settings.bind, "/t/a/v2", 600) for _ in range(2)]
     until_closed = [asyncio.create_task(client.read(-1)) for client in clients]
     # More than 1,000 of one host are too many, whichever of its connections the next one is of.
-    done, left = await asyncio.wait(until_closed, timeout=60, return_when="FIRST_COMPLETED")
+    done, left = await asyncio.wait(until_closed, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
     assert done
     assert (await gateway.ask())[0] == 401
     for task in left:
