@@ -209,14 +209,11 @@ def decide(
         try:
             spec = service_spec(views[-1].directives)
         except InvalidInputError as error:
-            waiting.append(_as_it_is(gateway, views[-1], 1, engine.pool))
-            unreadable[key] = str(error)
-            found[key] = known
-            continue
+            spec, unreadable[key] = None, str(error)
         last = (known.generations.get(one.array_job_id) for one in views)
-        if any(_is_stale(view, one, now_s) for one in last):
-            concurrency = scaling_inputs.concurrency(spec, engine, known.memory)
-            waiting.append(_as_it_is(gateway, views[-1], concurrency, engine.pool))
+        if spec is None or any(_is_stale(view, one, now_s) for one in last):
+            places = scaling_inputs.concurrency(spec, engine, known.memory) if spec else 1
+            waiting.append(_as_it_is(gateway, views[-1], places, engine.pool))
             found[key] = known
             continue
         look = ServiceInput(
