@@ -118,6 +118,16 @@ CREATE TABLE slicewise.open_reservations (
 COMMENT ON TABLE slicewise.open_reservations
     IS 'What is reserved and not settled, and posted so far; kept by a trigger on transfers.';
 
+CREATE TABLE slicewise.lost_runs (
+    run_id bigint CONSTRAINT pk_lost_runs PRIMARY KEY
+        CONSTRAINT fk_lost_runs_run_id REFERENCES slicewise.runs (id),
+    gone_s double precision NOT NULL,
+    end_s bigint NOT NULL,
+    shown_s bigint
+);
+COMMENT ON TABLE slicewise.lost_runs
+    IS 'Reserved runs that Slurm shows no more, for how long daemons have seen that, and what is known of their ends. Overwritten.';
+
 CREATE TABLE slicewise.seals (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_seals PRIMARY KEY,
     last_transfer_id bigint NOT NULL CONSTRAINT uq_seals_last UNIQUE,

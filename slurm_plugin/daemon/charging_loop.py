@@ -42,6 +42,10 @@ _LATE_S = 60
 """Seconds after a run is gone during which every turn asks accounting for its end. After that
 accounting is asked only every ``_SETTLE_S`` seconds."""
 
+_KEPT_AFTER_S, _KEEP_S = 60.0, 60.0
+"""Seconds after which a run that is gone is kept in the ledger for the next daemon, as accounting
+shows most ends sooner; and seconds between two writes of the same runs."""
+
 HELD_BACK_S = 12 * 3600
 """Seconds for which a refused charge of an ended run holds the watermark back, so that accounting
 shows the run again. Then the charge is reported and given up: otherwise a single refused charge
@@ -104,7 +108,9 @@ class ChargingLoop:
         self._settle_due_s = 0.0
         self._has_booked = False
         self._seal_due_s = 0.0
-        self._lost_runs: Mapping[RunKey, LostRun] = {}
+        self._lost_runs: Mapping[RunKey, LostRun] | None = None
+        self._kept: frozenset[RunKey] = frozenset()
+        self._keep_due_s = 0.0
         self._answering_since_s: float | None = None
         self._is_unreachable = False
         self._is_ahead = False
@@ -179,15 +185,18 @@ class ChargingLoop:
         monotonic_s = self._cluster_state.looked_monotonic_s
         reservations = await asyncio.to_thread(self._ledger.charges.open_reservations)
         since_s = await self._since_s(safe_s)
-        self._lost_runs = lost_runs(self._lost_runs, looked_s, monotonic_s, jobs, reservations)
-        records = await self._records(since_s, monotonic_s)
+        before = await self._lost_before(monotonic_s)
+        gone = lost_runs(before, looked_s, monotonic_s, jobs, reservations)
+        self._lost_runs = gone
+        await self._keep(gone, monotonic_s)
+        records = await self._records(since_s, monotonic_s, gone)
         # Accounting has caught up with slurmctld once it has answered without a break for long
         # enough.
         answered_s = monotonic_s - (self._answering_since_s or monotonic_s)
         has_caught_up = records is not None and answered_s >= ACCOUNTING_DELAY_S
-        lost = lost_ends(self._lost_runs, monotonic_s) if has_caught_up else {}
+        lost = lost_ends(gone, monotonic_s) if has_caught_up else {}
         rates = tariff(self._settings, self._policy)
-        shown = unmoved(records or (), rates.cluster, self._lost_runs)
+        shown = unmoved(records or (), rates.cluster, gone)
         decided = charge(rates, jobs, shown, reservations, lost)
         if decided.charges:
             posted = await asyncio.to_thread(post, self._ledger, decided.charges)
@@ -243,11 +252,32 @@ class ChargingLoop:
         self._is_ahead = True
         return safe_s - ACCOUNTING_DELAY_S
 
-    async def _records(self, since_s: int, monotonic_s: float) -> tuple[RunRecord, ...] | None:
+    async def _lost_before(self, monotonic_s: float) -> Mapping[RunKey, LostRun]:
+        """The runs that were gone at the last turn, in another daemon's life perhaps."""
+        if self._lost_runs is None:
+            found = await asyncio.to_thread(self._ledger.charges.lost_runs, monotonic_s)
+            self._kept = frozenset(found)
+            return found
+        return self._lost_runs
+
+    async def _keep(self, gone: Mapping[RunKey, LostRun], monotonic_s: float) -> None:
+        """Keep in the ledger what the next daemon could not see any more.
+
+        Otherwise a daemon that starts anew every hour would never take a run for lost.
+        """
+        kept = {key: one for key, one in gone.items() if monotonic_s - one.since_s > _KEPT_AFTER_S}
+        if self._kept == kept.keys() and (not kept or monotonic_s < self._keep_due_s):
+            return
+        await asyncio.to_thread(self._ledger.charges.keep_lost_runs, kept, monotonic_s)
+        self._kept, self._keep_due_s = frozenset(kept), monotonic_s + _KEEP_S
+
+    async def _records(
+        self, since_s: int, monotonic_s: float, gone: Mapping[RunKey, LostRun]
+    ) -> tuple[RunRecord, ...] | None:
         """Accounting's runs since ``since_s``, if some may be new; None if not, or without an
         answer.
         """
-        ended = any(monotonic_s - gone.since_s < _LATE_S for gone in self._lost_runs.values())
+        ended = any(monotonic_s - one.since_s < _LATE_S for one in gone.values())
         if not ended and time.monotonic() < self._settle_due_s:
             return None
         try:

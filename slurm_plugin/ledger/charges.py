@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import case, func, or_, select, true
+from sqlalchemy import BigInteger, Double, case, delete, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.runtime.database import reading, writing
+from slurm_plugin.accounting.lost_runs import LostRun
 from slurm_plugin.accounting.types import Charge, Reservation, RunKey, Transfer
 from slurm_plugin.admission.decayed_use import Holding
 from slurm_plugin.ledger.base import LedgerPart
@@ -14,6 +15,7 @@ from slurm_plugin.ledger_tables import reads
 from slurm_plugin.ledger_tables.booking import book
 from slurm_plugin.ledger_tables.tables import (
     accounts,
+    lost_runs,
     open_reservations,
     runs,
     transfers,
@@ -98,6 +100,39 @@ class Charges(LedgerPart):
         names = select(accounts.c.tenant).where(accounts.c.cluster == self._cluster, used)
         with reading(self._engine) as connection:
             return frozenset(connection.execute(names).scalars())
+
+    def lost_runs(self, monotonic_s: float) -> Mapping[RunKey, LostRun]:
+        """What the last daemon knew of runs that are not settled, and that Slurm shows no more.
+
+        ``monotonic_s`` is now, by the monotonic clock: no daemon looked between its end and now.
+        """
+        query = (
+            select(runs.c.job_id, runs.c.start_s, lost_runs)
+            .join(lost_runs, lost_runs.c.run_id == runs.c.id)
+            .where(runs.c.cluster == self._cluster)
+        )
+        with reading(self._engine) as connection:
+            return {
+                RunKey(self._cluster, row.job_id, row.start_s): LostRun(
+                    monotonic_s - row.gone_s, row.end_s, row.shown_s
+                )
+                for row in connection.execute(query)
+            }
+
+    def keep_lost_runs(self, found: Mapping[RunKey, LostRun], monotonic_s: float) -> None:
+        """Keep that for the next daemon, in the place of what was kept before."""
+        mine = select(runs.c.id).where(runs.c.cluster == self._cluster)
+        with writing(self._engine) as connection:
+            connection.execute(delete(lost_runs).where(lost_runs.c.run_id.in_(mine)))
+            for key, one in found.items():
+                known = (runs.c.job_id == key.job_id) & (runs.c.start_s == key.start_s)
+                values = mine.where(known).add_columns(
+                    literal(monotonic_s - one.since_s, Double),
+                    literal(one.end_s, BigInteger),
+                    literal(one.shown_s, BigInteger),
+                )
+                columns = ("run_id", "gone_s", "end_s", "shown_s")
+                connection.execute(insert(lost_runs).from_select(columns, values))
 
     def accounted_until_s(self) -> int:
         """Unix seconds up to which every run's end is booked; the first call sets it to now."""

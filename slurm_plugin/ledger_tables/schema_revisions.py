@@ -46,7 +46,7 @@ _OWN_WORDS = frozenset({"id", "recorded_at"})
 forged."""
 
 _KEPT = (
-    *("compilations", "known_limits", "watermarks", "api_key_uses"),
+    *("compilations", "known_limits", "lost_runs", "watermarks", "api_key_uses"),
     *(table.name for table in OBSERVED),
 )
 """Tables with rows that the daemon overwrites. None of it is money."""

@@ -336,6 +336,17 @@ open_reservations = Table(
     comment="What is reserved and not settled, and posted so far; kept by a trigger on transfers.",
 )
 
+lost_runs = Table(
+    "lost_runs",
+    metadata,
+    Column("run_id", BigInteger, ForeignKey(runs.c.id), primary_key=True, autoincrement=False),
+    Column("gone_s", Double, nullable=False),
+    Column("end_s", BigInteger, nullable=False),
+    Column("shown_s", BigInteger),
+    comment="Reserved runs that Slurm shows no more, for how long daemons have seen that, and what"
+    " is known of their ends. Overwritten.",
+)
+
 _ORDERS = ("scale", "restart", "end", "over")
 
 service_orders = Table(

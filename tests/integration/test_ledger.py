@@ -24,6 +24,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord
 from cluster.runtime.database import postgres_engine
 from launcher.process import store
+from slurm_plugin.accounting.lost_runs import LostRun
 from slurm_plugin.accounting.overview import used_ever, used_since
 from slurm_plugin.accounting.types import (
     DEBIT_CREDIT,
@@ -926,6 +927,20 @@ def test_a_seal_that_is_kept_elsewhere_finds_an_end_that_was_deleted_and_booked_
     assert is_balanced(ledger)
     assert ledger.audit.has_seal(first)
     assert not ledger.audit.has_seal(kept)
+
+
+def test_what_was_known_of_lost_runs_the_next_daemon_knows(ledger: Ledger):
+    """Its own monotonic clock shows another time."""
+    ledger.charges.post([reserve(a_run(1)), reserve(a_run(2))])
+    first, second = a_run(1).key, a_run(2).key
+    known = {first: LostRun(100.0, 150), second: LostRun(130.5, 170, shown_s=140)}
+    ledger.charges.keep_lost_runs(known, 160.0)
+    after = {first: LostRun(940.0, 150), second: LostRun(970.5, 170, shown_s=140)}
+    assert ledger.charges.lost_runs(1000.0) == after
+    ledger.charges.keep_lost_runs({second: after[second]}, 1000.0)
+    assert ledger.charges.lost_runs(1000.0) == {second: after[second]}
+    ledger.charges.keep_lost_runs({}, 1000.0)
+    assert ledger.charges.lost_runs(1000.0) == {}
 
 
 def test_verify_counts_what_it_compared(ledger: Ledger):

@@ -9,6 +9,7 @@ from builders.ledger_parts import LedgerParts
 from cluster.language.units import MillisliceSeconds
 from cluster.rpc.read_messages import GenerationRecord
 from slurm_plugin.accounting.budgets import unspent
+from slurm_plugin.accounting.lost_runs import LostRun
 from slurm_plugin.accounting.overview import used_since
 from slurm_plugin.accounting.statement import open_row, totals
 from slurm_plugin.accounting.types import (
@@ -47,6 +48,7 @@ class MemoryStore(LedgerParts):
     booked: dict[RunKey, Charge] = field(default_factory=dict)
     entered: list[BudgetEntry] = field(default_factory=list)
     watermark_s: int = 0
+    lost: Mapping[RunKey, LostRun] = field(default_factory=dict)
     newest: int = 0
     recorded: tuple[GenerationRecord, ...] = ()
 
@@ -73,6 +75,16 @@ class MemoryStore(LedgerParts):
     def open_reservations(self) -> tuple[Reservation, ...]:
         charges = (one for _, one in sorted(self.booked.items()))
         return tuple(_reservation(one) for one in charges if _is_open(one))
+
+    def lost_runs(self, monotonic_s: float) -> Mapping[RunKey, LostRun]:
+        return {
+            key: replace(one, since_s=monotonic_s - one.since_s) for key, one in self.lost.items()
+        }
+
+    def keep_lost_runs(self, found: Mapping[RunKey, LostRun], monotonic_s: float) -> None:
+        self.lost = {
+            key: replace(one, since_s=monotonic_s - one.since_s) for key, one in found.items()
+        }
 
     def accounted_until_s(self) -> int:
         return self.watermark_s

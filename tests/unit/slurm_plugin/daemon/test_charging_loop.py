@@ -198,6 +198,11 @@ class Books:
         self.cluster_state = sync_of(self.slurm)
         self.books = ledger_view_of(self.slurm, self.ledger, self.cluster_state)
 
+    def restart(self) -> None:
+        """Another daemon goes on, which knows what Slurm and the ledger show."""
+        self.cluster_state = sync_of(self.slurm)
+        self.books = ledger_view_of(self.slurm, self.ledger, self.cluster_state)
+
     async def turn(self, later_s: float = 0.0, *, accounting: bool = True) -> None:
         self.now_s += later_s
         self.slurm.failure = None
@@ -223,6 +228,25 @@ async def test_no_run_is_given_up_for_lost_while_accounting_does_not_answer(book
     assert len(books.ledger.charges.open_reservations()) == 1
     await books.turn(6)
     assert books.ledger.charges.open_reservations() == ()
+
+
+async def test_a_lost_run_is_settled_though_the_daemon_starts_anew_each_hour(books: Books) -> None:
+    """It is charged up to the look that no longer showed it."""
+    books.slurm.shown = (replace(RUNNING, start_s=int(books.now_s)),)
+    await books.turn()
+    books.slurm.shown = ()
+    await books.turn(10)
+    ended_s = int(books.now_s)
+    for _ in range(3):
+        assert len(books.ledger.charges.open_reservations()) == 1
+        for _ in range(50):
+            await books.turn(60)
+        books.restart()
+    assert books.ledger.charges.open_reservations() == ()
+    (charge,) = books.ledger.booked.values()
+    assert charge.transfers[-1].until_s == ended_s
+    await books.turn(60)
+    assert books.ledger.lost == {}
 
 
 async def test_after_hours_without_accounting_a_run_is_charged_what_accounting_then_says(
