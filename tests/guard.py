@@ -2,7 +2,8 @@
 
 What such a test reaches for raises, with a sentence that says where the test belongs. A clock
 may be read by product code and tests where the test takes ``clock``: that one stands still until
-the event loop, or the test, moves it. Libraries read the machine's clock as ever.
+the event loop, or the test, moves it. Libraries read the machine's clock as ever. What the product
+hands to a thread is called at once, without one.
 
 A ``conftest.py`` puts its folder under guard by importing all that is public here. The one above
 all registers ``Shared``: what tests share, fixtures and what a module does as it is imported, has
@@ -135,6 +136,19 @@ def _sleep_in_place() -> None:
     time.sleep, asyncio.sleep = sleep, pause  # type: ignore[assignment]
 
 
+def _threads_in_place() -> None:
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if _guard.clock and _is_ours(1):
+            # The loop waits for no thread, and how long one takes is chance.
+            thread.run()
+        else:
+            real(thread)
+
+    threading.Thread.start = start  # type: ignore[method-assign]
+
+
 def _processes_in_place() -> None:
     real = BaseProcess.start
 
@@ -161,6 +175,7 @@ for _name in _CLOCKS:
     if _name != "clock_gettime":
         _clock_in_place_of(_name, 1_000_000_000)
 _processes_in_place()
+_threads_in_place()
 _sleep_in_place()
 _loop_in_place()
 

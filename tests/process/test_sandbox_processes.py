@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from sandbox.host.process import (
@@ -34,6 +35,20 @@ def test_a_recycled_pid_is_never_signalled():
     assert not is_alive(stranger)
     assert is_alive(process)
     end([process], patience_s=5)
+
+
+def test_a_pid_that_is_now_a_threads_id_is_no_process():
+    """Linux says then that there is no such file, or that the argument is invalid."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        ended = Process("old", "", thread.native_id or 0, 1, 0.0)
+        send_signal(ended, signal.SIGKILL)
+        assert not is_alive(ended)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_leftovers_are_found_by_environment_with_their_children(tmp_path: Path):

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -99,6 +100,12 @@ async def test_who_does_not_read_lets_the_other_wait(tmp_path: Path, clock: Worl
             await asyncio.wait_for(writer.drain(), 3600)
         writer.transport.abort()
     assert clock.passed_s > 3600
+
+
+def test_a_thread_has_ended_once_it_is_started() -> None:
+    called: list[str] = []
+    threading.Thread(target=lambda: called.append(threading.current_thread().name)).start()
+    assert called == [threading.current_thread().name]
 
 
 async def test_a_timeout_of_an_hour_takes_no_time(clock: WorldClock) -> None:

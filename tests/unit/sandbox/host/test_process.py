@@ -1,13 +1,7 @@
-import signal
-import threading
-
 from sandbox.host.process import (
-    Process,
     Stat,
-    is_alive,
     members,
     parse_stat,
-    send_signal,
 )
 
 STAT = "42 (a) b) {state} 7 42 42 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0"
@@ -33,17 +27,3 @@ def test_the_spared_and_what_is_below_them_stay():
 
 def test_members_of_a_cycle_end():
     assert members({1: 2, 2: 1}, [1], spared=[]) == {1, 2}
-
-
-def test_a_pid_that_is_now_a_threads_id_is_no_process():
-    """Linux says then that there is no such file, or that the argument is invalid."""
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait)
-    thread.start()
-    try:
-        ended = Process("old", "", thread.native_id or 0, 1, 0.0)
-        send_signal(ended, signal.SIGKILL)
-        assert not is_alive(ended)
-    finally:
-        done.set()
-        thread.join()
