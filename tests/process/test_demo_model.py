@@ -1,6 +1,7 @@
 """Tests the demo model's arithmetic, also in a real Triton."""
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -137,10 +138,26 @@ def test_triton_carries_the_name_that_it_was_given(server: InferenceServerClient
     assert server.get_server_metadata()["name"] == "vision/captions"
 
 
-def test_a_request_takes_the_time_of_its_tokens(server: InferenceServerClient) -> None:
-    begin = time.monotonic()
-    server.infer("tokens", inputs(1000, 100))
-    assert time.monotonic() - begin >= 0.050 + 0.120
+def test_a_request_takes_the_time_of_its_tokens(
+    server: InferenceServerClient, model: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sleeps for what is left of that."""
+    now_s, slept_s = iter((100.0, 100.02)), list[float]()
+    clock = SimpleNamespace(monotonic=lambda: next(now_s), sleep=slept_s.append)
+    backend = SimpleNamespace(
+        get_input_tensor_by_name=lambda request, name: SimpleNamespace(
+            as_numpy=lambda: np.array([request[name]])
+        ),
+        Tensor=lambda name, tokens: (name, len(tokens)),
+        InferenceResponse=lambda output_tensors: output_tensors,
+    )
+    monkeypatch.setattr(model, "time", clock)
+    monkeypatch.setattr(model, "pb_utils", backend)
+    instance = model.TritonPythonModel()
+    instance.initialize({"model_config": json.dumps(server.get_model_config("tokens"))})
+    answers = instance.execute([{"CONTEXT_TOKENS": 1000, "GENERATED_TOKENS": 100}])
+    assert answers == [[("TOKENS", 100)]]
+    assert slept_s == [pytest.approx(0.050 + 0.120 - 0.02)]
 
 
 def test_two_requests_run_at_once_and_the_third_waits(server: InferenceServerClient) -> None:
