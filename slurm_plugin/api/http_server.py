@@ -27,8 +27,8 @@ _LINGER_S = 0.5
 """Seconds for which a refused peer may go on sending: closing with unread bytes would reset the
 connection, and the refusal would be lost."""
 _SILENT = logging.getLogger("slicewise.http")
-_SILENT.setLevel(logging.CRITICAL + 1)
 """aiohttp's own log: anything that can connect could fill it."""
+_SILENT.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import ast
 import re
 import statistics
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,19 @@ def test_every_link_in_the_documents_leads_somewhere() -> None:
         if not (document.parent / target).exists()
     ]
     assert missing == []
+
+
+def test_what_is_said_of_a_name_follows_the_name() -> None:
+    """A string below a constant says what it holds; moved without it, it says nothing."""
+    folders = (*PACKAGES, "benchmarks", "docs", "studies", "tests")
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
+    assert [
+        f"{name}:{said.lineno}"
+        for name, text in texts.items()
+        if '\n"""' in text
+        for before, said in pairwise(ast.parse(text).body)
+        if isinstance(said, ast.Expr)
+        and isinstance(said.value, ast.Constant)
+        and not isinstance(before, ast.Assign | ast.AnnAssign)
+    ] == []
