@@ -146,7 +146,8 @@ def _rights_of(file: FileFacts, found: Inode) -> Iterator[Finding]:
 
 def _confs(here: str, of_units: str) -> Iterator[Finding]:
     if here != of_units:
-        line = f"sed -i '/^SLURM_CONF=/d' {_ENVIRONMENT}"
+        # Also ends a last line that has no end.
+        line = f"sed -i -e '/^SLURM_CONF=/d' -e '$a\\' {_ENVIRONMENT}"
         yield error(
             Code.CONF_DIFFERS,
             f"slurm.conf is {here} for this shell, and {of_units} for units of systemd",

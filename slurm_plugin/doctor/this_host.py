@@ -103,7 +103,7 @@ def host_facts(
         ports=ports,
         disabled=disabled_units(units),
         missing_files=missing_files("slicewise"),
-        confs=_confs() if is_controller else ("", ""),
+        confs=_confs(config) if is_controller else ("", ""),
     )
 
 
@@ -241,17 +241,20 @@ def _spaces(
             yield from space(path, what)
 
 
-def _confs() -> tuple[str, str]:
-    """Return the slurm.conf of this shell, and that of systemd's units, by their variables."""
-    here = os.environ.get("SLURM_CONF") or str(_USUAL_CONF)
-    if not has_systemd():
-        return here, here
-    units = str(_USUAL_CONF)
+def _confs(config: Mapping[str, str]) -> tuple[str, str]:
+    """Return the slurm.conf of this shell, and that of systemd's units; the same if it may be.
+
+    Without a variable Slurm's commands read the file for which they were built. Which one that is
+    for this shell, slurmctld says.
+    """
+    shells, units = os.environ.get("SLURM_CONF", ""), ""
     with suppress(OSError):
         for line in _ENVIRONMENT.read_text(errors="replace").splitlines():
             if line.startswith("SLURM_CONF="):
                 units = line.partition("=")[2].strip("\"' ")
-    return here, here if Path(units).resolve() == Path(here).resolve() else units
+    here, there = shells or config.get("SLURM_CONF", ""), units or str(_USUAL_CONF)
+    is_known = has_systemd() and here and shells != units
+    return here, there if is_known and Path(there).resolve() != Path(here).resolve() else here
 
 
 def engine_needs(engines: Mapping[str, EngineSettings]) -> tuple[Need, ...]:

@@ -1,5 +1,6 @@
 """Looks at files of this host as the doctor does."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -164,4 +165,29 @@ def test_the_slurm_conf_of_units_is_compared_with_this_shells(
     confs = on_controller(settings(), tmp_path).confs
     assert confs == ("/opt/new/slurm.conf", "/opt/old/slurm.conf")
     monkeypatch.delenv("SLURM_CONF")
-    assert on_controller(settings(), tmp_path).confs == (usual, "/opt/old/slurm.conf")
+    at_usual = on_controller(settings(), tmp_path, SLURM_CONF=usual)
+    assert at_usual.confs == (usual, "/opt/old/slurm.conf")
+
+
+def test_a_slurm_built_for_another_folder_needs_no_variable_in_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Or the line that `slicewise setup` proposes for units would be replaced by a wrong one."""
+    monkeypatch.setattr(this_host, "has_systemd", lambda: True)
+    monkeypatch.setattr(this_host, "_ENVIRONMENT", tmp_path / "environment")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    built_for = "/opt/slurm/etc/slurm.conf"
+    for text in ("", f"SLURM_CONF={built_for}\n"):
+        (tmp_path / "environment").write_text(text)
+        for config in ({"SLURM_CONF": built_for}, {}):
+            here, of_units = on_controller(settings(), tmp_path, **config).confs
+            assert here == of_units
+
+
+def test_the_line_for_units_keeps_other_variables(tmp_path: Path):
+    environment = tmp_path / "environment"
+    environment.write_text("SLURM_CONF=/old\nA=1")
+    (found,) = host_checks(HostFacts(confs=("/opt/new", "/old")), frozenset())
+    line = found.mends[0].line.replace("/etc/slicewise/environment", str(environment))
+    subprocess.run(["sh", "-c", line], check=True)
+    assert environment.read_text() == "A=1\nSLURM_CONF=/opt/new\n"
