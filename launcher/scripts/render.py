@@ -189,6 +189,8 @@ def _own_network(engine: Engine, spec: ServiceSpec, python: str) -> tuple[str, .
 _ANSWER_HEADERS = (
     *("content-(type|length|encoding|language|disposition)", "transfer-encoding", "trailer"),
     *("date", "cache-control", "expires", "etag", "last-modified", "vary", "x-accel-buffering"),
+    # What may be sent instead of what was refused.
+    *("allow", "accept-encoding"),
     *("retry-after(-ms)?", "x-should-retry", "x-ratelimit-.*", "x-request-id", "openai-.*"),
     *("inference-header-content-length", "endpoint-load-metrics", "x-slicewise-state", "grpc-.*"),
 )

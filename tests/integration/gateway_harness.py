@@ -62,7 +62,13 @@ OF_THE_HOST = (
     *(("X-Accel-Redirect", "/a"), ("X-Sendfile", "/a"), ("Observe-Browsing-Topics", "?1")),
 )
 """What a replica may say that browsers, or proxies before the gateway, take for the whole host."""
-OF_THE_ANSWER = {"x-request-id": "7", "openai-processing-ms": "12", "retry-after-ms": "5"}
+OF_THE_ANSWER = {
+    "x-request-id": "7",
+    "openai-processing-ms": "12",
+    "retry-after-ms": "5",
+    "allow": "POST",
+    "accept-encoding": "gzip, deflate",
+}
 """What clients of replicas read of an answer."""
 NONE: Mapping[str, str] = {}
 WORK_S = 0.1

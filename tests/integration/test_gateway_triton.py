@@ -60,6 +60,33 @@ def address(sandbox: Sandbox) -> Iterator[str]:
     until(lambda: SERVICE not in services(sandbox))
 
 
+def test_clients_by_http_get_the_headers_by_which_they_read_answers(address: str):
+    """Of binary tensors, of what is compressed, of a stream, and of what is refused."""
+    asked = {"CONTEXT_TOKENS": 100, "GENERATED_TOKENS": 2}
+    tensors = []
+    for name, value in asked.items():
+        tensors.append(triton_http.InferInput(name, [1], "INT32"))
+        tensors[-1].set_data_from_numpy(np.array([value], dtype=np.int32), binary_data=True)
+    with triton_http.InferenceServerClient(f"{address}/{SERVICE}", network_timeout=120) as client:
+        for binary in (True, False):
+            wanted = [triton_http.InferRequestedOutput("TOKENS", binary_data=binary)]
+            for coding in (None, "gzip", "deflate"):
+                how = {"outputs": wanted, "response_compression_algorithm": coding}
+                answer = client.infer("tokens", tensors, **how)
+                assert answer.as_numpy("TOKENS").shape == (2,)
+    url = f"http://{address}/{SERVICE}/v2/models/tokens"
+
+    def head(path: str, *words: str) -> dict[str, str]:
+        command = ("curl", "-sS", "-m", "60", "-D", "-", "-o", "/dev/null", *words, f"{url}{path}")
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return dict(line.split(": ", 1) for line in done.stdout.strip().splitlines()[1:])
+
+    refusal = head("/infer", "-H", "Content-Encoding: br", "-d", "{}")
+    assert refusal["accept-encoding"] == "gzip, deflate"
+    stream = head("/generate_stream", "-d", json.dumps(asked))
+    assert stream["content-type"].startswith("text/event-stream")
+
+
 SUMMING = "nlp/summing"
 SUM_CONFIG = """\
 backend: "python"
