@@ -5,8 +5,10 @@ guaranteed quota that nobody uses or wants, so no job waits for it. Only where t
 more than there is does each get its part, measured by its guaranteed quota:
 
 1. Runs and waiting jobs are counted as whole, one after the other: next is always one of the tenant
-   that has least of its guaranteed quota, until the capacity is used up. What a tenant holds beyond
-   its part runs on, and nothing new starts in its place.
+   that has least of its guaranteed quota, until the capacity is used up. Of those that have as
+   little it is the one whose next job waits, and has waited longest: where one job takes all,
+   tenants take turns. What a tenant holds beyond its part runs on, and nothing new starts in its
+   place.
 2. A waiting job for which GPUs are free that no job within its tenant's part can start on, or waits
    for, has its quota, too. A job within its part has its quota while it waits for more GPUs of a
    node, so Slurm plans its start there; up to its size may be idle for that.
@@ -36,6 +38,7 @@ from slurm_plugin.quota.demand import (
     types_left,
     waits_for_nodes,
     waits_for_quota,
+    waits_since_s,
     wanted_on_nodes,
 )
 from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
@@ -74,13 +77,14 @@ def fitted(
 
 
 class _Unit(NamedTuple):
-    """A run, or ``tasks`` waiting jobs or tasks alike; ``need`` is None for a run, which has its
-    GPUs.
+    """A run, or ``tasks`` waiting jobs or tasks alike, the first since ``since_s`` (Unix seconds;
+    0 where Slurm does not say). ``need`` is None for a run, which has its GPUs.
     """
 
     cost_millislices: int
     need: JobNeed | None = None
     tasks: int = 1
+    since_s: int = 0
 
 
 @dataclass
@@ -112,9 +116,11 @@ class _Part:
         return bool(self.over or self.later)
 
     @property
-    def turn(self) -> tuple[Fraction, str]:
+    def turn(self) -> tuple[Fraction, bool, int, str]:
         """Who has least of its guaranteed quota is served next."""
-        return Fraction(self.within, self.own), self.name
+        first = next(iter(self.units or self.later), _Unit(0))
+        is_run = first.need is None
+        return Fraction(self.within, self.own), is_run, first.since_s, self.name
 
 
 def _parts_of(policy: Policy, own: Mapping[str, int], there: Holdings) -> Sequence[_Part]:
@@ -133,7 +139,7 @@ def _parts_of(policy: Policy, own: Mapping[str, int], there: Holdings) -> Sequen
             count = min(tasks, left[name] // cost - taken[alike])
             if count > 0:
                 taken[alike] += count
-                units[name].append(_Unit(cost, need_of(job), count))
+                units[name].append(_Unit(cost, need_of(job), count, waits_since_s(job) or 0))
     return [_Part(name, own[name], of) for name, of in units.items()]
 
 

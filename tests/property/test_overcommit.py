@@ -205,6 +205,39 @@ def test_whole_nodes_are_guaranteed_one_after_the_other() -> None:
     assert held(cluster).total() == 7000
 
 
+def turns(cluster: Cluster, count: int) -> list[str]:
+    """Who has the only GPU, one after the other; each that gets it has a next job then."""
+    found = []
+    for name in cluster.policy:
+        submit(cluster, name, (SEVEN, 1))
+    cluster.round()
+    for _ in range(count):
+        (run,) = [job for job in cluster.jobs.values() if job.state is JobState.RUNNING]
+        found.append(run.account)
+        submit(cluster, run.account, (SEVEN, 1))
+        cluster.round()
+        end(cluster, run.job_id)
+        cluster.round()
+    return found
+
+
+def test_tenants_take_turns_where_one_job_takes_all() -> None:
+    """Whatever their names are."""
+    policy = policy_of(*(tenant(name, 7000) for name in ("crew", "lab", "lone")))
+    found = turns(Cluster(policy, {"n0": {SEVEN: 1}}, {}), 6)
+    assert Counter(found) == {"crew": 2, "lab": 2, "lone": 2}
+
+
+def test_who_waits_is_next_whatever_who_runs_has_queued_before() -> None:
+    cluster = Cluster(both(7000), {"n0": {SEVEN: 1}}, {})
+    submit(cluster, "lab", (SEVEN, 1), 9)
+    cluster.round()
+    submit(cluster, "lone", (SEVEN, 1))
+    cluster.round()
+    assert held(cluster) == {"lab": 7000}
+    assert cluster.limits()[qos_name("lone")] == 7000
+
+
 def test_a_node_less_stops_nobody_who_is_alone() -> None:
     """The cluster had three nodes of two whole GPUs: 14 slices for each of three tenants."""
     policy = policy_of(*(tenant(name, 14_000) for name in ("lab", "lone", "crew")))
