@@ -310,15 +310,62 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- Who changes quotas locks the table of seals as who books does: ``seal`` waits for it, before a row
+-- gets its id.
+CREATE FUNCTION slicewise.before_policy_is_sealed() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOCK TABLE slicewise.seals IN ROW EXCLUSIVE MODE;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_changes
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
+CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_windows
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
+CREATE TRIGGER before_policy_is_sealed BEFORE INSERT ON slicewise.quota_window_ends
+    FOR EACH STATEMENT EXECUTE FUNCTION slicewise.before_policy_is_sealed();
+
+-- What changes of quotas say that were made after one seal, up to another: one a line. Before the
+-- first of them nothing is left out: numbers below 1 are nobody's.
+CREATE FUNCTION slicewise.sealed_policy(behind slicewise.seals, up_to slicewise.seals)
+RETURNS text LANGUAGE sql STABLE
+    SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO'
+AS $$
+    SELECT coalesce(string_agg(said, '' ORDER BY nth, id), '')
+      FROM (SELECT 1 AS nth, c.id, E'\n' || ROW('quota', c.id, c.cluster, c.tenant,
+                   c.nominal_millislices, c.author, c.reason, c.recorded_at, c.parent, c.removed,
+                   c.borrowing_limit_millislices, c.lending_limit_millislices, c.weight,
+                   c.type_limits, c.model_limits, c.budget_period, c.budget_millislice_s,
+                   c.carry_over_millislice_s, c.overdraft_millislice_s, c.type_nominals)::text
+              FROM slicewise.quota_changes c
+             WHERE c.id > coalesce(nullif(behind.last_change_id, 0), -9223372036854775807)
+               AND c.id <= up_to.last_change_id
+             UNION ALL
+            SELECT 2, w.id, E'\n' || ROW('window', w.id, w.cluster, w.tenant, w.kind,
+                   w.amount_millislices, w.days, w.begin_min, w.end_min, w.first_s, w.last_s,
+                   w.author, w.reason, w.recorded_at)::text
+              FROM slicewise.quota_windows w
+             WHERE w.id > coalesce(nullif(behind.last_window_id, 0), -9223372036854775807)
+               AND w.id <= up_to.last_window_id
+             UNION ALL
+            SELECT 3, e.id, E'\n' || ROW('window end', e.id, e.window_id, e.author, e.reason,
+                   e.recorded_at)::text
+              FROM slicewise.quota_window_ends e
+             WHERE e.id > coalesce(nullif(behind.last_window_end_id, 0), -9223372036854775807)
+               AND e.id <= up_to.last_window_end_id) AS lines (nth, id, said);
+$$;
+
 -- Of the seal over the transfers behind one up to another: what they say themselves, and what their
--- budget entries say; with its first transfer what a run says. By index alone: a batch is small,
--- however long the history is.
-CREATE FUNCTION slicewise.seal_hash(previous bytea, behind bigint, up_to bigint)
+-- budget entries say; with its first transfer what a run says; then what changes of quotas say. By
+-- index alone: a batch is small, however long the history is.
+CREATE FUNCTION slicewise.seal_hash(behind slicewise.seals, up_to slicewise.seals)
 RETURNS bytea LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO'
     SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
-    SELECT sha256(previous || convert_to(coalesce(string_agg(
+    SELECT sha256(coalesce(behind.hash, '') || convert_to(coalesce(string_agg(
                ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id, t.credit_account_id,
                    t.amount_millislice_s, t.until_s, t.recorded_at, t.budget_entry_id)::text
                || CASE WHEN r.id IS NULL THEN '' ELSE
@@ -327,33 +374,66 @@ AS $$
                || CASE WHEN b.id IS NULL THEN '' ELSE
                       ROW(b.cluster, b.tenant, b.kind, b.amount_millislice_s, b.period_start_s,
                           b.author, b.reason, b.recorded_at, b.key)::text END,
-               E'\n' ORDER BY t.id), ''), 'UTF8'))
+               E'\n' ORDER BY t.id), '') || slicewise.sealed_policy(behind, up_to), 'UTF8'))
       FROM slicewise.transfers t
       LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END
       LEFT JOIN slicewise.budget_entries b ON b.id = t.budget_entry_id
-     WHERE t.id > behind AND t.id <= up_to;
+     WHERE t.id > coalesce(behind.last_transfer_id, 0) AND t.id <= up_to.last_transfer_id;
 $$;
 
--- Seals what is not sealed yet, at most that many transfers; returns how many. Who books locks
--- the table of seals, too, beside others who book: a transfer that is not to be seen yet may have a smaller id.
+-- Seals what is not sealed yet, at most that many transfers; returns how many. Who books or changes
+-- quotas locks the table of seals, too, beside others who do: a row that is not to be seen yet may have
+-- a smaller id.
 CREATE FUNCTION slicewise.seal(most bigint) RETURNS bigint LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    before slicewise.seals;
-    up_to bigint;
-    found bigint;
+    behind slicewise.seals;
+    up_to slicewise.seals;
 BEGIN
     LOCK TABLE slicewise.seals IN SHARE ROW EXCLUSIVE MODE;
-    SELECT * INTO before FROM slicewise.seals s ORDER BY s.id DESC LIMIT 1;
-    SELECT max(t.id), count(*) INTO up_to, found
+    SELECT * INTO behind FROM slicewise.seals s ORDER BY s.id DESC LIMIT 1;
+    SELECT coalesce(max(t.id), behind.last_transfer_id, 0), count(*)
+      INTO up_to.last_transfer_id, up_to.transfers
       FROM (SELECT i.id FROM slicewise.transfers i
-             WHERE i.id > coalesce(before.last_transfer_id, 0) ORDER BY i.id LIMIT most) t;
-    IF found > 0 THEN
-        INSERT INTO slicewise.seals (last_transfer_id, transfers, hash)
-        VALUES (up_to, found,
-                slicewise.seal_hash(coalesce(before.hash, ''),
-                                    coalesce(before.last_transfer_id, 0), up_to));
+             WHERE i.id > coalesce(behind.last_transfer_id, 0) ORDER BY i.id LIMIT most) t;
+    SELECT coalesce(max(c.id), 0) INTO up_to.last_change_id FROM slicewise.quota_changes c;
+    SELECT coalesce(max(w.id), 0) INTO up_to.last_window_id FROM slicewise.quota_windows w;
+    SELECT coalesce(max(e.id), 0) INTO up_to.last_window_end_id FROM slicewise.quota_window_ends e;
+    -- If the newest rows were deleted, what was sealed with them shows that.
+    up_to.last_change_id := greatest(up_to.last_change_id, behind.last_change_id);
+    up_to.last_window_id := greatest(up_to.last_window_id, behind.last_window_id);
+    up_to.last_window_end_id := greatest(up_to.last_window_end_id, behind.last_window_end_id);
+    IF (up_to.last_transfer_id, up_to.last_change_id, up_to.last_window_id,
+        up_to.last_window_end_id)
+       <> (coalesce(behind.last_transfer_id, 0), coalesce(behind.last_change_id, 0),
+           coalesce(behind.last_window_id, 0), coalesce(behind.last_window_end_id, 0)) THEN
+        INSERT INTO slicewise.seals (last_transfer_id, last_change_id, last_window_id,
+                                     last_window_end_id, transfers, hash)
+        VALUES (up_to.last_transfer_id, up_to.last_change_id, up_to.last_window_id,
+                up_to.last_window_end_id, up_to.transfers, slicewise.seal_hash(behind, up_to));
     END IF;
-    RETURN found;
+    RETURN up_to.transfers;
 END $$;
+
+-- Of what a cluster has now of what is overwritten.
+CREATE FUNCTION slicewise.state_hash(of_cluster text, of_kind text)
+RETURNS bytea LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT sha256(convert_to(of_cluster || coalesce(string_agg(said, E'\n' ORDER BY said), ''), 'UTF8'))
+      FROM (SELECT ROW(r.lender, r.borrower, r.called_s, r.amount_millislices)::text AS said
+              FROM slicewise.recalls r WHERE of_kind = 'recalls' AND r.cluster = of_cluster
+             UNION ALL
+            SELECT w.accounted_until_s::text
+              FROM slicewise.watermarks w WHERE of_kind = 'watermark' AND w.cluster = of_cluster
+           ) AS lines;
+$$;
+
+-- Who overwrites such a state calls it in the same transaction, and has locked what it overwrote.
+CREATE FUNCTION slicewise.seal_state(of_cluster text, of_kind text) RETURNS void LANGUAGE sql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO slicewise.sealed_states
+    VALUES (of_cluster, of_kind, slicewise.state_hash(of_cluster, of_kind))
+        ON CONFLICT (cluster, kind) DO UPDATE SET hash = excluded.hash;
+$$;

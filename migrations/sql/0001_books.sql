@@ -130,12 +130,24 @@ COMMENT ON TABLE slicewise.lost_runs
 
 CREATE TABLE slicewise.seals (
     id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT pk_seals PRIMARY KEY,
-    last_transfer_id bigint NOT NULL CONSTRAINT uq_seals_last UNIQUE,
-    transfers bigint NOT NULL CONSTRAINT ck_seals_transfers_positive CHECK (transfers > 0),
+    last_transfer_id bigint NOT NULL,
+    last_change_id bigint NOT NULL,
+    last_window_id bigint NOT NULL,
+    last_window_end_id bigint NOT NULL,
+    transfers bigint NOT NULL CONSTRAINT ck_seals_transfers_not_negative CHECK (transfers >= 0),
     hash bytea NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE slicewise.seals
-    IS 'A hash over the transfers since the seal before, and over its hash. Append-only.';
+    IS 'A hash over transfers and changes of quotas since the seal before, and over its hash. Append-only.';
 CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON slicewise.seals
     FOR EACH STATEMENT EXECUTE FUNCTION slicewise.refuse_change();
+
+CREATE TABLE slicewise.sealed_states (
+    cluster text,
+    kind text CONSTRAINT ck_sealed_states_kind_known CHECK (kind IN ('recalls', 'watermark')),
+    hash bytea NOT NULL,
+    CONSTRAINT pk_sealed_states PRIMARY KEY (cluster, kind)
+);
+COMMENT ON TABLE slicewise.sealed_states
+    IS 'A hash over what a cluster has now of what is overwritten. Overwritten, by a function alone.';

@@ -109,6 +109,7 @@ COMMENT ON TABLE slicewise.quota_windows
     IS 'When a tenant has another quota, '''' being all together. Append-only.';
 
 CREATE TABLE slicewise.quota_window_ends (
+    id bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT uq_quota_window_ends_id UNIQUE,
     window_id bigint CONSTRAINT pk_quota_window_ends PRIMARY KEY
         CONSTRAINT fk_quota_window_ends_window_id REFERENCES slicewise.quota_windows (id),
     author text NOT NULL,

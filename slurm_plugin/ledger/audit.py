@@ -91,7 +91,7 @@ class Audit(LedgerPart):
         its transfers; that each budget entry has exactly its transfer; that the seals match what is
         stored, and none is missing at their end; that loans are what they were last changed to, and
         within limits; that recalls are between tenants; that no watermark or recall lies in the
-        future.
+        future, and all are what they were last changed to.
         """
         with reading(self._engine) as connection:
             numbers = _numbers_of_seals(connection)

@@ -141,7 +141,8 @@ class Charges(LedgerPart):
             return found
         first = insert(watermarks).values(cluster=self._cluster, accounted_until_s=NOW_S)
         with writing(self._engine) as connection:
-            connection.execute(first.on_conflict_do_nothing())
+            if connection.execute(first.on_conflict_do_nothing()).rowcount:
+                reads.seal_state(connection, self._cluster, "watermark")
             return reads.accounted_until_s(connection, self._cluster) or 0
 
     def last_accounted_s(self) -> int | None:
@@ -163,6 +164,7 @@ class Charges(LedgerPart):
         )
         with writing(self._engine) as connection:
             connection.execute(moved)
+            reads.seal_state(connection, self._cluster, "watermark")
 
 
 def _values(charge: Charge) -> Mapping[str, object]:

@@ -124,6 +124,7 @@ def call_back(
             for key, amount in amounts.items()
         ]
         connection.execute(insert(recalls), values)
+    reads.seal_state(connection, cluster, "recalls")
 
 
 def forget_recalls(connection: Connection, cluster: str, tenant: str) -> None:
@@ -131,3 +132,4 @@ def forget_recalls(connection: Connection, cluster: str, tenant: str) -> None:
     of = recalls.c
     mine = or_(of.lender == tenant, of.borrower == tenant)
     connection.execute(delete(recalls).where(of.cluster == cluster, mine))
+    reads.seal_state(connection, cluster, "recalls")

@@ -17,6 +17,11 @@ def lock_policy(connection: Connection, cluster: str) -> None:
     connection.execute(select(func.slicewise.lock_policy(cluster)))
 
 
+def seal_state(connection: Connection, cluster: str, kind: str) -> None:
+    """Within a transaction that has overwritten ``recalls`` or the ``watermark``: seal it."""
+    connection.execute(select(func.slicewise.seal_state(cluster, kind)))
+
+
 def now_s(connection: Connection) -> int:
     """The start of the transaction, in whole Unix seconds of the database's clock."""
     return int(connection.execute(select(window_rows.NOW_S)).scalar_one())

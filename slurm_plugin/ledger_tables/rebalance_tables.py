@@ -76,6 +76,7 @@ quota_windows = Table(
 quota_window_ends = Table(
     "quota_window_ends",
     metadata,
+    Column("id", BigInteger, Identity(always=True), unique=True),
     Column(
         "window_id",
         BigInteger,

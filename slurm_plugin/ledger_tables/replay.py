@@ -135,7 +135,12 @@ SELECT set_config(name, 'off', true)
 SEALS = """
 WITH chain AS (
     SELECT id, last_transfer_id, hash, lag(hash, 1, '') OVER in_order AS previous,
-           lag(last_transfer_id, 1, 0::bigint) OVER in_order AS behind
+           lag(last_transfer_id, 1, 0::bigint) OVER in_order AS behind,
+           seals AS seal, lag(seals) OVER in_order AS seal_behind,
+           (last_change_id, last_window_id, last_window_end_id)
+           IS DISTINCT FROM (lag(last_change_id, 1, 0::bigint) OVER in_order,
+                             lag(last_window_id, 1, 0::bigint) OVER in_order,
+                             lag(last_window_end_id, 1, 0::bigint) OVER in_order) AS has_policy
       FROM slicewise.seals WINDOW in_order AS (ORDER BY id)
 ), broken AS (
     SELECT s.*
@@ -157,12 +162,15 @@ WITH chain AS (
              LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END
              LEFT JOIN slicewise.budget_entries b ON b.id = t.budget_entry_id
             WHERE t.id > s.behind AND t.id <= s.last_transfer_id) AS there
-     WHERE sha256(s.previous || convert_to(coalesce(there.said, ''), 'UTF8')) <> s.hash
+     WHERE sha256(s.previous || convert_to(coalesce(there.said, '')
+                  || CASE WHEN s.has_policy THEN slicewise.sealed_policy(s.seal_behind, s.seal)
+                          ELSE '' END, 'UTF8')) <> s.hash
 )
 SELECT (SELECT coalesce(sum(transfers), 0) FROM slicewise.seals) AS seen,
        count(*) AS difference,
-       (array_agg(format('seal %s: transfers %s to %s, their runs or budget entries are not what '
-                         'was sealed', id, behind + 1, last_transfer_id) ORDER BY id))[1:10]
+       (array_agg(format('seal %s: transfers %s to %s, their runs or budget entries, or the '
+                         'changes of quotas between them, are not what was sealed',
+                         id, behind + 1, last_transfer_id) ORDER BY id))[1:10]
        AS faults
   FROM broken
 """
@@ -179,12 +187,19 @@ SEALS_SEQUENCE = "SELECT pg_get_serial_sequence('slicewise.seals', 'id')"
 
 CUT_OFF = """
 WITH newest AS (
-    SELECT coalesce(max(id), 0) AS id, coalesce(max(last_transfer_id), 0) AS last_transfer_id
+    SELECT coalesce(max(id), 0) AS id, coalesce(max(last_transfer_id), 0) AS last_transfer_id,
+           coalesce(max(last_change_id), 0) AS last_change_id,
+           coalesce(max(last_window_id), 0) AS last_window_id,
+           coalesce(max(last_window_end_id), 0) AS last_window_end_id
       FROM slicewise.seals
 ), cut AS (
     SELECT id FROM newest
      WHERE CAST(:given AS bigint) > id + CASE CAST(:logged AS bigint) WHEN 0 THEN 32 ELSE 0 END
        AND NOT EXISTS (SELECT FROM slicewise.transfers t WHERE t.id > newest.last_transfer_id)
+       AND NOT EXISTS (SELECT FROM slicewise.quota_changes c WHERE c.id > newest.last_change_id)
+       AND NOT EXISTS (SELECT FROM slicewise.quota_windows w WHERE w.id > newest.last_window_id)
+       AND NOT EXISTS (SELECT FROM slicewise.quota_window_ends e
+                        WHERE e.id > newest.last_window_end_id)
 )
 SELECT 0 AS seen, count(*) AS difference,
        array_agg(format('seals end with %s, and %s had been made: the newest were deleted, with '
@@ -193,8 +208,8 @@ SELECT 0 AS seen, count(*) AS difference,
 """
 """The end of the chain is not cut off: PostgreSQL never takes a number back.
 
-If a seal's transaction failed, its transfers are still to be sealed, so a missing number counts
-only if no transfer is unsealed. ``:given`` is read before the look at everything else, so that
+If a seal's transaction failed, its rows are still to be sealed, so a missing number counts only if
+nothing is unsealed. ``:given`` is read before the look at everything else, so that
 seals made in between are no fault. ``:logged`` is 0 after a crash of PostgreSQL, which then skips
 up to 32 numbers."""
 
@@ -275,6 +290,23 @@ SELECT count(*) AS seen, count(*) FILTER (WHERE is_to_come) AS difference,
 """
 """No watermark is in the future; clocks of hosts may differ a little."""
 
+_STATES = """
+WITH states AS (
+    SELECT cluster, 'watermark' AS kind FROM slicewise.watermarks
+     UNION SELECT cluster, 'recalls' FROM slicewise.recalls
+     UNION SELECT cluster, kind FROM slicewise.sealed_states
+), differences AS (
+    SELECT f.cluster, f.kind,
+           s.hash IS DISTINCT FROM slicewise.state_hash(f.cluster, f.kind) AS differs
+      FROM states f LEFT JOIN slicewise.sealed_states s USING (cluster, kind)
+)
+SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
+       (array_agg(format('%s of %s: not what was sealed when it was last changed', kind, cluster)
+                  ORDER BY cluster, kind) FILTER (WHERE differs))[1:10] AS faults
+  FROM differences
+"""
+"""Recalls and watermarks are what they were when a daemon or a command changed them last."""
+
 _COUNT = "SELECT count(*) AS seen, 0 AS difference, NULL::text[] AS faults FROM slicewise.transfers"
 
 CHECKS = (
@@ -287,6 +319,7 @@ CHECKS = (
     _LOANS,
     _RECALLS,
     _WATERMARKS,
+    _STATES,
 )
 
 

@@ -71,13 +71,13 @@ NEVER_CHANGED = frozenset(
 ).difference(_KEPT, _ADDED, _JOURNALS, _FORGOTTEN, _TAKEN, _REPLACED)
 """Tables of which no duty changes or deletes a row: what was booked and decided."""
 
-_CALLED = ("enter_budget", "lock_policy")
+_CALLED = ("enter_budget", "lock_policy", "seal_state")
 """Functions that operators and the daemon call, so that they need no right to write entries."""
 
 _CALLED_BY_DAEMON = ("book", "seal", "forget_loans", "forget_generations")
 
-_READS = "seal_hash"
-"""A function that reads only what any role may read."""
+_READS = ("seal_hash", "sealed_policy", "state_hash")
+"""Functions that read only what any role may read."""
 
 _COUNTED = "seals_id_seq"
 """The sequence by which ``verify`` sees that the newest seals were deleted."""
@@ -261,7 +261,8 @@ def _grants(role: str, duty: Duty) -> Iterator[str]:
         return
     yield f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}"
     yield f"GRANT SELECT ON {tables} TO {role}"
-    yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{_READS} TO {role}"
+    for name in _READS:
+        yield f"GRANT EXECUTE ON FUNCTION {SCHEMA}.{name} TO {role}"
     yield f"GRANT SELECT ON SEQUENCE {SCHEMA}.{_COUNTED} TO {role}"
     if duty == "reader":
         return

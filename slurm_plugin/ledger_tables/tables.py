@@ -317,12 +317,26 @@ seals = Table(
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     Column("last_transfer_id", BigInteger, nullable=False),
+    Column("last_change_id", BigInteger, nullable=False),
+    Column("last_window_id", BigInteger, nullable=False),
+    Column("last_window_end_id", BigInteger, nullable=False),
     Column("transfers", BigInteger, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Column("recorded_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    UniqueConstraint("last_transfer_id", name="uq_seals_last"),
-    CheckConstraint("transfers > 0", name="transfers_positive"),
-    comment="A hash over the transfers since the seal before, and over its hash. Append-only.",
+    CheckConstraint("transfers >= 0", name="transfers_not_negative"),
+    comment="A hash over transfers and changes of quotas since the seal before, and over its hash."
+    " Append-only.",
+)
+
+sealed_states = Table(
+    "sealed_states",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("hash", LargeBinary, nullable=False),
+    CheckConstraint("kind IN ('recalls', 'watermark')", name="kind_known"),
+    comment="A hash over what a cluster has now of what is overwritten."
+    " Overwritten, by a function alone.",
 )
 
 open_reservations = Table(

@@ -43,7 +43,7 @@ from slurm_plugin.ledger_tables import queries, schema_revisions
 # From the module that adds to it last, so that it has every table.
 from slurm_plugin.ledger_tables.repartition_tables import metadata
 from slurm_plugin.ledger_tables.tables import SCHEMA
-from slurm_plugin.quota.types import Budget, Loan, TenantUpdate
+from slurm_plugin.quota.types import Budget, Loan, Recall, TenantUpdate
 from slurm_plugin.quota_cycle.post_charges import post
 
 OWN_SCHEMAS = {SCHEMA, "launcher"}
@@ -871,6 +871,91 @@ def test_tampering_shows(ledger: Ledger, database: str, tampering: str):
         connection.execute("SET search_path = slicewise, pg_temp")
         connection.execute(tampering)
     assert not is_balanced(ledger)
+
+
+TAMPERINGS_OF_POLICY = [
+    "UPDATE quota_changes SET author = 'mallory'",
+    "UPDATE quota_changes SET reason = 'as agreed' WHERE tenant = 'nlp'",
+    "UPDATE quota_changes SET nominal_millislices = nominal_millislices + 1 WHERE tenant = 'nlp'",
+    "UPDATE quota_changes SET weight = 7",
+    "UPDATE quota_changes SET recorded_at = recorded_at - interval '1 day'",
+    "UPDATE quota_changes SET cluster = 'other' WHERE tenant = 'hpc'",
+    "DELETE FROM quota_changes WHERE tenant = 'hpc'",
+    """INSERT INTO quota_changes (cluster, tenant, nominal_millislices, author, reason, id)
+       OVERRIDING SYSTEM VALUE VALUES ('testing', 'mallory', 9000, 'root', '', 0)""",
+    "UPDATE quota_windows SET amount_millislices = 9000",
+    "DELETE FROM quota_window_ends; DELETE FROM quota_windows",
+    "DELETE FROM quota_window_ends",
+    "UPDATE quota_window_ends SET author = 'mallory'",
+]
+"""As a superuser may: no trigger refuses it."""
+
+TAMPERINGS_OF_STATES = [
+    "UPDATE recalls SET amount_millislices = amount_millislices - 1",
+    "UPDATE recalls SET called_s = called_s - 60",
+    "DELETE FROM recalls",
+    "INSERT INTO recalls VALUES ('testing', 'nlp', 'vision', 7, 5)",
+    "UPDATE watermarks SET accounted_until_s = accounted_until_s - 60",
+    "UPDATE watermarks SET accounted_until_s = accounted_until_s + 60",
+    "DELETE FROM watermarks",
+    "DELETE FROM sealed_states",
+]
+
+
+@pytest.mark.parametrize(
+    ("role", "tampering"),
+    [
+        *(("replica", tampering) for tampering in TAMPERINGS_OF_POLICY),
+        *(("origin", tampering) for tampering in TAMPERINGS_OF_STATES),
+    ],
+)
+def test_tampering_with_policy_and_with_what_is_overwritten_shows(
+    ledger: Ledger, database: str, role: str, tampering: str
+):
+    ledger.charges.set_accounted_until_s(1000)
+    some = Millislices(500)
+    for name in ("vision", "nlp", "hpc"):
+        ledger.tenants.change(TenantUpdate(name, None, None, some, some, some), "root", "")
+    set_window(database, "vision")
+    ledger.loans.replace([], "idle", [Recall("vision", "nlp", some, 900)])
+    assert ledger.charges.seal() == 0
+    ledger.charges.post([reserve(a_run(1))])
+    ledger.tenants.change(
+        TenantUpdate("nlp", nominal_millislices=Millislices(2000)), "root", "more"
+    )
+    assert (ledger.charges.seal(), ledger.charges.seal()) == (1, 0)
+    assert ledger.audit.verify().faults == ()
+    with psycopg.connect(database) as connection:
+        connection.execute(f"SET session_replication_role = {role}")
+        connection.execute("SET search_path = slicewise, pg_temp")
+        connection.execute(tampering)
+    assert not is_balanced(ledger)
+
+
+def set_window(database: str, tenant: str) -> None:
+    """A window that was set and removed."""
+    with psycopg.connect(database) as connection:
+        connection.execute(
+            "INSERT INTO slicewise.quota_windows (cluster, tenant, kind, amount_millislices, days,"
+            " begin_min, end_min, author, reason)"
+            " VALUES ('testing', %s, 'nominal', 700, '[1]', 0, 60, 'root', 'nights')",
+            (tenant,),
+        )
+        connection.execute(
+            "INSERT INTO slicewise.quota_window_ends (window_id, author, reason)"
+            " SELECT id, 'root', 'over' FROM slicewise.quota_windows"
+        )
+
+
+def test_seals_of_policy_that_were_deleted_show(ledger: Ledger, database: str):
+    ledger.tenants.change(TenantUpdate("vision", nominal_millislices=Millislices(2000)), "root", "")
+    ledger.charges.seal()
+    kept = ledger.audit.verify().seal
+    with psycopg.connect(database) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("DELETE FROM slicewise.quota_changes; DELETE FROM slicewise.seals")
+    assert not is_balanced(ledger)
+    assert not ledger.audit.has_seal(kept)
 
 
 def test_a_transfer_that_was_on_its_way_is_in_the_seal_of_its_number(ledger: Ledger, database: str):
