@@ -38,7 +38,8 @@ SELECT has_table_privilege('slicewise.seals', 'SELECT') AS "to read it",
                            'history_services')
        ) AS "to keep history",
        (SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
-         WHERE pronamespace = 'slicewise'::regnamespace AND proname IN ('book', 'seal', 'seal_state')
+         WHERE pronamespace = 'slicewise'::regnamespace
+           AND proname IN ('book', 'seal', 'seal_state')
        ) AS "to charge"
 """)
 """Whether the role may do each thing that the daemon does."""
