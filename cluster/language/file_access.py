@@ -178,7 +178,7 @@ def unmet(needs: Iterable[Need], looked_at: Iterable[Way] = ()) -> Iterator[Find
     for (person, inode, lacks), together in barred.items():
         ways = [one.way for one in together]
         found = _barred(person, inode, lacks, together)
-        yield not_led(found, ways, inode, {inode.owner, *users})
+        yield not_led(found, ways, inode, users)
 
 
 def _unseen(ways: Iterable[Way]) -> Iterator[Finding]:

@@ -183,6 +183,18 @@ def test_what_a_stranger_has_put_on_the_way_is_named_and_never_led_through() -> 
     assert mends(unmet([need(replace(WAY, target=own, links=(SLURMS,)))])) == ["chmod u+r /run/url"]
 
 
+def test_who_owns_a_file_and_its_folder_may_put_a_link_in_its_place() -> None:
+    """The kernel follows it in root's chmod."""
+    home, engines = (
+        replace(folder(path, mode), owner="eve", uid=7)
+        for path, mode in (("/home/eve", 0o755), ("/home/eve/engines", 0o700))
+    )
+    way = Way("/home/eve/engines/vllm", (folder("/"), folder("/home"), home, engines), file(0o755))
+    (found,) = unmet([need(way, EVERY_USER, ENTER)])
+    assert not found.mends
+    assert "/home/eve, a folder on the way, belongs to eve" in found.advice
+
+
 def test_folders_of_who_needs_something_beside_are_no_strangers() -> None:
     launcher = Person("slicewise", 64999)
     own = replace(folder("/g"), owner="slicewise", uid=launcher.uid)
