@@ -118,6 +118,10 @@ RPM_FILES = {
         *("usr/lib/tmpfiles.d", "usr/share/bash-completion/completions", "usr/share/man/man1"),
         *("usr/share/fish/vendor_completions.d", "usr/share/licenses/slicewise"),
         "usr/share/zsh/site-functions",
+        *(
+            f"usr/share/doc/slicewise/{one}"
+            for one in ("decisions", "explanation", "how-to", "reference")
+        ),
     )
 }
 """Mode and owner of all files outside /opt, by folder."""

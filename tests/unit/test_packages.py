@@ -33,8 +33,8 @@ def recipe(name: str) -> Any:
     return yaml.safe_load((PACKAGE / "nfpm" / f"{name}.yaml").read_text())
 
 
-def contents(name: str) -> list[Mapping[str, Any]]:
-    return [one for one in recipe(name)["contents"] if one.get("packager") in {None, "deb"}]
+def contents(name: str, packager: str = "deb") -> list[Mapping[str, Any]]:
+    return [one for one in recipe(name)["contents"] if one.get("packager") in {None, packager}]
 
 
 def test_each_unit_and_file_of_etc_is_in_one_package() -> None:
@@ -52,6 +52,15 @@ def test_the_guide_that_the_steps_of_setup_name_is_packed() -> None:
     folder, _, name = GUIDE.rpartition("/")
     (source,) = [one["src"] for one in contents("slicewise") if one["dst"] == f"{folder}/"]
     assert (ROOT / source).with_name(name) in list(ROOT.glob(source))
+
+
+def test_rpm_packages_have_each_directory_of_ours() -> None:
+    """RPM leaves behind what no package has; dpkg doesn't."""
+    packed = [one for name in NAMES for one in contents(name, "rpm")]
+    ours = {one["dst"] for one in packed if one.get("type") in {"dir", "tree"}}
+    files = [one["dst"] for one in packed if one.get("type") not in {"dir", "tree"}]
+    folders = {folder for file in files for folder in Path(f"{file}x").parents}
+    assert {str(one) for one in folders if "slicewise" in one.parts} <= ours
 
 
 @pytest.mark.parametrize("name", NAMES)
