@@ -56,10 +56,10 @@ def _answer(web: WebSettings, server: str) -> Answerer:
     try:
         with exchange(place, "GET", "/login", b"", until_s, headers=headers) as answer:
             return "page" if answer.headers.get("Server") == server else "another"
-    except (HTTPException, ConnectionResetError, BrokenPipeError):
-        return "another"
-    except OSError:
+    except OSError:  # Also where systemd holds the port, and closes what came to a page that fails.
         return "nobody"
+    except HTTPException:
+        return "another"
 
 
 def _held_by(web: WebSettings, answered: Answerer, there: Iterable[Holder]) -> str:

@@ -130,6 +130,15 @@ def test_where_systemd_alone_holds_the_port_nobody_answers(monkeypatch: pytest.M
         assert seen(listen=listen).answered == "nobody"
 
 
+def test_who_may_not_see_that_systemd_holds_the_port_calls_it_no_other_program(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It closes what came to a page that does not start; another secret would mend nothing."""
+    monkeypatch.setattr(this_page, "holders", lambda _: ())
+    with other_program(b"") as listen:
+        assert seen(listen=listen).answered == "nobody"
+
+
 async def test_the_page_itself_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     known_users(monkeypatch)
     async with page_up(tmp_path) as served:
