@@ -48,6 +48,7 @@ from slurm_plugin.quota.types import (
 )
 
 _SLICE_MILLISLICES = 1000
+_MILLION = 10**6
 
 _Gate = tuple[Literal["lends", "borrows", "out", "in"], str]
 """A point that loans pass: from or to a tenant's own account, out of or into its subtree."""
@@ -226,22 +227,35 @@ _Parts = Mapping[str, Sequence[_Part]]
 
 
 def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> Flow:
-    """Compute what own accounts and subtrees have lately borrowed, in millislices of whole slices.
+    """Compute what own accounts and subtrees have lately borrowed, in millislices.
 
     ``lately`` is what each tenant's own jobs have held on average, in millislices.
     """
+    return Counter(
+        {gate: held - own for gate, (held, own) in _lately(policy, lately) if held > own}
+    )
+
+
+def used_lately(policy: Policy, lately: Mapping[str, int]) -> Flow:
+    """Compute what own accounts and subtrees have lately held, in millionths of their guaranteed
+    quotas.
+    """
+    found = _lately(policy, lately)
+    return Counter({gate: held * _MILLION // max(1, own) for gate, (held, own) in found})
+
+
+def _lately(policy: Policy, lately: Mapping[str, int]) -> Iterator[tuple[_Gate, tuple[int, int]]]:
+    """Yield what passes each gate: what was held lately, and what is guaranteed."""
     nominal, own = effective_nominal(policy), guaranteed_quota(policy)
     sums = Counter({name: lately.get(name, 0) for name in policy})
-    past: Flow = Counter()
     for name in reversed(downward(policy)):
-        past["borrows", name] = _whole(lately.get(name, 0) - own[name])
-        past["in", name] = _whole(sums[name] - nominal[name])
+        yield ("borrows", name), (lately.get(name, 0), own[name])
+        yield ("in", name), (sums[name], nominal[name])
         sums[parent(policy, name)] += sums[name]
-    return past
 
 
 def _whole(amount: int) -> int:
-    return max(0, amount) // _SLICE_MILLISLICES * _SLICE_MILLISLICES
+    return amount // _SLICE_MILLISLICES * _SLICE_MILLISLICES
 
 
 def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], past: Flow) -> _Parts:
@@ -254,11 +268,11 @@ def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], pas
             supply=idle[name],
             want=want[name],
             idle=idle[name],
-            past=past["borrows", name],
+            past=_whole(past["borrows", name]),
         )
         parts[name] = [own]
     for name in reversed(downward(policy)):
-        one = _subtree(name, policy[name].quota, parts[name], past["in", name])
+        one = _subtree(name, policy[name].quota, parts[name], _whole(past["in", name]))
         parts[parent(policy, name)].append(one)
     return parts
 

@@ -5,16 +5,19 @@ get half of one each, and neither starts. So a round lends twice. The first pass
 sharing how much each borrower may hold. Running jobs keep what they hold within that. The rest is
 granted job by job, in this order:
 
-1. The job that has waited longest, once it has waited for ``turn_s``. While it can't start, its
-   tenant keeps its fair share, and replicas of tenants beyond their shares are drained for it, for
-   their GPUs or their quota (``reclaim.turns``). In every second window of ``turn_s`` another job
-   that has waited for ``turn_s`` comes first.
+1. Jobs that have waited for ``turn_s``, of tenants below their shares: the tenant that has least
+   for its weight comes first, and in every second window of ``turn_s`` another one. While its job
+   can't start, the tenant keeps its fair share, and replicas of tenants beyond their shares are
+   drained for it, for their GPUs or their quota (``reclaim.turns``). Where batch jobs are in the
+   way, nothing starts in their places until the job can (``_gather``).
 2. Jobs that can start: GPUs of their types are free on enough nodes. The next job always belongs to
    the tenant that has least for its weight, at every level of the tree (progressive filling, as in
    ``lending``); within a tenant it is the first by Slurm's priority that can start. Jobs that use
    what is left of their tenants' guaranteed quotas, and keep the tenants within their shares, come
    before all others: otherwise replicas would have to be drained for them again.
-3. Running jobs of tenants beyond their shares, with what no job can start on.
+3. Jobs of tenants below their shares that fit in the place of a run of a tenant beyond its share,
+   which then starts nothing in that place (``_follow``); then running jobs of tenants beyond their
+   shares, with what no job can start on.
 4. Jobs that can start, of tenants beyond their shares, if all runs of the tenant stay: otherwise
    Slurm would start them in place of the runs that are to end.
 5. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
@@ -27,24 +30,32 @@ The second pass lends what was granted.
 
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cluster.language.jobs import JobView
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.per_record import per_record
-from slurm_plugin.common.qos_names import holder_of, is_own
+from slurm_plugin.common.qos_names import holder_of, is_borrowed, is_own
 from slurm_plugin.quota.demand import (
     demand_of,
+    gpus_on_nodes,
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
     within_guarantees,
 )
 from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
-from slurm_plugin.quota.lending import Flow, borrowed_lately, fair_shares, lend, lends_anew
+from slurm_plugin.quota.lending import (
+    Flow,
+    borrowed_lately,
+    fair_shares,
+    lend,
+    lends_anew,
+    used_lately,
+)
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
 from slurm_plugin.quota_cycle.fitted import need_of
@@ -52,7 +63,7 @@ from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.reclaim.capacity import JobNeed, Shape
 from slurm_plugin.reclaim.startable import FreeInstances
 from slurm_plugin.reclaim.turns import Turn, for_turns, reclaim_for
-from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, may_give
+from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, Running, may_give
 
 _LATEST_S = 1 << 62
 """Stands for the start of the wait where Slurm does not report one; later than any other."""
@@ -98,7 +109,8 @@ class Waits:
         queues: waiting jobs of each account, in the order in which Slurm would start them.
         free: GPU instances by node and type that no job holds and no guaranteed job is about to
             take.
-        taking: runs on borrowed quota, which may have to end for a turn.
+        reclaim_input: runs on borrowed quota, which may have to end for a turn.
+        batch: all other runs on borrowed quota: they end by themselves.
         turn_s: seconds of waiting for a loan after which a job comes first, and for which it then
             comes first.
         guaranteed: tenants with jobs that wait in their own QOS and that their guaranteed quotas
@@ -112,6 +124,7 @@ class Waits:
     turn_s: int
     guaranteed: frozenset[str] = frozenset()
     capped: frozenset[str] = frozenset()
+    batch: tuple[Running, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,19 @@ def waits(
         free = dict.fromkeys(free, _NOTHING) | left.by_node()
     guaranteed = frozenset(holder_of(job) for job in first)
     queues = waiting_for_loans(there, inputs.seen.stuck)
-    return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped)
+    batch = tuple(batch_runs(inputs, reclaim_input)) if queues else ()
+    return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped, batch)
+
+
+def batch_runs(inputs: QuotaInputs, reclaim_input: ReclaimInput) -> Iterator[Running]:
+    """The runs on borrowed quota that nobody tells to go."""
+    known, usable = {run.job_id for run in reclaim_input.running}, reclaim_input.free
+    for (_, qos), runs in inputs.holdings.places.items():
+        for job, cost, _ in runs if is_borrowed(qos) else ():
+            if cost and job.job_id not in known and not job.is_doubtful:
+                there = {node: gpus for node, gpus in gpus_on_nodes(job) if node in usable}
+                start_s = int(reclaim_input.now_s) if job.start_s is None else job.start_s
+                yield Running(job.job_id, holder_of(job), cost, start_s, False, there)
 
 
 def waiting_for_loans(
@@ -241,6 +266,7 @@ def lend_whole_jobs(
         fair_shares(policy, wanted, past),
         used=own_needs(policy, demand, waits.queues),
         past=past,
+        lately=used_lately(policy, lately),
     )
     levels, turn = grants.decided()
     return Lent(lend(policy, levels, current, capacity, lately), turn)
@@ -258,8 +284,9 @@ class _Grants:
         *,
         used: Mapping[str, int],
         past: Flow,
+        lately: Flow,
     ) -> None:
-        self._policy, self._waits, self._past = policy, waits, past
+        self._policy, self._waits, self._past, self._lately = policy, waits, past, lately
         self._demand = {name: demand.get(name, 0) for name in policy}
         own = guaranteed_quota(policy)
         self._shares = {name: own[name] + borrowed[name] for name in policy}
@@ -277,9 +304,16 @@ class _Grants:
             for name, level in levels.items()
         }
         self._soon = _Tree(policy, own, least)
+        # A replica that is told of less would have to go; a batch job runs to its end.
+        stays = {run.tenant for run in waits.reclaim_input.running if run.is_replica}
+        self._batch = sorted(
+            (run for run in waits.batch if run.tenant not in stays and run.tenant in policy),
+            key=lambda run: (run.start_s, run.job_id),
+        )
         self._left = FreeInstances(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
         self._hopeless: set[tuple[Shape, int]] = set()
+        self._unfollowed: set[Shape] = set()
 
     def decided(self) -> tuple[Mapping[str, int], Turn | None]:
         """Millislices that each account may have, and the turn, if runs have to end for one."""
@@ -293,6 +327,7 @@ class _Grants:
         turn = self._grant_turn(below)
         beyond = self._grant_fairly(below, self._start_on_own)
         later = self._grant_fairly(beyond, self._start)
+        later = self._grant_fairly(later, self._follow)
         self._keep_runs()
         stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
         above = {name: queues[name] for name in stay & queues.keys()}
@@ -322,31 +357,65 @@ class _Grants:
         for it.
         """
         now_s, turn_s = self._waits.reclaim_input.now_s, self._waits.turn_s
-        due = sorted(
-            (job.since_s, name, nth)
-            for name, queue in queues.items()
-            for nth, job in enumerate(queue)
-            if job.would_start and job.since_s is not None and job.since_s <= now_s - turn_s
-            if self._used[name] < self._shares[name]
-            # The demand may be bounded because the tenant must not borrow more at present.
-            if self._used[name] + job.cost_millislices <= self._demand[name]
-            if self._soon.may_raise(name, self._used[name] + job.cost_millislices)
-        )
+        due = self._due(queues)
+        self._gather_for(due, queues)
         while due:
-            _, name, nth = due.pop(whose_turn(due, now_s, turn_s))
-            job = queues[name][nth]
-            if self._start(name, job):
-                del queues[name][nth]
-                if job.tasks > 1:
-                    queues[name].insert(nth, replace(job, tasks=job.tasks - 1))
-                return None
-            if turn := self._kept_for(name, job):
-                return turn
+            one = due.pop(whose_turn(due, now_s, turn_s))
+            for nth in one.jobs:
+                job = queues[one.name][nth]
+                if self._start(one.name, job):
+                    _take(queues[one.name], nth)
+                    return None
+                if turn := self._kept_for(one.name, job):
+                    return turn
         return None
+
+    def _due(self, queues: Mapping[str, deque[WaitingJob]]) -> list["_Due"]:
+        """The tenants below their shares with jobs that have waited for ``turn_s``.
+
+        Who has least for its weight comes first.
+        """
+        before_s = self._waits.reclaim_input.now_s - self._waits.turn_s
+        found: list[_Due] = []
+        for name, queue in queues.items():
+            jobs = [
+                (job.since_s, nth)
+                for nth, job in enumerate(queue)
+                if job.would_start and job.since_s is not None and job.since_s <= before_s
+                # The demand may be bounded because the tenant must not borrow more at present.
+                if self._used[name] + job.cost_millislices <= self._demand[name]
+            ]
+            if jobs and self._used[name] < self._shares[name]:
+                part = self._part(name, min(jobs)[0], is_account=True)
+                of_tenant = [nth for _, nth in sorted(jobs)]
+                found.append(_Due(part.borrowed, part.past, part.since_s, name, of_tenant))
+        return sorted(found)
+
+    def _gather_for(self, due: list["_Due"], queues: Mapping[str, deque[WaitingJob]]) -> None:
+        """Grant what others hold to the first job that only batch jobs keep out."""
+        for one in due if self._batch else ():
+            for nth in one.jobs:
+                job = queues[one.name][nth]
+                if self._left.nodes(job.need) and self._may_plan(one.name, job):
+                    return
+                if self._may_drain(one.name, job):
+                    continue
+                if self._gather(one.name, job):
+                    due.remove(one)
+                    _take(queues[one.name], nth)
+                    return
+
+    def _may_drain(self, name: str, job: WaitingJob) -> bool:
+        """Whether replicas of others may be able to make room for one task of the job."""
+        level = self._used[name] + job.cost_millislices
+        turn = Turn(name, job.need, job.cost_millislices)
+        return self._soon.may_raise(name, level) and self._room(turn) is not None
 
     def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
         """Keep available GPUs and quota for one task; None if others can't give up the rest."""
         shape, level = (job.need.shape, job.need.nodes), self._used[name] + job.cost_millislices
+        if not self._soon.may_raise(name, level):
+            return None
         turn = Turn(name, job.need, job.cost_millislices)
         found = None if shape in self._hopeless else self._room(turn)
         if found is None:
@@ -399,6 +468,110 @@ class _Grants:
             self._nowhere.add(shape)
             return False
         return self._plan(name, job)
+
+    def _follow(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of the job the place of a run of a tenant beyond its share.
+
+        The run goes on, and its tenant starts nothing in its place: its quota is the job's already.
+        So tenants take turns on GPUs of which each would need a part. Those that hold most for
+        their weight give way first. Returns whether there is such a run.
+        """
+        need, level = job.need, self._used[name] + job.cost_millislices
+        if not job.would_start or self._used[name] >= self._shares[name]:
+            return False
+        if need.nodes > 1 or level > self._demand[name] or need.shape in self._unfollowed:
+            return False
+        fits = [
+            run
+            for run in self._batch
+            if run.tenant in self._over
+            and run.tenant != name
+            and any(self._left.has(node, need, more) for node, more in run.instances.items())
+        ]
+        if not fits:
+            self._unfollowed.add(need.shape)
+        fits.sort(
+            key=lambda run: self._part(run.tenant, run.start_s, is_account=True)[:2], reverse=True
+        )
+        return any(self._succeed(name, job, [run]) for run in fits)
+
+    def _by_most(self, runs: Sequence[Running]) -> Sequence[Running]:
+        """The runs, those of tenants that have most for their weight first."""
+
+        def has(run: Running) -> tuple[int, int]:
+            part = self._part(run.tenant, run.start_s, is_account=True)
+            return part.borrowed, part.past
+
+        return sorted(runs, key=has, reverse=True)
+
+    def _gather(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of a job that is due what runs of others hold, once they have ended.
+
+        These run to their end, and until then nothing starts in their places, whatever is their
+        tenants' share: else smaller jobs that come and go would keep the job out for ever. Returns
+        whether runs that end by themselves make room for it.
+        """
+        others = [run for run in self._batch if run.tenant != name]
+        found = self._making_room(job.need, others)
+        if found is None:
+            return False
+        nodes, ends = found
+        known = {run.job_id for run in ends}
+        more = [run for run in others if run.job_id not in known]
+        more.sort(
+            key=lambda run: self._part(run.tenant, run.start_s, is_account=True)[:2], reverse=True
+        )
+        for count in range(len(more) + 1):
+            if self._succeed(name, job, [*ends, *more[:count]]):
+                self._left.take(job.need, nodes)
+                return True
+        return False
+
+    def _making_room(
+        self, need: JobNeed, runs: Sequence[Running]
+    ) -> tuple[Sequence[str], Sequence[Running]] | None:
+        """Nodes for the job on which least has to end, and the runs that have to."""
+        on = defaultdict[str, list[Running]](list)
+        for run in runs:
+            for node in run.instances:
+                on[node].append(run)
+        found: list[tuple[int, str, Sequence[Running]]] = []
+        for node in self._waits.free:
+            ends: list[Running] = []
+            there = Counter[str]()
+            for run in on[node]:
+                if self._left.has(node, need, there):
+                    break
+                if any(run.instances[node].get(kind) for kind, _ in need.shape):
+                    there.update(run.instances[node])
+                    ends.append(run)
+            if self._left.has(node, need, there):
+                found.append((sum(run.cost_millislices for run in ends), node, ends))
+        if len(found) < need.nodes:
+            return None
+        best = sorted(found, key=lambda one: one[:2])[: need.nodes]
+        gone = {run.job_id: run for *_, of in best for run in of}
+        return [node for _, node, _ in best], list(gone.values())
+
+    def _succeed(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> bool:
+        """Grant one task of the job what these runs hold, if that is enough quota for it."""
+        used = Counter[str]()
+        for run in runs:
+            used[run.tenant] += run.cost_millislices
+        left = {one: max(0, self._used[one] - amount) for one, amount in used.items()}
+        levels = self._tree.levels
+        lower = {one: min(levels[one], amount) for one, amount in left.items()}
+        tree = _Tree(self._policy, self._own, {**levels, **lower})
+        level = self._used[name] + job.cost_millislices
+        if not tree.may_raise(name, level):
+            return False
+        tree.raise_to(name, level)
+        self._tree = tree
+        self._used.update(left)
+        self._used[name] = level
+        gone = {run.job_id for run in runs}
+        self._batch = [run for run in self._batch if run.job_id not in gone]
+        return True
 
     def _start_on_own(self, name: str, job: WaitingJob) -> bool:
         """Like ``_start``, for a job that uses what is left of its tenant's guaranteed quota.
@@ -471,10 +644,11 @@ class _Grants:
         return parts
 
     def _part(self, name: str, since_s: int, is_account: bool) -> "_Part":
-        past = self._past["borrows" if is_account else "in", name]
-        borrowed = self._tree.borrowed(name, is_account=is_account) + past
+        into: Literal["borrows", "in"] = "borrows" if is_account else "in"
+        borrowed = self._tree.borrowed(name, is_account=is_account) + self._past[into, name]
         weight = self._policy[name].quota.weight
-        return _Part(borrowed * MAX_WEIGHT // weight, since_s, name, is_account)
+        past = self._lately[into, name] // weight
+        return _Part(borrowed * MAX_WEIGHT // weight, past, since_s, name, is_account)
 
     def _keep_runs(self) -> None:
         """Leave what no job can start on to running jobs beyond their tenants' shares."""
@@ -493,10 +667,18 @@ class _Grants:
             tree.raise_to(name, levels.start + kept - 1)
 
 
+def _take(queue: deque[WaitingJob], nth: int) -> None:
+    """Take one task of the nth job."""
+    job = queue[nth]
+    del queue[nth]
+    if job.tasks > 1:
+        queue.insert(nth, replace(job, tasks=job.tasks - 1))
+
+
 def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
     """Index of the job that comes first now, of jobs that have waited for ``turn_s``.
 
-    ``waiting`` begins with the job that has waited longest. Time is cut into windows of ``turn_s``.
+    ``waiting`` begins with the job that is to come first. Time is cut into windows of ``turn_s``.
     In every second window that job comes first, however many jobs come after it. In the windows
     between, the other jobs take turns, so a job that can't start keeps no other from starting.
     Jobs that have started are not in ``waiting`` any more.
@@ -507,17 +689,29 @@ def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
     return 1 + window // 2 % (len(waiting) - 1)
 
 
+class _Due(NamedTuple):
+    """A tenant with jobs that are due; fields are those of ``_Part``, and the jobs' places."""
+
+    borrowed: int
+    past: int
+    since_s: int
+    name: str
+    jobs: Sequence[int]
+
+
 class _Part(NamedTuple):
     """A tenant's own account or a child's subtree: one of the parts that share at a tenant.
 
     Attributes:
-        borrowed: quota of others that it has, divided by its weight.
+        borrowed: quota of others that it has and has lately had, divided by its weight.
+        past: what it has lately held of its guaranteed quota, divided so.
         since_s: Unix seconds since when its oldest job waits.
         name: the account, or the top of the subtree.
         is_account: whether this is an own account.
     """
 
     borrowed: int
+    past: int
     since_s: int
     name: str
     is_account: bool

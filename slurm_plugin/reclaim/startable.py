@@ -67,6 +67,12 @@ class FreeInstances:
             for kind, count in need.shape
         ) and bool(nodes)
 
+    def has(self, node: str, need: JobNeed, more: Mapping[str, int]) -> bool:
+        """Whether one node has enough for the job, with some ``more`` instances there."""
+        return all(
+            self._on[kind].get(node, 0) + more.get(kind, 0) >= count for kind, count in need.shape
+        )
+
     def nodes(self, need: JobNeed) -> Sequence[str]:
         """Nodes with enough for the job, the fullest first; empty if there are too few."""
         if any(self._all[kind] < count * need.nodes for kind, count in need.shape):

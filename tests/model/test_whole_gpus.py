@@ -1,5 +1,6 @@
 """Tests whose jobs start on idle whole GPUs, from the daemon's loans to what runs, on the model."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from model_slurm import PARTITION
 from simulation.cluster import SimulatedNode
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
+from slurm_plugin.quota_cycle.whole_jobs import TURN_S
 
 WHOLE, LARGE, SMALL = {"3g.40gb": 2}, {"3g.40gb": 1}, {"1g.10gb": 1}
 FREELY = {
@@ -69,3 +71,35 @@ def test_a_job_that_its_tenants_own_borrowed_run_keeps_out_waits_for_a_loan() ->
         site.until_is(waits_in, {borrowed_qos("lab")}, 30)
         site.until_is(lambda: len(site.jobs("lab")), 1, 1200)
         site.until_is(lambda: site.runs("lab").total(), 1, 60)
+
+
+def test_equal_tenants_take_turns_on_whole_gpus() -> None:
+    """Two of five come a minute after the others have taken all three GPUs; each could have had
+    four turns.
+    """
+    names, minutes = "abcde", 10
+    quotas = dict.fromkeys(names, 4.2)
+    with site_of(quotas, WHOLE, WHOLE, WHOLE) as site:
+        for late in ("abc", "de"):
+            for name in late:
+                for _ in range(8):
+                    site.sbatch(name, WHOLE, minutes=minutes, run_s=60 * minutes - 20)
+            site.wait(60)
+        site.wait(4 * len(names) / 3 * 60 * minutes)
+        site.site.model  # noqa: B018 -- takes note of the runs that have ended
+        had = Counter(one.run.account for one in site.site.runs)
+    assert had.total() >= 19
+    assert sum(had.values()) ** 2 >= 0.98 * len(names) * sum(n * n for n in had.values())
+
+
+def test_a_large_job_that_is_due_starts_beside_small_ones_that_come_and_go() -> None:
+    """It takes all of the node, which is beyond its tenant's share; small jobs always waited for
+    what became free.
+    """
+    with site_of({"lab": 0, "other": 0, "lender": 7}, {"1g.10gb": 7}) as site:
+        for n in range(40):
+            run_s = 200 + 131 * n % 700
+            site.sbatch("other", SMALL, minutes=15, run_s=run_s)
+        site.wait(60)
+        site.sbatch("lab", {"1g.10gb": 7}, minutes=10)
+        site.until(lambda: site.runs("lab"), TURN_S + 900 + 120)

@@ -372,3 +372,40 @@ def turn_in(seen: QuotaInputs) -> Turn | None:
         seen.capacity_millislices,
     )
     return lend_whole_jobs(policy, wanted, waiting, (), capacity=capacity, lately={}).turn
+
+
+@st.composite
+def crowded(draw: st.DrawFn) -> tuple[Cluster, Mapping[int, int], int]:
+    """A node full of small batch jobs on borrowed quota, how long each of these runs, and a large
+    job of another tenant. Small ones always wait.
+    """
+    count = draw(st.integers(2, 7))
+    owners = "b" * 16
+    jobs = {n: one(n, name, "1g.10gb", borrowed=True) for n, name in enumerate(owners, 10)}
+    large = one(9 if draw(st.booleans()) else 60, "a", "1g.10gb", count, borrowed=True)
+    lasts_s = {n: draw(st.sampled_from((30, 75, 120, 300))) for n in jobs}
+    now_s = 1_000_000
+    there = {n: replace(job, submit_s=now_s, eligible_s=now_s) for n, job in jobs.items()}
+    jobs = {**there, large.job_id: replace(large, submit_s=now_s + 1, eligible_s=now_s + 1)}
+    tenants = policy({"lender": 7000, **dict.fromkeys("ab", 0)})
+    cluster = Cluster(tenants, {"n": {"1g.10gb": 7}}, jobs, turn_s=120, batch=frozenset(jobs))
+    return cluster, lasts_s, large.job_id
+
+
+@settings(max_examples=examples(30, nightly=800))
+@given(crowded())
+def test_a_large_job_that_is_due_waits_for_no_more_than_the_longest_run(
+    case: tuple[Cluster, Mapping[int, int], int],
+) -> None:
+    """Whatever smaller ones come and go: these are never done."""
+    cluster, lasts_s, large = case
+    until_s = cluster.now_s + cluster.turn_s + max(lasts_s.values()) + 4 * ROUND_S
+    while cluster.jobs[large].state is not JobState.RUNNING:
+        assert cluster.now_s <= until_s
+        now_s = cluster.now_s
+        for n, job in cluster.jobs.items():
+            if job.start_s is not None and now_s - job.start_s >= lasts_s[n]:
+                # Another one like it comes.
+                back = {"state": JobState.PENDING, "nodes": (), "start_s": None}
+                cluster.jobs[n] = replace(job, **back, submit_s=now_s, eligible_s=now_s)
+        cluster.round()
