@@ -153,7 +153,7 @@ def unit_checks(disabled: Iterable[str]) -> Iterator[Finding]:
         yield warning(
             Code.UNIT_OFF,
             f"{unit} is not enabled",
-            "after a restart of this host it does not run",
+            "after a restart of this host systemd does not start it",
             Mend(Place.HOST, f"systemctl enable {unit}"),
             advice=f"If it is masked: systemctl unmask {unit}",
         )

@@ -432,7 +432,8 @@ class _Site:
         config = {} if isinstance(self._slurm, SlicewiseError) else self._slurm.config
         devices = device_needs(config, name, self._host_root)
         needs = (*engine_needs(engines), *slurmds_needs(config), *devices)
-        units = unit_checks(disabled_units(("slurmd.service", "munge.service")))
+        by_munge = ["munge.service"] if _is_by_munge(config) else []
+        units = unit_checks(disabled_units(["slurmd.service", *by_munge]))
         full = (*space_checks(node_spaces(config, name)), *unmet(needs), *units)
         programs_found = node_programs_checks(programs, bars)
         return _found("nodes", (*failed, *found, *programs_found, *full))
@@ -447,7 +448,7 @@ class _Site:
             MODULE,
             config,
             is_controller=self._is_controller,
-            needs_munge=self._wanted.asks_by_munge or config.get("AuthType") == "auth/munge",
+            needs_munge=self._wanted.asks_by_munge or _is_by_munge(config),
         )
         clocks = {
             "slurmctld": None if isinstance(seen, SlicewiseError) else seen.clock_ahead_s,
@@ -472,6 +473,10 @@ def _short_secrets(web: WebSettings) -> Iterator[Finding]:
                 secret_in(path, name)
         except SlicewiseError as raised:
             yield failure(raised)
+
+
+def _is_by_munge(config: Mapping[str, str]) -> bool:
+    return config.get("AuthType") == "auth/munge"
 
 
 def _has_gpus(nodes: Iterable[NodeView], name: str) -> bool:

@@ -56,7 +56,6 @@ _PRIVILEGED = (
 """Keys of slurm.conf with programs that root or SlurmUser runs."""
 _FETCHED = Path("/run/slurm/conf")
 """What slurmd has from slurmctld where nodes have no files of their own."""
-_UNITS = ("slicewise-daemon.service", "munge.service")
 _PAGES_PORT = "slicewise-web.socket"
 """Once somebody asks there, systemd starts the page, too."""
 
@@ -85,7 +84,6 @@ def host_facts(
     """
     needs = tuple(_every_users_needs(settings))
     ports: tuple[tuple[str, str, int], ...] = ()
-    units = () if not is_controller else (*_UNITS, _PAGES_PORT) if settings.web.listen else _UNITS
     if is_controller:
         needs += tuple(_slurm_users_needs(settings, module, config))
         daemon = settings.daemon
@@ -101,10 +99,19 @@ def host_facts(
         spaces=tuple(_spaces(settings, config, is_controller=is_controller)),
         holders=holders([port for _, _, port in ports]),
         ports=ports,
-        disabled=disabled_units(units),
+        disabled=disabled_units(_units(settings, needs_munge) if is_controller else ()),
         missing_files=missing_files("slicewise"),
         confs=_confs(config) if is_controller else ("", ""),
     )
+
+
+def _units(settings: Settings, needs_munge: bool) -> Iterator[str]:
+    """Name the units that a controller needs after its next start."""
+    yield "slicewise-daemon.service"
+    if needs_munge:
+        yield "munge.service"
+    if settings.web.listen:
+        yield _PAGES_PORT
 
 
 def _files(

@@ -7,6 +7,7 @@ import pytest
 from stand_ins.scripted import settings
 
 from cluster.language.file_access import EVERY_USER, unmet
+from cluster.runtime import host_look
 from cluster.settings.file import Settings
 from slurm_plugin.doctor import this_host
 from slurm_plugin.doctor.facts import FileFacts, HostFacts
@@ -72,6 +73,20 @@ def test_every_user_must_reach_munge(tmp_path: Path):
     found = host_facts(site, tmp_path / "lua", {}, is_controller=False, needs_munge=False)
     (need,) = [one for one in found.needs if one.way.asked == str(tmp_path / "munge")]
     assert (need.person, need.may_be_missing) == (EVERY_USER, True)
+
+
+@pytest.mark.parametrize("needs_munge", [True, False])
+def test_munge_is_missed_only_where_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs_munge: bool
+):
+    """With auth/slurm its unit may be here, and off."""
+    (tmp_path / "munge.service").touch()
+    monkeypatch.setattr(host_look, "_UNITS", (tmp_path,))
+    monkeypatch.setattr(host_look, "_SYSTEMD", tmp_path)
+    found = host_facts(
+        settings(), tmp_path / "lua", {}, is_controller=True, needs_munge=needs_munge
+    )
+    assert found.disabled == (("munge.service",) if needs_munge else ())
 
 
 def test_devices_that_gres_conf_names_and_the_node_lacks_are_named(
