@@ -163,8 +163,10 @@ def batch_runs(inputs: QuotaInputs, reclaim_input: ReclaimInput) -> Iterator[Run
         for job, cost, _ in runs if is_borrowed(qos) else ():
             if cost and job.job_id not in known and not job.is_doubtful:
                 there = {node: gpus for node, gpus in gpus_on_nodes(job) if node in usable}
-                start_s = int(reclaim_input.now_s) if job.start_s is None else job.start_s
-                yield Running(job.job_id, holder_of(job), cost, start_s, False, there)
+                tenant = holder_of(job)
+                yield Running(
+                    job.job_id, tenant, cost, job.start_s, is_replica=False, instances=there
+                )
 
 
 def waiting_for_loans(
@@ -308,7 +310,7 @@ class _Grants:
         stays = {run.tenant for run in waits.reclaim_input.running if run.is_replica}
         self._batch = sorted(
             (run for run in waits.batch if run.tenant not in stays and run.tenant in policy),
-            key=lambda run: (run.start_s, run.job_id),
+            key=lambda run: (-run.age_s(waits.reclaim_input.now_s), run.job_id),
         )
         self._left = FreeInstances(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
@@ -490,16 +492,13 @@ class _Grants:
         ]
         if not fits:
             self._unfollowed.add(need.shape)
-        fits.sort(
-            key=lambda run: self._part(run.tenant, run.start_s, is_account=True)[:2], reverse=True
-        )
-        return any(self._succeed(name, job, [run]) for run in fits)
+        return any(self._succeed(name, job, [run]) for run in self._by_most(fits))
 
     def _by_most(self, runs: Sequence[Running]) -> Sequence[Running]:
         """The runs, those of tenants that have most for their weight first."""
 
         def has(run: Running) -> tuple[int, int]:
-            part = self._part(run.tenant, run.start_s, is_account=True)
+            part = self._part(run.tenant, 0, is_account=True)
             return part.borrowed, part.past
 
         return sorted(runs, key=has, reverse=True)
@@ -517,10 +516,7 @@ class _Grants:
             return False
         nodes, ends = found
         known = {run.job_id for run in ends}
-        more = [run for run in others if run.job_id not in known]
-        more.sort(
-            key=lambda run: self._part(run.tenant, run.start_s, is_account=True)[:2], reverse=True
-        )
+        more = self._by_most([run for run in others if run.job_id not in known])
         for count in range(len(more) + 1):
             if self._succeed(name, job, [*ends, *more[:count]]):
                 self._left.take(job.need, nodes)
