@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Self
@@ -28,6 +29,7 @@ class Task:
         block: a number unique to the task, which keeps its runs apart from other tasks' runs.
         tenants: number of tenants, to which the runs belong in turn.
         lifecycle: whether to reserve, extend, and post with void; if false, only to reserve.
+        runs: number of runs for which a call reserves.
         seconds: how long to book.
     """
 
@@ -36,6 +38,7 @@ class Task:
     tenants: int
     lifecycle: bool
     seconds: float
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def _serve(line: Connection, number: int) -> None:
         with Ledger(task.url, CLUSTER) as ledger:
             runs = _runs(task, number)
             for _ in range(_WARM_UP):
-                _book(ledger, task, next(runs), [])
+                _book(ledger, task, runs, [])
             line.send("ready")
             line.recv()
             line.send(_timed(ledger, task, runs))
@@ -100,8 +103,8 @@ def _timed(ledger: Ledger, task: Task, runs: Iterator[Run]) -> Outcome:
     latencies_s: list[float] = []
     done, end_s = 0, time.perf_counter() + task.seconds
     while time.perf_counter() < end_s:
-        _book(ledger, task, next(runs), latencies_s)
-        done += 1
+        _book(ledger, task, runs, latencies_s)
+        done += task.runs
     return Outcome(done, latencies_s)
 
 
@@ -114,13 +117,14 @@ def _runs(task: Task, number: int) -> Iterator[Run]:
         yield Run(key, tenant, "alice", str(job_id), {"1g.10gb": 1}, COST, tenant)
 
 
-def _book(ledger: Ledger, task: Task, run: Run, latencies_s: list[float]) -> None:
-    for charge in _charges(run)[: None if task.lifecycle else 1]:
+def _book(ledger: Ledger, task: Task, runs: Iterator[Run], latencies_s: list[float]) -> None:
+    charges = [_charges(run) for run in islice(runs, task.runs)]
+    for together in list(zip(*charges, strict=True))[: None if task.lifecycle else 1]:
         begin_s = time.perf_counter()
-        changed = ledger.charges.post([charge])
+        changed = ledger.charges.post(together)
         latencies_s.append(time.perf_counter() - begin_s)
-        if not changed:
-            raise AssertionError(charge)
+        if len(changed) < task.runs:
+            raise AssertionError(together)
 
 
 def _charges(run: Run) -> Sequence[Charge]:

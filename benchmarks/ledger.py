@@ -23,7 +23,8 @@ from slurm_plugin.ledger_tables import schema_revisions
 from slurm_plugin.ledger_tables.booking import OPTIONS
 
 MANY_CLIENTS, MANY_TENANTS = 8, 1000
-PGBENCH, IN_SQL = "pgbench", "reserve in SQL"
+PGBENCH, IN_SQL, MANY_A_CALL = "pgbench", "reserve in SQL", "reserve ten a call"
+_RUNS_A_CALL = 10
 SEED = 5_171_717
 _FEW_TENANTS = 10
 _SCALE = 10
@@ -54,7 +55,8 @@ class Cell:
     """One combination that is measured.
 
     Attributes:
-        operation: ``reserve`` or ``lifecycle`` through the class ``Ledger`` in Python processes;
+        operation: ``reserve`` or ``lifecycle`` through the class ``Ledger`` in Python processes,
+            one run a call; ``reserve ten a call``: as a turn of the daemon does;
             ``reserve in SQL``: the same statement sent by pgbench; ``pgbench``: pgbench's own
             "simple update".
         database: ``ledger`` begins empty, ``loaded`` with a history.
@@ -86,11 +88,13 @@ RESERVE = Cell("reserve", "ledger", MANY_CLIENTS, MANY_TENANTS)
 LOADED = Cell("reserve", "loaded", MANY_CLIENTS, MANY_TENANTS)
 LIFECYCLE = Cell("lifecycle", "ledger", MANY_CLIENTS, MANY_TENANTS)
 YARDSTICK = Cell(PGBENCH, PGBENCH, MANY_CLIENTS)
+RESERVE_MANY = Cell(MANY_A_CALL, "ledger", MANY_CLIENTS, MANY_TENANTS)
 RESERVE_IN_SQL = Cell(IN_SQL, "ledger", MANY_CLIENTS, MANY_TENANTS)
 CELLS = (
     RESERVE_IN_SQL,
     YARDSTICK,
     RESERVE,
+    RESERVE_MANY,
     LOADED,
     LIFECYCLE,
     Cell(PGBENCH, PGBENCH, 1),
@@ -141,7 +145,9 @@ class Bench:
     def book(self, cell: Cell, block: int, into: Measured) -> None:
         """Let the clients book one block of a cell, and add rate and latencies to ``into``."""
         lifecycle, seconds = cell.operation == "lifecycle", self.size.seconds
-        task = Task(self.server.url(cell.database), block, cell.tenants, lifecycle, seconds)
+        runs = _RUNS_A_CALL if cell.operation == MANY_A_CALL else 1
+        url = self.server.url(cell.database)
+        task = Task(url, block, cell.tenants, lifecycle, seconds, runs)
         outcomes = self.clients.work(cell.clients, task)
         into.rates.append(sum(outcome.runs for outcome in outcomes) / seconds)
         for outcome in outcomes:
@@ -192,6 +198,7 @@ def figures(measured: Mapping[Cell, Measured]) -> Mapping[str, float]:
     """
     return {
         "reserve_vs_pgbench": ratio(measured[RESERVE], measured[YARDSTICK]),
+        "reserve_ten_a_call_vs_pgbench": ratio(measured[RESERVE_MANY], measured[YARDSTICK]),
         "reserve_in_sql_vs_pgbench": ratio(measured[RESERVE_IN_SQL], measured[YARDSTICK]),
         "loaded_vs_empty": ratio(measured[LOADED], measured[RESERVE]),
         "reserves_per_s": statistics.median(measured[RESERVE].rates),

@@ -36,7 +36,7 @@ END $$;
 
 -- A transfer may only move an amount between the two accounts that its kind names, of its run's
 -- payer and tenant or its budget entry's tenant; and only out of a reservation that is open and
--- large enough. Rows are locked in order of their ids: no two statements wait for each other.
+-- large enough. A run's first is its only reserve. Rows are locked in order of their ids: no two statements wait for each other.
 CREATE FUNCTION slicewise.transfers_inserted() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -61,7 +61,12 @@ BEGIN
                                    ELSE coalesce(r.payer, r.tenant, b.tenant) END
                AND CASE i.kind WHEN 'grant' THEN i.amount_millislice_s = b.amount_millislice_s
                                WHEN 'revoke' THEN i.amount_millislice_s = -b.amount_millislice_s
-                               ELSE b.id IS NULL END AS rightful
+                               ELSE b.id IS NULL END
+               AND i.amount_millislice_s > 0
+               AND (i.run_id IS NULL) = (b.id IS NOT NULL)
+               AND (i.number IS NULL) = (i.run_id IS NULL)
+               AND (i.until_s IS NULL) = (i.run_id IS NULL)
+               AND (i.number IS NOT DISTINCT FROM 1) = (i.kind = 'reserve') AS rightful
           FROM inserted i
           LEFT JOIN slicewise.runs r ON r.id = i.run_id
           LEFT JOIN slicewise.budget_entries b ON b.id = i.budget_entry_id
@@ -70,7 +75,8 @@ BEGIN
          ORDER BY i.run_id, i.number
     LOOP
         IF t.rightful IS NOT TRUE THEN
-            RAISE EXCEPTION 'transfer % of run %: wrong accounts', t.kind, t.run_id
+            RAISE EXCEPTION 'transfer % of run %: wrong accounts, amount or number',
+                t.kind, t.run_id
                 USING ERRCODE = 'check_violation';
         ELSIF t.kind = 'reserve' THEN
             INSERT INTO slicewise.open_reservations VALUES (t.run_id, t.amount);
@@ -239,6 +245,11 @@ BEGIN
             transfer := charge -> 'transfers' -> (number - 1);
             kind := transfer ->> 'kind';
             amount := (transfer -> 'amount_millislice_s')::bigint;
+            IF (amount > 0 AND transfer ? 'until_s' AND (after + number = 1) = (kind = 'reserve'))
+               IS NOT TRUE THEN
+                RAISE EXCEPTION 'transfer % of run %: wrong amount or number', kind, run.id
+                    USING ERRCODE = 'check_violation';
+            END IF;
             debit := CASE WHEN kind IN ('reserve', 'extend') THEN available[position + 1]
                           WHEN kind = 'reverse' THEN used[position + 1]
                           WHEN kind = 'waive' THEN operator[position + 1]

@@ -23,7 +23,7 @@ from slurm_plugin.ledger_tables.tables import (
 )
 from slurm_plugin.ledger_tables.window_rows import NOW_S
 
-_BOOK = "SELECT slicewise.book(%s)"
+_BOOK = "SELECT slicewise.book($1)"
 _ROWS_AT_ONCE = 5000
 _SEALED_AT_ONCE, _BATCHES = 2000, 20
 """Transfers sealed in one batch, and most batches of one call. Bookings wait for each batch, some

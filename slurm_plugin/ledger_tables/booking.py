@@ -1,5 +1,6 @@
 """Runs the one statement that books charges, on a connection of its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Engine, PoolProxiedConnection, create_engine
@@ -19,6 +20,9 @@ _SETTINGS = {
 OPTIONS = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
 """The libpq options of a connection that books."""
 
+_NAME = b"slicewise_book"
+"""Of the one statement that such a connection has prepared."""
+
 
 def booking_engine(engine: Engine) -> Engine:
     """An engine for the same database without overhead beyond the statement itself.
@@ -35,10 +39,11 @@ def booking_engine(engine: Engine) -> Engine:
     )
 
 
-def book(engine: Engine, statement: str, values: str) -> Any:
-    """Run an idempotent statement on a ``booking_engine``; return its one value.
+def book(engine: Engine, statement: str, values: str) -> Sequence[int]:
+    """Run an idempotent statement on a ``booking_engine``; return its one value, an array.
 
-    If the connection proves to be broken, the statement is repeated once, on another.
+    ``values`` are for ``$1``, in ASCII. If the connection proves to be broken, the statement is
+    repeated once, on another.
     """
     with translated(engine):
         try:
@@ -49,25 +54,44 @@ def book(engine: Engine, statement: str, values: str) -> Any:
             return _value(engine, statement, values)
 
 
-def _value(engine: Engine, statement: str, values: str) -> Any:
+def _value(engine: Engine, statement: str, values: str) -> Sequence[int]:
     """Run the statement on a raw connection: SQLAlchemy's own takes as long as the statement."""
     errors = engine.dialect.loaded_dbapi.Error
     connection = None
     try:
         connection = engine.raw_connection()
-        cursor = connection.cursor()
-        cursor.execute(statement, (values,))
-        (value,) = cursor.fetchone() or (None,)
+        return _prepared(engine.dialect.loaded_dbapi, connection, statement, values.encode("ascii"))
     except errors as error:
         broken = connection is not None and _is_broken(engine, connection, error)
         raise DBAPIError.instance(
             statement, None, error, errors, connection_invalidated=broken, dialect=engine.dialect
         ) from error
-    else:
-        return value
     finally:
         if connection is not None:
             connection.close()
+
+
+def _prepared(
+    psycopg: Any, connection: PoolProxiedConnection, statement: str, values: bytes
+) -> Sequence[int]:
+    """Run the statement as libpq does, prepared once a connection: a cursor takes three times as
+    much of the processor for it. Raises psycopg's errors.
+    """
+    driver: Any = connection.dbapi_connection
+    if statement not in connection.info:
+        _checked(psycopg, driver, driver.pgconn.prepare(_NAME, statement.encode("ascii")))
+        connection.info[statement] = True
+    found = _checked(psycopg, driver, driver.pgconn.exec_prepared(_NAME, [values]))
+    return [int(one) for one in found.get_value(0, 0)[1:-1].split(b",") if one]
+
+
+def _checked(psycopg: Any, driver: Any, result: Any) -> Any:
+    """Return a result that is no error, else raise it; OperationalError for a broken connection."""
+    if result.status in {psycopg.pq.ExecStatus.COMMAND_OK, psycopg.pq.ExecStatus.TUPLES_OK}:
+        return result
+    if driver.closed:
+        raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+    raise psycopg.errors.error_from_result(result, driver.info.encoding)
 
 
 def _is_broken(engine: Engine, connection: PoolProxiedConnection, error: Any) -> bool:
