@@ -316,6 +316,7 @@ class _Grants:
         self._nowhere: set[tuple[Shape, int]] = set()
         self._hopeless: set[tuple[Shape, int]] = set()
         self._unfollowed: set[Shape] = set()
+        self._reserved = Counter[str]()
 
     def decided(self) -> tuple[Mapping[str, int], Turn | None]:
         """Millislices that each account may have, and the turn, if runs have to end for one."""
@@ -339,7 +340,8 @@ class _Grants:
         else:
             self._grant_fairly(above, self._start)
             self._grant_fairly(later, self._plan)
-        return self._tree.levels, turn
+        levels = self._tree.levels
+        return {name: level - self._reserved[name] for name, level in levels.items()}, turn
 
     def _is_for_plans(self, queues: Mapping[str, Iterable[WaitingJob]]) -> bool:
         """Whether jobs for which no GPU is free come before those of tenants beyond their shares.
@@ -565,6 +567,9 @@ class _Grants:
         self._tree = tree
         self._used.update(left)
         self._used[name] = level
+        if self._left.nodes(job.need):
+            # GPUs are free elsewhere: with quota it would start beside these runs.
+            self._reserved[name] += job.cost_millislices
         gone = {run.job_id for run in runs}
         self._batch = [run for run in self._batch if run.job_id not in gone]
         return True
