@@ -42,12 +42,14 @@ from slurm_plugin.mig.planner import HORIZON_S, RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, inputs
 from slurm_plugin.mig.steps import PlannedRepartition, RepartitionStep
 from slurm_plugin.quota.demand import (
+    free_on_nodes,
     holdings,
     node_capacity,
     waits_for_others,
     waits_for_quota,
 )
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.reclaim.busy import busy_tasks
 from slurm_plugin.repartition.actions import POLL_S
 from slurm_plugin.services.state import used_by_tenant
 from slurm_plugin.slurm_config.gres import types_by_kind
@@ -292,13 +294,14 @@ class SiteRepartitions:
         room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
         there = holdings(jobs, self._partitions, settings.costs, settings.models)
         owed = owed_tasks(policy, there)
+        busy = busy_tasks(policy, there, free_on_nodes(model.nodes, self._partitions))
         return SiteObservation(
             looks=tuple(self._looks()),
             jobs=tuple(job for job in jobs if job.state in ALLOTTED),
             indices=self._indices(),
             waiting=tuple(
                 waiting_for_instances(
-                    jobs, self._partitions, room, settings.costs, now_s, owed=owed
+                    jobs, self._partitions, room, settings.costs, now_s, owed=owed, busy=busy
                 )
             ),
             in_use=in_use(runs, now_s - HORIZON_S, now_s),

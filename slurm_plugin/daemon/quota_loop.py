@@ -273,7 +273,7 @@ class QuotaLoop:
             return False
         seen = SlurmView(self._cluster_state.quota_jobs, self._cluster_state.nodes, ())
         inputs = inputs_of(before, self._settings, seen)
-        needs = own_needs_now(inputs.fitted, inputs.holdings)
+        needs = own_needs_now(inputs.fitted, inputs.startable)
         short = short_lenders(inputs.fitted, loans, needs)
         self._short_due_s = _rested_s(began_s)
         return bool(short)

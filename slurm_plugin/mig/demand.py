@@ -116,11 +116,13 @@ def waiting_for_instances(
     now_s: float,
     *,
     owed: Mapping[int, int],
+    busy: Mapping[int, int],
 ) -> Iterator[Awaited]:
     """Each instance for which a job waits because other jobs hold those that exist.
 
     Jobs that wait for quota, a time or another job do not count: an instance would not help them.
-    Those that are ``owed`` theirs do count while their tenant takes quota back.
+    Those that are ``owed`` theirs do count while their tenant takes quota back, and tasks within
+    guarantees whose GPUs are ``busy`` while their quota is lent meanwhile.
     Slurm gives the reason Priority also to tasks that will be over their tenant's quota once the
     first tasks run. So for each account no more tasks count than its ``room`` in millislices lets
     run.
@@ -129,10 +131,13 @@ def waiting_for_instances(
     those = (
         job
         for job in jobs
-        if (waits_for_others(job) or job.job_id in owed) and is_managed(job, partitions)
+        if (waits_for_others(job) or job.job_id in owed or job.job_id in busy)
+        and is_managed(job, partitions)
     )
     for job in sorted(those, key=lambda job: -job.priority):
         cost, count = job_cost(job, costs), max(1, len(job.untouched))
+        if not waits_for_others(job):
+            count = min(count, max(owed.get(job.job_id, 0), busy.get(job.job_id, 0)))
         if cost and (tenant := holder_of(job)) in left:
             count = min(count, max(0, left[tenant]) // cost)
             left[tenant] -= count * cost

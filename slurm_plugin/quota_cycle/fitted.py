@@ -39,20 +39,13 @@ from slurm_plugin.quota.demand import (
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
-    wanted_on_nodes,
 )
 from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import Policy, Tenant
-from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
+from slurm_plugin.reclaim.busy import need_of
+from slurm_plugin.reclaim.capacity import JobNeed, Shape
 from slurm_plugin.reclaim.startable import FreeInstances
-
-
-@per_record
-def need_of(job: JobView) -> JobNeed:
-    """The GPU instances that a waiting job, or each task of an array, needs."""
-    instances, count = wanted_on_nodes(job)
-    return JobNeed(job.job_id, shape_of(instances), count)
 
 
 def fitted(

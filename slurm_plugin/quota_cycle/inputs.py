@@ -1,5 +1,6 @@
 """The input of all quota decisions: the ledger, Slurm and the settings at one moment."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,6 +10,8 @@ from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.common.costs import job_cost
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
 from slurm_plugin.quota.demand import capacity, free_by_node, holdings, qos_use
@@ -17,6 +20,7 @@ from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import QosUse, Standing, by_use, standings
 from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.quota_cycle.fitted import fitted
+from slurm_plugin.reclaim.busy import busy_tasks
 
 
 @dataclass(frozen=True)
@@ -60,10 +64,13 @@ class QuotaRules:
 
 
 _OF_SLURM = frozenset(
-    {"seen_holdings", "free", "judged", "holdings", "use", "capacity_millislices", "fitted"}
+    {
+        *("seen_holdings", "free", "judged", "holdings", "use", "capacity_millislices"),
+        *("fitted", "startable", "_busy_tasks"),
+    }
 )
 """What is computed once and does not follow from loans or recalls."""
-_BY_FITTED = frozenset({"use", "fitted"})
+_BY_FITTED = frozenset({"use", "fitted", "startable", "_busy_tasks"})
 """What of that follows from the fitted nominals."""
 
 
@@ -139,6 +146,34 @@ class QuotaInputs:
             return seen
         return seen.with_others(tuple(changed.get(job.job_id, job) for job in seen.others))
 
+    @cached_property
+    def startable(self) -> Holdings:
+        """The holdings without jobs that guaranteed quotas pay for, and whose GPUs are busy.
+
+        What they need of their tenants' quotas is theirs again as soon as they find GPUs.
+        """
+        return _without(self._busy_tasks, self.holdings)
+
+    @property
+    def busy(self) -> Mapping[str, int]:
+        """Millislices of these jobs, by tenant."""
+        found = Counter[str]()
+        for job in self.holdings.others if self._busy_tasks else ():
+            if tasks := self._busy_tasks.get(job.job_id):
+                found[holder_of(job)] += tasks * job_cost(job, self.rules.costs)
+        return found
+
+    @cached_property
+    def _busy_tasks(self) -> Mapping[int, int]:
+        """How many tasks of each job these are, by its id.
+
+        There are none where Slurm leaves runs on loan alone for longer than the grace: what is lent
+        could keep a job out for longer than that.
+        """
+        if self.rules.term_s > self.rules.grace_s:
+            return {}
+        return busy_tasks(self.fitted, self.holdings, self.free.by_name)
+
     @property
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs that were seen; those of managed partitions as their budgets let them start."""
@@ -159,7 +194,7 @@ class QuotaInputs:
     @cached_property
     def use(self) -> QosUse:
         """How much of the limits of tenants' QOS jobs use and wait for."""
-        return qos_use(self.fitted, self.seen_holdings)
+        return qos_use(self.fitted, _without(self._busy_tasks, self.seen_holdings))
 
     @cached_property
     def standings(self) -> Mapping[str, Standing]:
@@ -191,3 +226,19 @@ class QuotaInputs:
         rules = self.rules
         whole = capacity(self.seen.nodes, rules.partitions, rules.costs, rules.whole_boards)
         return whole or None
+
+
+def _without(tasks: Mapping[int, int], there: Holdings) -> Holdings:
+    """The holdings without so many waiting tasks of each job."""
+    if not tasks:
+        return there
+    left = ((job, max(1, len(job.untouched)) - tasks.get(job.job_id, 0)) for job in there.others)
+    others = (_first(job, count) for job, count in left if count > 0)
+    return there.with_others(tuple(others))
+
+
+def _first(job: JobView, count: int) -> JobView:
+    """The job, an array with so many of its waiting tasks."""
+    if count >= len(job.untouched):
+        return job
+    return replace(job, untouched=frozenset(sorted(job.untouched)[:count]))

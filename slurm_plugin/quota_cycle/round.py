@@ -70,7 +70,7 @@ def _is_anything_lent(ledger_view: LedgerView) -> bool:
 
 def _lent(inputs: QuotaInputs, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
     policy, seen = inputs.fitted, inputs.seen
-    wanted = demand_of(policy, inputs.holdings)
+    wanted = demand_of(policy, inputs.startable)
     needs = own_needs(policy, wanted, waiting.queues)
     return lend_whole_jobs(
         policy,
@@ -100,7 +100,7 @@ class _Recalls:
         loans = inputs.ledger_view.loans
         self._before = [one for one in loans if one.borrower in able]
         rules = inputs.rules
-        self._waiting = waiting_for_own(inputs.holdings.in_own, rules.partitions, rules.costs)
+        self._waiting = waiting_for_own(inputs.startable.in_own, rules.partitions, rules.costs)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
         self._room = have_room(inputs.fitted, loans, known, held, self._waiting, **self._when)
 

@@ -58,8 +58,8 @@ from slurm_plugin.quota.lending import (
 )
 from slurm_plugin.quota.tenants import downward, guaranteed_quota, parent
 from slurm_plugin.quota.types import MAX_WEIGHT, Loan, Policy
-from slurm_plugin.quota_cycle.fitted import need_of
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
+from slurm_plugin.reclaim.busy import need_of
 from slurm_plugin.reclaim.capacity import JobNeed, Shape
 from slurm_plugin.reclaim.startable import FreeInstances
 from slurm_plugin.reclaim.turns import Turn, for_turns, reclaim_for
@@ -116,6 +116,7 @@ class Waits:
         guaranteed: tenants with jobs that wait in their own QOS and that their guaranteed quotas
             pay for.
         capped: tenants beyond a cap: their replicas are drained for the cap, and for no turn.
+        busy: millislices of jobs that tenants' guaranteed quotas pay for and whose GPUs are busy.
     """
 
     queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
@@ -125,6 +126,7 @@ class Waits:
     guaranteed: frozenset[str] = frozenset()
     capped: frozenset[str] = frozenset()
     batch: tuple[Running, ...] = ()
+    busy: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def waits(
     Jobs in their tenants' own QOS come first: as many as their tenants' guaranteed quotas pay for
     take their free GPU instances before any job that waits for a loan.
     """
-    there, turn_s = inputs.holdings, inputs.rules.turn_s
+    there, turn_s = inputs.startable, inputs.rules.turn_s
     free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.fitted))
     if first:
         left = FreeInstances(free)
@@ -153,7 +155,7 @@ def waits(
     guaranteed = frozenset(holder_of(job) for job in first)
     queues = waiting_for_loans(there, inputs.seen.stuck)
     batch = tuple(batch_runs(inputs, reclaim_input)) if queues else ()
-    return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped, batch)
+    return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped, batch, inputs.busy)
 
 
 def batch_runs(inputs: QuotaInputs, reclaim_input: ReclaimInput) -> Iterator[Running]:
@@ -335,13 +337,20 @@ class _Grants:
         stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
         above = {name: queues[name] for name in stay & queues.keys()}
         if self._is_for_plans(later):
+            self._keep_for_busy()
             self._grant_fairly(later, self._plan)
             self._grant_fairly(above, self._start)
         else:
             self._grant_fairly(above, self._start)
+            self._keep_for_busy()
             self._grant_fairly(later, self._plan)
         levels = self._tree.levels
         return {name: level - self._reserved[name] for name, level in levels.items()}, turn
+
+    def _keep_for_busy(self) -> None:
+        """Leave what nobody starts on to jobs that it is guaranteed to, whose GPUs are busy."""
+        busy = self._waits.busy
+        self._raise(self._tree, {name: self._used[name] + amount for name, amount in busy.items()})
 
     def _is_for_plans(self, queues: Mapping[str, Iterable[WaitingJob]]) -> bool:
         """Whether jobs for which no GPU is free come before those of tenants beyond their shares.

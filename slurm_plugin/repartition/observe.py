@@ -27,8 +27,9 @@ from slurm_plugin.mig.guaranteed_shapes import needs
 from slurm_plugin.mig.planner import HORIZON_S, RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, SitePlanInput, inputs
 from slurm_plugin.mig.steps import RepartitionStep
-from slurm_plugin.quota.demand import holdings
+from slurm_plugin.quota.demand import free_on_nodes, holdings
 from slurm_plugin.quota.types import Policy
+from slurm_plugin.reclaim.busy import busy_tasks
 from slurm_plugin.services.state import used_by_tenant
 from slurm_plugin.state.node_looks import NodeRecords, node_looks, node_records, types_of
 
@@ -85,6 +86,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
                 settings.costs,
                 now_s,
                 owed=owed,
+                busy=busy_tasks(on_disk.policy, there, free_on_nodes(nodes, partitions)),
             )
         ),
         in_use=in_use(runs, since_s, now_s),

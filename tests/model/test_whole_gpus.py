@@ -103,3 +103,18 @@ def test_a_large_job_that_is_due_starts_beside_small_ones_that_come_and_go() -> 
         site.wait(60)
         site.sbatch("lab", {"1g.10gb": 7}, minutes=10)
         site.until(lambda: site.runs("lab"), TURN_S + 900 + 120)
+
+
+def test_quota_of_a_guaranteed_job_whose_gpu_is_busy_starts_another_meanwhile() -> None:
+    """The job has its quota back once its GPU is free, within the grace; the other one runs on."""
+    with site_of({"lab": 3.5, "other": 3.5, "third": 1}, WHOLE, SMALL) as site:
+        site.sbatch("third", SMALL, qos=qos_name("third"), minutes=30, run_s=1200)
+        site.until(lambda: site.runs("third"))
+        site.sbatch("lab", SMALL, qos=qos_name("lab"), minutes=30)
+        site.wait(30)
+        site.sbatch("other", WHOLE, qos=borrowed_qos("other"), minutes=60)
+        site.until(lambda: site.runs("other"), 60)
+        assert changes(site, 600) == 0
+        site.until(lambda: not site.jobs("third"), 1200)
+        site.until(lambda: site.runs("lab"), SETTINGS.lending.grace_s)
+        assert site.runs("other")

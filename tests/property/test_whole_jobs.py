@@ -13,10 +13,11 @@ from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS as COSTS_OF
-from stand_ins.reclaim_world import ROUND_S, Cluster, one, policy
+from stand_ins.reclaim_world import GRACE_S, ROUND_S, Cluster, one, policy
 
 from cluster.language.jobs import JobState, JobView
 from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.qos_names import is_own
 from slurm_plugin.quota.demand import demand_of, holdings
 from slurm_plugin.quota.lending import lend, within_limits
 from slurm_plugin.quota.tenants import guaranteed_quota
@@ -409,3 +410,31 @@ def test_a_large_job_that_is_due_waits_for_no_more_than_the_longest_run(
                 back = {"state": JobState.PENDING, "nodes": (), "start_s": None}
                 cluster.jobs[n] = replace(job, **back, submit_s=now_s, eligible_s=now_s)
         cluster.round()
+
+
+@settings(max_examples=examples(50, nightly=2000))
+@given(moments(), st.data())
+def test_who_finds_its_guaranteed_gpus_free_or_on_loan_starts_within_the_grace(
+    cluster: Cluster, data: st.DataObject
+) -> None:
+    """Also where its quota was lent while other guaranteed jobs held its GPUs."""
+    own = [n for n, job in cluster.jobs.items() if job.nodes and is_own(job.qos)]
+    for n in data.draw(st.sets(st.sampled_from(own))) if own else ():
+        del cluster.jobs[n]
+    for _ in range(GRACE_S // ROUND_S + 3):
+        cluster.round()
+    lent, guaranteed = borrowed(cluster.loans), guaranteed_quota(cluster.policy)
+    runs = [job for job in cluster.jobs.values() if job.nodes]
+    within_reach = {name: Counter(there) for name, there in cluster.nodes.items()}
+    held, on_loan = Counter[str](), Counter[str]()
+    for job in runs:
+        (held if is_own(job.qos) else on_loan)[job.account] += run_cost(job.gpus, COSTS_OF)
+        if is_own(job.qos):
+            within_reach[job.nodes[0]].subtract(job.gpus)
+    # A tenant's borrowed runs hold its guaranteed quota beyond what is lent to it.
+    held += on_loan - lent
+    for job in cluster.jobs.values():
+        if not job.nodes and is_own(job.qos):
+            pays = held[job.account] + run_cost(job.gpus, COSTS_OF) <= guaranteed[job.account]
+            fits = any(Counter(job.gpus) <= there for there in within_reach.values())
+            assert not (pays and fits)

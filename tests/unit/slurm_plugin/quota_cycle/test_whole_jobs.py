@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders.ledger_parts import ledger_view_of
 from builders.nodes import a_node
-from stand_ins.reclaim_world import COSTS, PARTITIONS, Cluster, one, policy
+from stand_ins.reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster, one, policy
 from stand_ins.scripted import job
 
 from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
@@ -157,6 +157,74 @@ def test_who_waits_for_a_loan_and_finds_no_gpu_keeps_no_quota():
     cluster = Cluster(policy({"a": 3000, "b": 500}), nodes, {job.job_id: job for job in jobs})
     cluster.round()
     assert cluster.jobs[2].state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_quota_of_a_guaranteed_job_whose_gpus_are_busy_starts_another_meanwhile(is_batch: bool):
+    """c's own job holds the only large instance, for which a's own job waits. Once it has ended, a
+    has its quota back within the grace, and b's run goes on.
+    """
+    held = replace(one(1, "c", "3g.40gb"), state=JobState.RUNNING, nodes=("n0",), start_s=0)
+    waits_for_it, whole = one(2, "a", "3g.40gb"), one(3, "b", "7g.80gb", borrowed=True)
+    cluster = Cluster(
+        policy({"a": 3500, "b": 3500, "c": 3500}),
+        {"n0": {"3g.40gb": 1}, "n1": {"7g.80gb": 1}},
+        {1: held, 2: waits_for_it, 3: whole},
+        batch=frozenset({3} if is_batch else ()),
+    )
+    for _ in range(3):
+        cluster.round()
+    assert cluster.jobs[3].state is JobState.RUNNING
+    assert cluster.loans == (Loan("a", "b", Millislices(3500)),), "and it stays so"
+    del cluster.jobs[1]
+    for _ in range(GRACE_S // ROUND_S + 1):
+        cluster.round()
+    assert cluster.jobs[2].state is JobState.RUNNING
+    assert not is_batch or cluster.jobs[3].state is JobState.RUNNING
+
+
+def test_quota_is_kept_for_a_guaranteed_job_whose_gpus_are_on_loan_or_free_soon():
+    """What is on loan comes back; so does the quota for it."""
+    on_loan = replace(runs(1, "b", "3g.40gb"), nodes=("n0",))
+    jobs = {1: on_loan, 2: one(2, "a", "3g.40gb"), 3: one(3, "b", "7g.80gb", borrowed=True)}
+    nodes = {"n0": {"3g.40gb": 1}, "n1": {"7g.80gb": 1}}
+    cluster = Cluster(policy({"a": 3500, "b": 7000}), nodes, jobs)
+    for _ in range(GRACE_S // ROUND_S + 2):
+        cluster.round()
+    assert cluster.jobs[2].state is JobState.RUNNING
+
+
+def test_quota_is_kept_for_a_busy_job_where_slurm_leaves_loans_alone_for_longer_than_the_grace():
+    held = replace(one(1, "c", "3g.40gb"), state=JobState.RUNNING, nodes=("n0",), start_s=0)
+    jobs = {1: held, 2: one(2, "a", "3g.40gb"), 3: one(3, "b", "7g.80gb", borrowed=True)}
+    nodes = {"n0": {"3g.40gb": 1}, "n1": {"7g.80gb": 1}}
+    tenants = policy({"a": 3500, "b": 3500, "c": 3500})
+    cluster = Cluster(tenants, nodes, jobs, term_s=GRACE_S + 1)
+    cluster.round()
+    assert cluster.jobs[3].state is JobState.PENDING
+
+
+def test_of_an_array_only_tasks_whose_gpus_are_busy_keep_no_quota():
+    tasks = job(
+        0,
+        job_id=2,
+        array_job_id=2,
+        task_index=None,
+        untouched=frozenset({0, 1, 2}),
+        account="a",
+        qos="slicewise_a",
+        reason="Resources",
+        held=False,
+        priority=9,
+        tres={"gres/gpu:1g.10gb": "1", "node": "1"},
+    )
+    node = a_node("n", gpus={"1g.10gb": 3}, gpus_allotted={"1g.10gb": 1}, partitions=PARTITIONS)
+    ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=policy({"a": 7000}))
+    rules = QuotaRules(PARTITIONS, COSTS, {}, {}, grace_s=0, term_s=0, turn_s=TURN_S)
+    inputs = QuotaInputs(ledger_view, SlurmView((tasks,), (node,), ()), rules)
+    assert inputs.busy == {"a": 1000}
+    (left,) = inputs.startable.others
+    assert left.untouched == {0, 1}
 
 
 def test_for_who_takes_its_quota_back_without_a_guarantee_no_replica_goes():

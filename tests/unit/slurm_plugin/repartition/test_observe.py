@@ -389,6 +389,16 @@ async def test_who_waits_for_instances_is_demand_and_who_waits_for_quota_is_none
     assert found.expected == {"3g.40gb": 5.0}
 
 
+async def test_who_is_guaranteed_gpus_that_are_busy_is_demand_though_its_quota_is_lent(
+    site: Site,
+) -> None:
+    """Two of three fit into the guarantee of 7,000 millislices, and a GPU is free for one."""
+    site.journal.nominal = 7000
+    site.slurm.shown = tuple(waits(n, reason="QOSGrpBilling") for n in (1, 2, 3))
+    waiting = (await site.a100()).demand.waiting
+    assert [(one.profile, one.is_guaranteed) for one in waiting] == [("3g.40gb", True)]
+
+
 async def test_what_is_beyond_a_tenants_quota_is_no_demand(site: Site) -> None:
     """A 3g costs 3,500 millislices; of 14,000, 1,000 are held."""
     site.journal.nominal = 7000
