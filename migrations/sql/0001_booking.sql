@@ -273,16 +273,28 @@ BEGIN
             credits := credits || 0::bigint || amount;
         END LOOP;
     END LOOP;
-    -- Rows are locked in order of their ids: no two statements wait for each other.
-    FOR leg IN
-        SELECT l.id, sum(l.debit)::bigint AS debit, sum(l.credit)::bigint AS credit
-          FROM unnest(accounts, debits, credits) AS l (id, debit, credit) GROUP BY l.id ORDER BY l.id
-    LOOP
+    -- Rows are locked in order of their ids: no two statements wait for each other. What a single
+    -- transfer moves need not be added up first, which takes a tenth of its time.
+    IF cardinality(accounts) = 2 THEN
         UPDATE slicewise.balances b
-           SET debits_millislice_s = b.debits_millislice_s + leg.debit,
-               credits_millislice_s = b.credits_millislice_s + leg.credit
-         WHERE b.account_id = leg.id;
-    END LOOP;
+           SET debits_millislice_s = b.debits_millislice_s + amount * (b.account_id = debit)::int,
+               credits_millislice_s = b.credits_millislice_s + amount * (b.account_id = credit)::int
+         WHERE b.account_id = least(debit, credit);
+        UPDATE slicewise.balances b
+           SET debits_millislice_s = b.debits_millislice_s + amount * (b.account_id = debit)::int,
+               credits_millislice_s = b.credits_millislice_s + amount * (b.account_id = credit)::int
+         WHERE b.account_id = greatest(debit, credit);
+    ELSE
+        FOR leg IN
+            SELECT l.id, sum(l.debit)::bigint AS debit, sum(l.credit)::bigint AS credit
+              FROM unnest(accounts, debits, credits) AS l (id, debit, credit) GROUP BY l.id ORDER BY l.id
+        LOOP
+            UPDATE slicewise.balances b
+               SET debits_millislice_s = b.debits_millislice_s + leg.debit,
+                   credits_millislice_s = b.credits_millislice_s + leg.credit
+             WHERE b.account_id = leg.id;
+        END LOOP;
+    END IF;
     PERFORM set_config('slicewise.booking', 'off', true);
     RETURN booked;
 END $$;
