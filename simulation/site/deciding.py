@@ -23,6 +23,7 @@ from slurm_plugin.admission.decayed_use import Holding, recorded
 from slurm_plugin.admission.priority_changes import UPDATES_PER_S
 from slurm_plugin.admission.qos_switch import TreeMoves, moves, tree_moves
 from slurm_plugin.common.costs import run_cost
+from slurm_plugin.common.free_instances import is_usable
 from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
@@ -167,7 +168,10 @@ class SlicewiseOnModel:
 
     def _follow_bars(self, policy: Policy, now_s: float) -> None:
         """Remember which jobs quota alone does not start."""
-        self._barred = barred(self._barred, self._holdings(), policy, now_s=int(now_s))
+        usable = frozenset(node.name for node in self._model.nodes if is_usable(node))
+        self._barred = barred(
+            self._barred, self._holdings(), policy, now_s=int(now_s), usable=usable
+        )
 
     def _holdings(self, jobs: Sequence[JobView] | None = None) -> Holdings:
         """What jobs hold now; most of them have not changed since the last time."""

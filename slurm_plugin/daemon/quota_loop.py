@@ -18,6 +18,7 @@ from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance
+from slurm_plugin.common.free_instances import is_usable
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.common.uninstalled import UNINSTALLED
@@ -365,7 +366,8 @@ class QuotaLoop:
         there = holdings(jobs, self._partitions, settings.costs, settings.models)
         now_s = ledger_view.now_s
         rows = [one for one in associations if one.cluster == settings.cluster.name]
-        found = barred(before, there, ledger_view.policy, rows, now_s=now_s)
+        usable = frozenset(node.name for node in self._cluster_state.nodes if is_usable(node))
+        found = barred(before, there, ledger_view.policy, rows, now_s=now_s, usable=usable)
         if found.jobs.keys() - before.jobs.keys():
             report("quota_barred", jobs=len(found.jobs), trials=found.damped)
         return found

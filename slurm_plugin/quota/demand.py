@@ -73,8 +73,8 @@ _SENTENCES = ("Reservation_", "uid_")
 user may not use a partition.
 """
 
-_NODES_AWAY = "ReqNodeNotAvail"
-_NO_NODES = (_NODES_AWAY, "Nodes_required_for_job_are_DOWN")
+NODES_AWAY = "ReqNodeNotAvail"
+_NO_NODES = (NODES_AWAY, "Nodes_required_for_job_are_DOWN")
 """Prefixes of Slurm's reasons for jobs that need nodes which are down, drained or reserved. Details
 follow the prefix. The second one is also said of jobs behind those of another partition."""
 
@@ -502,7 +502,7 @@ def waits_for_quota(job: JobView) -> bool:
 
     A job whose nodes are away could not: what was kept for it would lie idle until they are back.
     """
-    if not is_waiting(job) or (job.reason.startswith(_NODES_AWAY) and waits_for_nodes(job)):
+    if not is_waiting(job) or (job.reason.startswith(NODES_AWAY) and waits_for_nodes(job)):
         return False
     is_by_quota = job.reason == QOS_SLICES or (job.reason == QOS_TYPES and not is_borrowed(job.qos))
     is_at_gate = is_by_quota and not is_ours(job.qos)

@@ -28,6 +28,7 @@ from cluster.slurm.interface import Association
 from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import is_ours
 from slurm_plugin.quota.demand import (
+    NODES_AWAY,
     QOS_SLICES,
     QOS_TYPES,
     is_waiting,
@@ -127,12 +128,14 @@ class Barred:
         runs: the tree and the user of each run, by job id; empty while nothing is barred.
         jobs: the jobs that lack quota and want none now, by job id.
         damped: how often quota was tried without a start, in all.
+        usable: names of the nodes on which Slurm starts jobs; empty while nothing is barred.
     """
 
     bars: Mapping[_Key, Bar] = field(default_factory=dict, hash=False)
     runs: Mapping[int, tuple[str, str]] = field(default_factory=dict, hash=False)
     jobs: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
     damped: int = 0
+    usable: frozenset[str] = frozenset()
 
     def told(self, jobs: tuple[JobView, ...]) -> tuple[JobView, ...]:
         """The jobs, those that are barred with what bars them as Slurm's reason."""
@@ -158,8 +161,12 @@ def barred(
     associations: Sequence[Association] = (),
     *,
     now_s: int,
+    usable: frozenset[str] = frozenset(),
 ) -> Barred:
-    """What is barred at a look that shows these jobs of managed partitions, as Slurm has them."""
+    """What is barred at a look that shows these jobs of managed partitions, as Slurm has them.
+
+    ``usable`` are the names of the nodes on which Slurm starts jobs.
+    """
     queues = [queue for qos, queue in there.queues.items() if is_ours(qos)]
     named = {key: job for queue in queues for key, job in _named_in(queue).items()}
     if not before.bars and not named:
@@ -169,9 +176,12 @@ def barred(
     gone = [of for job_id, of in before.runs.items() if job_id not in runs]
     trees, users = {tree for tree, _ in gone}, {user for _, user in gone}
     bars = _kept(before.bars, there, rows)
+    is_node_back = bool(usable - before.usable)
     bars = {
         key: replace(bar, is_freed=True)
-        if _top(bar.account, above) in trees or bar.user in users
+        if _top(bar.account, above) in trees
+        or bar.user in users
+        or (is_node_back and bar.reason.startswith(NODES_AWAY))
         else bar
         for key, bar in bars.items()
     }
@@ -209,7 +219,7 @@ def barred(
         for job, key in lacking
         if job.reason in LACKS_QUOTA and not (bar := bars[key]).is_tried
     }
-    return Barred(bars, runs if bars else {}, jobs, damped)
+    return Barred(bars, runs if bars else {}, jobs, damped, usable if bars else frozenset())
 
 
 def _kept(

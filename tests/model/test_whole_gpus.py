@@ -54,6 +54,9 @@ def test_who_waits_for_a_node_that_is_away_keeps_no_quota() -> None:
         site.until(lambda: site.runs("lab") + site.runs("other"), 120)
         # Slurm says by turns that quota and the node are lacking: no loan flaps for that.
         assert changes(site, 1800) <= 30
+        site.site.model.restore_node("n1")
+        (lender,) = (name for name in ("lab", "other") if not site.runs(name))
+        site.until(lambda: site.runs(lender)[qos_name(lender)], 2 * SETTINGS.lending.grace_s)
 
 
 def test_a_job_that_its_tenants_own_borrowed_run_keeps_out_waits_for_a_loan() -> None:

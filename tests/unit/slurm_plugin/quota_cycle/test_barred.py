@@ -41,9 +41,11 @@ def runs(job_id: int, account: str = "lab", start_s: int = 0, **more: Any) -> Jo
     return waits(job_id, "None", account, **state | more)
 
 
-def look(before: Barred, now_s: int, *jobs: JobView, rows: Iterable[Association] = ()) -> Barred:
+def look(
+    before: Barred, now_s: int, *jobs: JobView, rows: Iterable[Association] = (), nodes: str = ""
+) -> Barred:
     there = holdings(jobs, frozenset({"gpu"}), COSTS, {})
-    return barred(before, there, POLICY, tuple(rows), now_s=now_s)
+    return barred(before, there, POLICY, tuple(rows), now_s=now_s, usable=frozenset(nodes))
 
 
 def trials_until(seconds: int, other: str, *beside: JobView) -> list[int]:
@@ -202,3 +204,18 @@ def test_nothing_is_known_of_a_job_that_was_changed_unless_only_in_its_qos() -> 
         state = look(state, now_s, waits(1, reason))
     assert look(state, 15, waits(1, QUOTA, qos=qos_name("lab"))).jobs.keys() == {1}
     assert not look(state, 15, waits(1, QUOTA, time_limit_s=60)).jobs
+
+
+def test_a_job_whose_node_was_away_is_tried_as_soon_as_a_node_is_back() -> None:
+    """Its own guaranteed quota may be lent meanwhile, and has to come back for it."""
+    state, now_s = NOTHING_BARRED, 0
+    for reason in ("ReqNodeNotAvail, UnavailableNodes:n", QUOTA) * 4:
+        state = look(state, now_s, waits(1, reason, qos=qos_name("lab")), nodes="abc")
+        now_s += 600
+    asked = waits(1, "ReqNodeNotAvail, UnavailableNodes:n", qos=qos_name("lab"))
+    state = look(state, now_s, asked, nodes="abc")
+    lacking = waits(1, QUOTA, qos=qos_name("lab"))
+    state = look(state, now_s + 1, lacking, nodes="ab")
+    assert 1 in state.jobs
+    assert 1 not in look(state, now_s + 2, lacking, nodes="abn").jobs
+    assert 1 in look(state, now_s + 2, lacking, nodes="ab").jobs
