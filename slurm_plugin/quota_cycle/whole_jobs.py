@@ -317,7 +317,7 @@ class _Grants:
         self._left = FreeInstances(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
         self._hopeless: set[tuple[Shape, int]] = set()
-        self._unfollowed: set[Shape] = set()
+        self._in_vain: set[tuple[str, Shape]] = set()
         self._reserved = Counter[str]()
 
     def decided(self) -> tuple[Mapping[str, int], Turn | None]:
@@ -421,19 +421,23 @@ class _Grants:
     def _may_drain(self, name: str, job: WaitingJob) -> bool:
         """Whether replicas of others may be able to make room for one task of the job."""
         level = self._used[name] + job.cost_millislices
-        turn = Turn(name, job.need, job.cost_millislices)
-        return self._soon.may_raise(name, level) and self._room(turn) is not None
+        return self._soon.may_raise(name, level) and self._drained_for(name, job) is not None
+
+    def _drained_for(self, name: str, job: WaitingJob) -> Reclaim | None:
+        """The replicas that could end to free GPUs for one task of the job."""
+        shape = job.need.shape, job.need.nodes
+        found = None if shape in self._hopeless else self._room(_turn_of(name, job))
+        if found is None:
+            self._hopeless.add(shape)
+        return found
 
     def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
         """Keep available GPUs and quota for one task; None if others can't give up the rest."""
-        shape, level = (job.need.shape, job.need.nodes), self._used[name] + job.cost_millislices
+        level, turn = self._used[name] + job.cost_millislices, _turn_of(name, job)
         if not self._soon.may_raise(name, level):
             return None
-        turn = Turn(name, job.need, job.cost_millislices)
-        found = None if shape in self._hopeless else self._room(turn)
-        if found is None:
-            self._hopeless.add(shape)
-        elif quota := self._lacking(name, level):
+        found = self._drained_for(name, job)
+        if found is not None and (quota := self._lacking(name, level)):
             turn = replace(turn, quota=quota)
             found = self._room(turn)
         if found is None:
@@ -492,20 +496,22 @@ class _Grants:
         need, level = job.need, self._used[name] + job.cost_millislices
         if not job.would_start or self._used[name] >= self._shares[name]:
             return False
-        if need.nodes > 1 or level > self._demand[name] or need.shape in self._unfollowed:
+        if need.nodes > 1 or level > self._demand[name] or (name, need.shape) in self._in_vain:
             return False
-        fits = [
-            run
-            for run in self._batch
-            if run.tenant in self._over
-            and run.tenant != name
-            and any(self._left.has(node, need, more) for node, more in run.instances.items())
-        ]
-        if not fits:
-            self._unfollowed.add(need.shape)
-        return any(self._succeed(name, job, [run]) for run in self._by_most(fits))
+        # Of a tenant's runs that are alike the oldest gives its place.
+        fits: dict[tuple[str, int], Running] = {}
+        for run in self._batch:
+            one = run.tenant, run.cost_millislices
+            if run.tenant not in self._over or run.tenant == name or one in fits:
+                continue
+            if any(self._left.has(node, need, more) for node, more in run.instances.items()):
+                fits[one] = run
+        if any(self._succeed(name, job, [run]) for run in self._by_most(fits.values())):
+            return True
+        self._in_vain.add((name, need.shape))
+        return False
 
-    def _by_most(self, runs: Sequence[Running]) -> Sequence[Running]:
+    def _by_most(self, runs: Iterable[Running]) -> Sequence[Running]:
         """The runs, those of tenants that have most for their weight first."""
 
         def has(run: Running) -> tuple[int, int]:
@@ -528,11 +534,14 @@ class _Grants:
         nodes, ends = found
         known = {run.job_id for run in ends}
         more = self._by_most([run for run in others if run.job_id not in known])
-        for count in range(len(more) + 1):
-            if self._succeed(name, job, [*ends, *more[:count]]):
-                self._left.take(job.need, nodes)
-                return True
-        return False
+        counts = range(len(more) + 1)
+        count = bisect_left(
+            counts, True, key=lambda n: self._tree_after(name, job, [*ends, *more[:n]]) is not None
+        )
+        if not self._succeed(name, job, [*ends, *more[:count]]):
+            return False
+        self._left.take(job.need, nodes)
+        return True
 
     def _making_room(
         self, need: JobNeed, runs: Sequence[Running]
@@ -562,26 +571,35 @@ class _Grants:
 
     def _succeed(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> bool:
         """Grant one task of the job what these runs hold, if that is enough quota for it."""
-        used = Counter[str]()
-        for run in runs:
-            used[run.tenant] += run.cost_millislices
-        left = {one: max(0, self._used[one] - amount) for one, amount in used.items()}
-        levels = self._tree.levels
-        lower = {one: min(levels[one], amount) for one, amount in left.items()}
-        tree = _Tree(self._policy, self._own, {**levels, **lower})
-        level = self._used[name] + job.cost_millislices
-        if not tree.may_raise(name, level):
+        tree = self._tree_after(name, job, runs)
+        if tree is None:
             return False
-        tree.raise_to(name, level)
         self._tree = tree
-        self._used.update(left)
-        self._used[name] = level
+        self._used.update(self._used_after(runs))
+        self._used[name] += job.cost_millislices
         if self._left.nodes(job.need):
             # GPUs are free elsewhere: with quota it would start beside these runs.
             self._reserved[name] += job.cost_millislices
         gone = {run.job_id for run in runs}
         self._batch = [run for run in self._batch if run.job_id not in gone]
         return True
+
+    def _tree_after(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> "_Tree | None":
+        """The levels once these runs gave their places to the job; None if a limit forbids it."""
+        levels, used = self._tree.levels, self._used_after(runs)
+        lower = {one: min(levels[one], amount) for one, amount in used.items()}
+        tree = _Tree(self._policy, self._own, {**levels, **lower})
+        level = self._used[name] + job.cost_millislices
+        if not tree.may_raise(name, level):
+            return None
+        tree.raise_to(name, level)
+        return tree
+
+    def _used_after(self, runs: Sequence[Running]) -> Mapping[str, int]:
+        gone = Counter[str]()
+        for run in runs:
+            gone[run.tenant] += run.cost_millislices
+        return {one: max(0, self._used[one] - amount) for one, amount in gone.items()}
 
     def _start_on_own(self, name: str, job: WaitingJob) -> bool:
         """Like ``_start``, for a job that uses what is left of its tenant's guaranteed quota.
@@ -675,6 +693,10 @@ class _Grants:
             levels = range(tree.levels[name] + 1, most[name] + 1)
             kept = bisect_left(levels, True, key=lambda level: not tree.may_raise(name, level))
             tree.raise_to(name, levels.start + kept - 1)
+
+
+def _turn_of(name: str, job: WaitingJob) -> Turn:
+    return Turn(name, job.need, job.cost_millislices)
 
 
 def _take(queue: deque[WaitingJob], nth: int) -> None:
