@@ -183,7 +183,12 @@ async def test_steps_are_asked_for_where_a_start_is_lost(tmp_path: Path, stand_i
     assert accounting_asked(tmp_path) == [f"sacct {one}" for one in asked]
 
 
+SDIAG = 'echo "sdiag output at Tue Nov 14 22:13:20 2023 ($(date +%s))"'
+"""Its clock is this host's."""
+
+
 async def test_release_makes_eligible_first(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("sdiag", SDIAG)
     stand_in("squeue", SQUEUE.format(restarts=0, submit_s=2**40, other_submit_s=2**40))
     stand_in("scontrol", "")
     await CommandSlurm().release(TASKS)
@@ -197,6 +202,7 @@ async def test_release_makes_eligible_first(tmp_path: Path, stand_in: StandIn) -
 async def test_release_waits_for_the_second_after_the_last_run(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
+    stand_in("sdiag", SDIAG)
     stand_in("scontrol", f"date +%s >>{tmp_path}/released")
     ended_s = int(time.time()) + 1
     stand_in("squeue", SQUEUE.format(restarts=3, submit_s=ended_s, other_submit_s=100))
@@ -207,6 +213,7 @@ async def test_release_waits_for_the_second_after_the_last_run(
 async def test_release_asks_nothing_where_the_last_end_is_known(
     tmp_path: Path, stand_in: StandIn
 ) -> None:
+    stand_in("sdiag", SDIAG)
     stand_in("scontrol", f"date +%s >>{tmp_path}/released")
     stand_in("squeue", "exit 1")
     ended_s = int(time.time())
@@ -218,6 +225,7 @@ async def test_release_asks_nothing_where_the_last_end_is_known(
 async def test_release_does_not_wait_for_other_tasks(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stand_in("sdiag", SDIAG)
     stand_in("scontrol", "")
     stand_in("squeue", SQUEUE.format(restarts=3, submit_s=100, other_submit_s=2**40))
     waits_s: list[float] = []
