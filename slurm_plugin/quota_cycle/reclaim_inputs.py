@@ -1,7 +1,7 @@
 """Builds the input of reclaiming from Slurm's jobs and nodes and the ledger's recalls."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cluster.language.jobs import ALLOTTED, JobState, JobView, RunOfJob
@@ -12,7 +12,6 @@ from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.quota.demand import (
     demand_of,
     free_by_node,
-    gpus_on_nodes,
     holdings,
     is_managed,
     wanted_on_nodes,
@@ -150,7 +149,7 @@ def _running(
     jobs: Iterable[JobView],
     services: Iterable[ServiceView],
     costs: Mapping[str, Millislices],
-    usable: Mapping[str, object],
+    usable: Collection[str],
     *,
     excess: Mapping[str, int],
 ) -> Iterator[Running]:
@@ -161,15 +160,8 @@ def _running(
         may_go = is_borrowed(job.qos) or tenant in excess
         is_one = may_go or job.state is JobState.COMPLETING
         if job.state in ALLOTTED and is_one and not job.is_doubtful:
-            yield Running(
-                job_id=job.job_id,
-                tenant=tenant,
-                cost_millislices=_cost(job, costs),
-                start_s=job.start_s,
-                is_replica=job.job_id in may_be_asked,
-                instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
-                priority=job.priority,
-            )
+            is_replica = job.job_id in may_be_asked
+            yield Running.of(job, _cost(job, costs), usable, is_replica=is_replica)
 
 
 def _shrink(

@@ -24,10 +24,10 @@ from slurm_plugin.quota.demand import (
     is_managed,
     waits_for_others,
     waits_for_quota,
-    wanted_on_nodes,
 )
 from slurm_plugin.quota.holdings import Holdings, by_priority
-from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
+from slurm_plugin.reclaim.busy import need_of
+from slurm_plugin.reclaim.capacity import Shape
 from slurm_plugin.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
@@ -81,12 +81,11 @@ def standing_still(
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S
         if job.qos not in limits or not is_followed:
             continue
-        instances, count = wanted_on_nodes(job)
-        need = JobNeed(0, shape_of(instances), count)
-        if (need.shape, count) in nowhere:
+        need = need_of(job)
+        if (need.shape, need.nodes) in nowhere:
             continue
         if not (left.place(need) if has_quota else left.nodes(need)):
-            nowhere.add((need.shape, count))
+            nowhere.add((need.shape, need.nodes))
             continue
         room[job.qos] -= cost if has_quota else 0
         found[queued] = since_s

@@ -41,7 +41,6 @@ from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_borrowed, is_own
 from slurm_plugin.quota.demand import (
     demand_of,
-    gpus_on_nodes,
     waits_for_nodes,
     waits_for_quota,
     waits_since_s,
@@ -164,11 +163,7 @@ def batch_runs(inputs: QuotaInputs, reclaim_input: ReclaimInput) -> Iterator[Run
     for (_, qos), runs in inputs.holdings.places.items():
         for job, cost, _ in runs if is_borrowed(qos) else ():
             if cost and job.job_id not in known and not job.is_doubtful:
-                there = {node: gpus for node, gpus in gpus_on_nodes(job) if node in usable}
-                tenant = holder_of(job)
-                yield Running(
-                    job.job_id, tenant, cost, job.start_s, is_replica=False, instances=there
-                )
+                yield Running.of(job, cost, usable, is_replica=False)
 
 
 def waiting_for_loans(
@@ -641,12 +636,10 @@ class _Grants:
             queue = queues[part.name]
             # Who is granted nothing keeps its place among the parts.
             while queue:
-                job = queue.popleft()
-                if grant(part.name, job):
-                    if job.tasks > 1:
-                        queue.appendleft(replace(job, tasks=job.tasks - 1))
+                if grant(part.name, queue[0]):
+                    _take(queue, 0)
                     break
-                later[part.name].append(job)
+                later[part.name].append(queue.popleft())
             for node in reversed(path):
                 part = parts[node][0]
                 if queues[part.name] if part.is_account else parts[part.name]:

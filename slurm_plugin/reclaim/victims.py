@@ -4,9 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Self
 
-from cluster.language.jobs import RunOfJob
+from cluster.language.jobs import JobView, RunOfJob
 from cluster.language.units import slices_words
+from slurm_plugin.common.qos_names import holder_of
+from slurm_plugin.quota.demand import gpus_on_nodes
 from slurm_plugin.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
 from slurm_plugin.reclaim.reasons import beneficiaries, why_no_room
 from slurm_plugin.reclaim.search import all_served, some_served
@@ -61,6 +64,19 @@ class Running:
     is_replica: bool
     instances: Mapping[str, Mapping[str, int]] = field(hash=False)
     priority: int = 0
+
+    @classmethod
+    def of(cls, job: JobView, cost: int, usable: Collection[str], *, is_replica: bool) -> Self:
+        """The run of a job that holds ``cost`` millislices; ``usable`` are the nodes that count."""
+        return cls(
+            job_id=job.job_id,
+            tenant=holder_of(job),
+            cost_millislices=cost,
+            start_s=job.start_s,
+            is_replica=is_replica,
+            instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
+            priority=job.priority,
+        )
 
     @property
     def run(self) -> RunOfJob:
