@@ -287,15 +287,12 @@ class _Nodes:
         return True
 
     def spare(self, part: _Part) -> int:
-        """Millislices of the part that runs of its tenant hand over. None while others of it are
-        on loan, which would be asked to go, or while it waits for GPUs itself.
+        """Millislices of the part that runs of its tenant hand over: 0 while others of it are on
+        loan, which would be asked to go, or while it waits for GPUs itself.
         """
-        if part.granted or not self._handed[part.name]:
+        if part.granted or not self._handed[part.name] or part.name in self._borrowers:
             return 0
-        on_loan = any(
-            holder_of(run) == part.name and not is_own(run.qos) for run in self._there.runs
-        )
-        return 0 if on_loan else max(0, min(self._handed[part.name] - part.over, part.level))
+        return max(0, min(self._handed[part.name] - part.over, part.level))
 
     def _hand_over(self, tenant: str, lacking: Counter[str], node: str) -> None:
         """What the node lacks comes from runs of other tenants there; once for each node."""
@@ -319,6 +316,11 @@ class _Nodes:
         }
         nodes = deque(sorted(fit, key=lambda node: (-has[node], node)))
         return nodes if len(nodes) >= need.nodes else None
+
+    @cached_property
+    def _borrowers(self) -> frozenset[str]:
+        """Tenants with runs outside their own QOS."""
+        return frozenset(holder_of(run) for run in self._there.runs if not is_own(run.qos))
 
     @cached_property
     def _runs(self) -> dict[str, list[tuple[JobView, Mapping[str, int]]]]:
