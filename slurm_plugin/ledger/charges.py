@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import BigInteger, Double, case, delete, func, literal, or_, select, true
+from sqlalchemy import BigInteger, Double, bindparam, case, delete, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
 from cluster.runtime.database import reading, writing
@@ -122,17 +122,28 @@ class Charges(LedgerPart):
     def keep_lost_runs(self, found: Mapping[RunKey, LostRun], monotonic_s: float) -> None:
         """Keep that for the next daemon, in the place of what was kept before."""
         mine = select(runs.c.id).where(runs.c.cluster == self._cluster)
+        one_run = mine.where(
+            runs.c.job_id == bindparam("of_job_id"), runs.c.start_s == bindparam("of_start_s")
+        ).add_columns(
+            bindparam("gone", type_=Double),
+            bindparam("end", type_=BigInteger),
+            bindparam("shown", type_=BigInteger),
+        )
+        columns = ("run_id", "gone_s", "end_s", "shown_s")
+        values = [
+            {
+                "of_job_id": key.job_id,
+                "of_start_s": key.start_s,
+                "gone": monotonic_s - one.since_s,
+                "end": one.end_s,
+                "shown": one.shown_s,
+            }
+            for key, one in found.items()
+        ]
         with writing(self._engine) as connection:
             connection.execute(delete(lost_runs).where(lost_runs.c.run_id.in_(mine)))
-            for key, one in found.items():
-                known = (runs.c.job_id == key.job_id) & (runs.c.start_s == key.start_s)
-                values = mine.where(known).add_columns(
-                    literal(monotonic_s - one.since_s, Double),
-                    literal(one.end_s, BigInteger),
-                    literal(one.shown_s, BigInteger),
-                )
-                columns = ("run_id", "gone_s", "end_s", "shown_s")
-                connection.execute(insert(lost_runs).from_select(columns, values))
+            if values:
+                connection.execute(insert(lost_runs).from_select(columns, one_run), values)
 
     def accounted_until_s(self) -> int:
         """Unix seconds up to which every run's end is booked; the first call sets it to now."""
