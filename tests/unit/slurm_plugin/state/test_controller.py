@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -596,6 +596,17 @@ async def test_the_tag_is_read_again_since_a_look_may_be_older_than_the_last_cha
 WAITS = job(0, held=False, reason="Resources", admin_comment=AVOIDS, eligible_s=1)
 
 
+async def with_slot(
+    slurm: ScriptedSlurm, now_s: Sequence[float], monkeypatch: pytest.MonkeyPatch
+) -> ClusterState:
+    """A state by the clock ``now_s`` that has looked once, and for which slot 0 is desired."""
+    monkeypatch.setattr(controller, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    await desire(cluster_state, 814, frozenset({0}))
+    return cluster_state
+
+
 async def test_what_slots_avoid_hinders_no_guard_and_is_not_tried_at_each_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -605,11 +616,7 @@ async def test_what_slots_avoid_hinders_no_guard_and_is_not_tried_at_each_look(
             raise DOWN
 
     slurm, now_s = with_nodes(Busy(job(0), job(1))), [1000.0]
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: now_s[0])
-    monkeypatch.setattr(controller, "time", clock)
-    cluster_state = sync_of(slurm)
-    await cluster_state.turn()
-    await desire(cluster_state, 814, frozenset({0}))
+    cluster_state = await with_slot(slurm, now_s, monkeypatch)
     slurm.done.clear()
     slurm.shown = (WAITS, LOOSE)
     for passes_s, tries in ((0, 1), (9, 1), (1, 2)):
@@ -622,11 +629,7 @@ async def test_what_slots_avoid_hinders_no_guard_and_is_not_tried_at_each_look(
 async def test_a_throttle_is_taken_off_a_services_array(monkeypatch: pytest.MonkeyPatch) -> None:
     """slurmctld sets it before it asks anybody; a slot that waits for it makes it urgent."""
     slurm, now_s = with_nodes(ScriptedSlurm(job(0), job(1))), [1000.0]
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: now_s[0])
-    monkeypatch.setattr(controller, "time", clock)
-    cluster_state = sync_of(slurm)
-    await cluster_state.turn()
-    await desire(cluster_state, 814, frozenset({0}))
+    cluster_state = await with_slot(slurm, now_s, monkeypatch)
     slurm.throttles = frozenset({814, 5})
     felt = job(0, held=False, reason="JobArrayTaskLimit", priority=1)
     for passes_s, shown, times in ((10, job(0), 0), (4, felt, 1), (4, felt, 1), (1, felt, 2)):
@@ -646,11 +649,7 @@ async def test_a_throttle_is_taken_off_a_services_array(monkeypatch: pytest.Monk
 async def test_a_throttle_that_slurm_shows_nowhere_is_felt(monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows an array's throttle beside untouched tasks only."""
     slurm, now_s = with_nodes(ScriptedSlurm(job(0), job(1))), [1000.0]
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: now_s[0])
-    monkeypatch.setattr(controller, "time", clock)
-    cluster_state = sync_of(slurm)
-    await cluster_state.turn()
-    await desire(cluster_state, 814, frozenset({0}))
+    cluster_state = await with_slot(slurm, now_s, monkeypatch)
     felt = job(0, held=False, reason="JobArrayTaskLimit", priority=1)
     rest = job(1, task_index=None, untouched=frozenset({1, 2}))
     for others, is_off in ((rest, False), (job(1), True)):
