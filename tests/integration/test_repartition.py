@@ -85,6 +85,12 @@ class Cluster:
             until_is(lambda job=job: self.state(job), "RUNNING")
         return jobs
 
+    def clear(self) -> None:
+        """Until the queue is empty."""
+        self.root("slicewise", "service", "delete", SERVICE, "--now", check=False)
+        self.root("scancel", "--partition=gpu")
+        until_is(lambda: self.root("squeue", "--noheader").stdout, "")
+
     def end(self, *jobs: str) -> None:
         """Until what they had is free."""
         self.root("scancel", *jobs)
@@ -135,6 +141,12 @@ def cluster() -> Iterator[Cluster]:
         running.down()
 
 
+@pytest.fixture(autouse=True)
+def _empty_queue(cluster: Cluster) -> None:
+    """Jobs of another test, that may not have run at all, hold quota as well as GPUs."""
+    cluster.clear()
+
+
 @pytest.mark.promise(
     "GPUs are cut again beside running jobs for those that wait for a shape, and no request fails."
 )
@@ -168,7 +180,6 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     shown = cluster.repartition("show", str(done["id"]))
     assert [one["step"] for one in shown["steps"]] == STEPS
     assert all(one["seconds"] > 0 for one in shown["steps"])
-    cluster.root("scancel", "--account=vision")
 
 
 def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) -> None:
@@ -184,12 +195,11 @@ def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) 
     until(lambda: SHAPES_NODE in cluster.state(job, "%r"))
     (planned,) = until(lambda: cluster.repartition("plan")["plan"])
     assert planned["after"] == "7g.141gb@0"
-    cluster.root("scancel", job)
 
 
 def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster) -> None:
     cluster.running("gpu04", "3g.71gb")
-    job = cluster.waiting("3g.71gb")
+    cluster.waiting("3g.71gb")
     before, files = cluster.gres(), conf_files(cluster)
     (planned,) = cluster.repartition("plan")["plan"]
     driver = FaultyDriver(cluster.sandbox.layout.drivers / planned["node"])
@@ -203,7 +213,6 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     assert cluster.reservations() == "No reservations in the system"
     again = [one["gpu"] for one in cluster.repartition("plan")["plan"]]
     assert planned["gpu"] not in again, "it would fail at each run"
-    cluster.root("scancel", job)
 
 
 def conf_files(cluster: Cluster) -> list[str]:
@@ -212,6 +221,7 @@ def conf_files(cluster: Cluster) -> list[str]:
 
 
 def test_a_run_that_is_killed_at_each_step_is_ended_by_the_next(cluster: Cluster) -> None:
+    cluster.running("gpu04", "3g.71gb")
     job = cluster.waiting("3g.71gb")
     for step in RepartitionStep:
         stall(cluster, step)
@@ -235,8 +245,7 @@ def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster
         cluster.waiting("3g.40gb")
         (cut,) = cluster.repartition("run")["repartitions"]
         assert (cut["state"], cut["node"]) == ("done", "gpu01")
-    cluster.root("scancel", "--partition=gpu")
-    until_is(lambda: cluster.root("squeue", "--noheader").stdout, "")
+        cluster.clear()
     # It lends three and wants three times 3.5: a type is owed, and no loan has to come back first,
     # for Slurm would name the quota until then.
     asked = ("--nominal=14", "--lending-limit=14", "--type-nominal=3g.40gb=3", "--overcommit")
