@@ -175,6 +175,8 @@ def _words(schema: Mapping[str, Any]) -> str:
         return f"`{schema['$ref'].rpartition('/')[2]}` as JSON"
     if "enum" in schema:
         return " or ".join(f"`{one}`" for one in schema["enum"])
+    if "prefixItems" in schema:
+        return f"`[{', '.join(_words(one) for one in schema['prefixItems'])}]`"
     kind = {"integer": "whole number", "string": "text"}.get(schema["type"], schema["type"])
     if kind == "array":
         kind = f"list of {_words(schema['items'])}"

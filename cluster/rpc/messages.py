@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cluster.language.jobs import RunOfJob
 from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
@@ -436,11 +437,12 @@ class RetireRequest(Request, Asks[DoneAnswer], post="service-retire", asker="lau
 class EvictRequest(Request, Asks[DoneAnswer], post="evict", asker="operators"):
     """Root or SlurmUser: let these replicas end, each once another one serves in its place.
 
-    The request is for the runs that go on now, and valid for half a minute: a caller that still
-    wants it asks again. Jobs that are no replicas stay as they are.
+    A run is its job's id with its start in Unix seconds (null where Slurm names none), so a run of
+    the job that came since stays. The request is valid for half a minute: a caller that still wants
+    it asks again. Jobs that are no replicas stay as they are.
     """
 
-    job_ids: tuple[int, ...] = Field(max_length=1024)
+    runs: tuple[RunOfJob, ...] = Field(max_length=1024)
     why: str = Field(max_length=200, pattern=r"^[ -~]+$")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from cluster.language.jobs import JobView
+from cluster.language.jobs import JobView, RunOfJob
 from cluster.language.service import limit_min
 from cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
 from cluster.runtime.leadership import ALONE
@@ -130,11 +130,11 @@ class ServicesOnModel:
             if one.due_s <= until_s:
                 self._turn(one, until_s)
 
-    def leave(self, job_ids: frozenset[int], why: str) -> None:
-        """Tell those of these jobs that are replicas to move, as the daemon is asked to."""
-        self.evictions.take(EvictRequest(job_ids=tuple(sorted(job_ids)), why=why), self.views)
+    def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
+        """Tell those of these runs that are replicas to move, as the daemon is asked to."""
+        self.evictions.take(EvictRequest(runs=tuple(runs), why=why), self.views)
         for one in self._running:
-            if any(slot.job_id in job_ids for slot in one.view.slots):
+            if any((slot.job_id, slot.start_s) in runs for slot in one.view.slots):
                 one.calm_s = 0.0
 
     def outcomes(self, since_s: float, until_s: float) -> tuple[ServiceOutcome, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunRecord
+from cluster.language.jobs import ALLOTTED, JobState, JobView, NodeView, RunOfJob, RunRecord
 from cluster.settings.file import Settings
 from simulation.cluster import SimulatedCluster
 from simulation.site.node_cuts import NodeCuts
@@ -60,8 +60,8 @@ _LATELY_S = 86_400.0
 """Seconds of past use that a tenant's guarantee may claim again, as in the product."""
 _NOT_CUT = "its boards are not known"
 
-Leave = Callable[[frozenset[int], str], None]
-"""Tells replicas, by job id, to move, and why; must be repeated every few seconds."""
+Leave = Callable[[frozenset[RunOfJob], str], None]
+"""Tells these runs, if they are replicas, to move, and why; must be repeated every few seconds."""
 
 
 @dataclass
@@ -199,11 +199,16 @@ class SiteRepartitions:
         self._end(work, is_done=self._cut(planned))
         return True
 
-    def _in_the_way(self, planned: PlannedRepartition) -> frozenset[int]:
-        """The jobs that hold what is destroyed; also those that complete."""
+    def _in_the_way(self, planned: PlannedRepartition) -> frozenset[RunOfJob]:
+        """The runs that hold what is destroyed; also those that complete."""
         going = self._cuts[planned.node].going(planned)
-        there = self._model.devices(planned.node).items()
-        return frozenset(job_id for job_id, indices in there if indices & going)
+        there = self._model.devices(planned.node)
+        holding = {job_id for job_id, indices in there.items() if indices & going}
+        if not holding:
+            return frozenset()
+        return frozenset(
+            (job.job_id, job.start_s) for job in self._model.jobs if job.job_id in holding
+        )
 
     def _ending(self, planned: PlannedRepartition) -> Sequence[int]:
         """The jobs on loan that the repartition ends, of those that hold what is destroyed."""
@@ -211,7 +216,7 @@ class SiteRepartitions:
         return [
             job.job_id
             for job in self._model.jobs
-            if job.job_id in holding and holder_name(job) in planned.ends
+            if (job.job_id, job.start_s) in holding and holder_name(job) in planned.ends
         ]
 
     def _held(self, name: str) -> frozenset[int]:

@@ -14,7 +14,7 @@ from cluster.language.errors import (
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import NodeView
+from cluster.language.jobs import NodeView, RunOfJob
 from cluster.mig.inventory import Inventory
 from cluster.mig.placement_text import placements_text
 from slurm_plugin.mig import checks
@@ -121,18 +121,18 @@ class RepartitionActions:
         name = repartition.planned.node
         going = self._going(repartition, await self._look(repartition), Direction.FORWARD)
         began_s = prolonged_s = self.site.now_s()
-        told = frozenset[int]()
-        while (jobs := await self._in_the_way(name, going)) is not None:
+        told = frozenset[RunOfJob]()
+        while (runs := await self._in_the_way(name, going)) is not None:
             now_s = self.site.now_s()
             if now_s - began_s >= self.move_s:
-                raise _busy(name, jobs, self.move_s)
-            told |= jobs
-            if jobs and (names := repartition.planned.ends):
+                raise _busy(name, runs, self.move_s)
+            told |= runs
+            if runs and (names := repartition.planned.ends):
                 with suppress(SlicewiseError):
-                    await self.site.end_loans(jobs, names)
-            if jobs:
+                    await self.site.end_loans(runs, names)
+            if runs:
                 await self.site.leave(
-                    jobs,
+                    runs,
                     f"a GPU of {name} is being repartitioned:"
                     f" repartition {repartition.repartition_id}",
                 )
@@ -143,8 +143,8 @@ class RepartitionActions:
             await self._stay()
         return f"left: jobs {_listed(told)}" if told else "no job held any of it"
 
-    async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[int] | None:
-        """Jobs that hold what is destroyed, if Slurm names them; None if no job holds it.
+    async def _in_the_way(self, name: str, going: frozenset[int]) -> frozenset[RunOfJob] | None:
+        """Runs that hold what is destroyed, if Slurm names them; None if no job holds it.
 
         Slurm frees a job's devices as soon as it ends, before its processes have ended, so
         completing jobs count, too. A Slurm that does not answer for a while is no reason to turn
@@ -154,10 +154,10 @@ class RepartitionActions:
             return None
         try:
             held = await self._held(name) & going
-            jobs = await self.site.holders(name, going)
+            runs = await self.site.holders(name, going)
         except UnreachableError:
             return frozenset()
-        return jobs if held or jobs else None
+        return runs if held or runs else None
 
     async def _cut(self, repartition: Repartition, direction: Direction) -> str:
         await self._ready(repartition)
@@ -278,8 +278,8 @@ def _has_begun(repartition: Repartition, step: RepartitionStep) -> bool:
     return any(record.step is step for record in repartition.records)
 
 
-def _busy(node: str, jobs: frozenset[int], waited_s: float) -> UnreachableError:
-    who = f"jobs {_listed(jobs)}" if jobs else "jobs that Slurm does not name"
+def _busy(node: str, runs: frozenset[RunOfJob], waited_s: float) -> UnreachableError:
+    who = f"jobs {_listed(runs)}" if runs else "jobs that Slurm does not name"
     return UnreachableError(
         Code.REPARTITION_HELD,
         f"After {waited_s:g} s {who} still hold instances on {node} that must go.",
@@ -303,5 +303,5 @@ def _wrong(node: str, words: str) -> OutsideError:
     )
 
 
-def _listed(jobs: frozenset[int]) -> str:
-    return ", ".join(map(str, sorted(jobs)))
+def _listed(runs: frozenset[RunOfJob]) -> str:
+    return ", ".join(map(str, sorted({job_id for job_id, _ in runs})))

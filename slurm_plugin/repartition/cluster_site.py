@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobState, JobView, NodeView
+from cluster.language.jobs import JobState, JobView, NodeView, RunOfJob
 from cluster.mig.inventory import Gpu, Inventory
 from cluster.mig.inventory_json import gpu_of
 from cluster.mig.placement_text import placements_text
@@ -57,27 +57,27 @@ class ClusterSite:
         """The node as slurmctld has it."""
         return next((one for one in await self._slurm.nodes() if one.name == name), None)
 
-    async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
-        """Jobs on these devices; a completing job counts with all, since Slurm no longer says which
+    async def holders(self, node: str, indices: Collection[int]) -> frozenset[RunOfJob]:
+        """Runs on these devices; a completing job counts with all, since Slurm no longer says which
         it holds.
         """
         here = [job for job in await self._slurm.jobs() if node in job.nodes]
         devices = await self._slurm.devices(here)
         return frozenset(
-            job.job_id
+            (job.job_id, job.start_s)
             for job in here
             if devices[job.job_id].get(node, frozenset()) & set(indices) or _may_hold_some(job)
         )
 
-    async def leave(self, job_ids: frozenset[int], why: str) -> None:
+    async def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
         """Tell replicas to move; a daemon that does not answer now is told the next time."""
         with suppress(SlicewiseError):
-            await self._daemon.ask(EvictRequest(job_ids=tuple(sorted(job_ids)), why=why))
+            await self._daemon.ask(EvictRequest(runs=tuple(runs), why=why))
 
-    async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
-        """Requeue those of these jobs; what Slurm refuses is tried again with the next call."""
+    async def end_loans(self, runs: frozenset[RunOfJob], names: Collection[str]) -> None:
+        """Requeue those of these runs; what Slurm refuses is tried again with the next call."""
         for job in await self._slurm.jobs():
-            is_meant = job.job_id in job_ids and holder_name(job) in names
+            is_meant = (job.job_id, job.start_s) in runs and holder_name(job) in names
             if is_meant and job.state is JobState.RUNNING and is_borrowed(job.qos):
                 with suppress(SlicewiseError):
                     await maintenance.requeue(job.job_id)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from cluster.language.jobs import NodeView
+from cluster.language.jobs import NodeView, RunOfJob
 from cluster.mig.inventory import Gpu, Inventory
 from slurm_plugin.mig.steps import (
     Direction,
@@ -38,17 +38,18 @@ class RepartitionPort(Protocol):
         """The node as slurmctld has it; None if slurmctld has none of that name."""
         ...
 
-    async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
-        """Ids of the jobs that hold any of these devices of the node, or may while they end."""
+    async def holders(self, node: str, indices: Collection[int]) -> frozenset[RunOfJob]:
+        """The runs of jobs that hold any of these devices of the node, or may while they end."""
         ...
 
-    async def leave(self, job_ids: frozenset[int], why: str) -> None:
-        """Tell those jobs that are replicas to move; must be repeated every few seconds."""
+    async def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
+        """Tell those runs that are replicas to move; must be repeated every few seconds."""
         ...
 
-    async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
-        """End those of these jobs that have one of these names and run on loan, as Slurm preempts;
-        may be repeated.
+    async def end_loans(self, runs: frozenset[RunOfJob], names: Collection[str]) -> None:
+        """End those of these runs on loan whose jobs have one of these names, as Slurm preempts.
+
+        May be repeated.
         """
         ...
 

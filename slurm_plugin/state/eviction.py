@@ -59,13 +59,13 @@ class Evictions:
         Raises UnreachableError (SW-DAEMON-STANDBY): only the daemon that leads tells the launcher.
         """
         self._leader.require()
-        now_s = self._clock()
+        now_s, asked = self._clock(), frozenset(request.runs)
         known = {key: told for key, told in self._told.items() if told[0] > now_s}
         new = {
             (service.array_job_id, slot.index, slot.start_s): (now_s + EVICTION_S, request.why)
             for service in services
             for slot in service.slots
-            if slot.job_id in request.job_ids
+            if (slot.job_id, slot.start_s) in asked
         }
         self._told = known | new
         return DoneAnswer()

@@ -271,7 +271,7 @@ def test_who_is_told_to_leave_goes_once_another_serves_elsewhere(leased: Leased)
     leased.sandbox.run("root", ("scontrol", "create", "reservation", name, "starttime=now", *what))
 
     def has_left() -> bool:
-        daemon.call(EvictRequest(job_ids=(job_id,), why="its GPU is cut anew"))
+        daemon.call(EvictRequest(runs=((job_id, start_s),), why="its GPU is cut anew"))
         nodes = {where for where, _, _ in leased.runs().values()}
         return bool(nodes) and node not in nodes
 

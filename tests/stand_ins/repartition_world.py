@@ -12,7 +12,7 @@ from no_threads import no_threads
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.gres import parse_gpu_requests
-from cluster.language.jobs import NodeView
+from cluster.language.jobs import NodeView, RunOfJob
 from cluster.language.mig_profiles import board
 from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Inventory
 from cluster.mig.layouts import Placement
@@ -37,6 +37,8 @@ NODE, GPU = "gpu01", "GPU-a"
 BEFORE = tuple(Placement("1g.10gb", start, 1) for start in range(7))
 AFTER = (*BEFORE[:4], Placement("3g.40gb", 4, 4))
 STAYING_JOB, MOVING_JOB = 11, 12
+START_S = 1_000
+"""When both have started."""
 _TYPES = slurm_gres.types_by_kind({"1g.10gb": A100, "3g.40gb": A100})
 _RESERVED_S = 60
 
@@ -256,7 +258,7 @@ class RepartitionWorld:
     def _index(self, device: Device) -> int:
         return next(index for index, one in enumerate(self.known) if one == device)
 
-    async def holders(self, node: str, indices: Collection[int]) -> frozenset[int]:
+    async def holders(self, node: str, indices: Collection[int]) -> frozenset[RunOfJob]:
         first_s, last_s = self.unreachable_s
         if first_s <= self.time_s < last_s:
             raise UnreachableError("SW-SLURM-DOWN", "no answer")
@@ -264,21 +266,26 @@ class RepartitionWorld:
             must(node == NODE)
             holding = {job: self._index(device) for job, device in self.running.items()}
             ending = {job for job, (_, until_s) in self.ending.items() if self.time_s < until_s}
-            return ending | {job for job, index in holding.items() if index in indices}
+            there = {job for job, index in holding.items() if index in indices}
+            return frozenset((job, START_S) for job in ending | there)
 
-    async def leave(self, job_ids: frozenset[int], why: str) -> None:
+    async def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
         with self.crashes.call("leave"):
             must("repartition" in why)
-            must(STAYING_JOB not in job_ids)
+            must(all(job != STAYING_JOB for job, _ in runs))
             self.leaves_after -= 1
             if self.leaves_after <= 0 and MOVING_JOB in self.running:
                 left = self.running.pop(MOVING_JOB)
                 self.ending = {MOVING_JOB: (left, self.time_s + self.ends_in_s)}
 
-    async def end_loans(self, job_ids: frozenset[int], names: Collection[str]) -> None:
+    async def end_loans(self, runs: frozenset[RunOfJob], names: Collection[str]) -> None:
         with self.crashes.call("end_loans"):
             must(bool(self.reserved), "another job could take the instance")
-            if MOVING_JOB in job_ids & self.running.keys() and f"job {MOVING_JOB}" in names:
+            if (
+                MOVING_JOB in self.running
+                and (MOVING_JOB, START_S) in runs
+                and f"job {MOVING_JOB}" in names
+            ):
                 left = self.running.pop(MOVING_JOB)
                 self.ending = {MOVING_JOB: (left, self.time_s + self.ends_in_s)}
 

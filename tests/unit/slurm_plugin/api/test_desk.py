@@ -240,7 +240,7 @@ async def test_a_service_is_deleted_by_its_owner_and_operators_only(asked: Askin
 
 @pytest.mark.parametrize("uid", [ALICE, BOB, LAUNCHER])
 async def test_only_operators_tell_replicas_to_leave(asked: Asking, uid: int):
-    leave = {"op": "evict", "job_ids": [900], "why": "its GPU is cut anew"}
+    leave = {"op": "evict", "runs": [[900, None]], "why": "its GPU is cut anew"}
     assert await asked.code(uid, **leave) == "SW-FORBIDDEN"
     assert isinstance(await asked.as_user(ROOT, **leave), DoneAnswer)
 

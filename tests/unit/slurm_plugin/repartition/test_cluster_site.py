@@ -38,7 +38,9 @@ async def test_a_job_that_is_completing_may_hold_any_of_its_node_s_gpus() -> Non
         one.job_id: {"gpu01": frozenset({index})} for index, one in enumerate((holding, beside))
     }
     site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
-    assert await site.holders("gpu01", {0}) == {holding.job_id, ending.job_id}
+    assert await site.holders("gpu01", {0}) == {
+        (one.job_id, one.start_s) for one in (holding, ending)
+    }
 
 
 @pytest.fixture

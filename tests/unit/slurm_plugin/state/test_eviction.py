@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 WHY = "its GPU is cut anew"
 RUNS = job(0, JobState.RUNNING, nodes=("gpu01",))
-ASKED = EvictRequest(job_ids=(RUNS.job_id, 4711), why=WHY)
+ASKED = EvictRequest(runs=((RUNS.job_id, RUNS.start_s), (4711, RUNS.start_s)), why=WHY)
 
 
 async def looked(*jobs: JobView) -> tuple[ClusterState, ScriptedSlurm]:
@@ -55,6 +55,14 @@ async def test_what_nobody_repeats_is_over(monkeypatch: pytest.MonkeyPatch) -> N
         )
         await cluster_state.turn()
         assert ends(cluster_state)[0] == now
+
+
+async def test_a_run_that_began_since_the_request_was_decided_stays() -> None:
+    again = replace(RUNS, start_s=2000, nodes=("gpu02",))
+    cluster_state, _ = await looked(again, job(1), job(2))
+    cluster_state.evictions.take(ASKED, cluster_state.view.services)
+    await cluster_state.turn()
+    assert ends(cluster_state)[0] == STAYS
 
 
 async def test_it_does_not_hold_for_the_next_run_of_the_slot() -> None:
