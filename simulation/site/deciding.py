@@ -9,6 +9,7 @@ from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.services.on_model import ServicesOnModel
 from simulation.site.admission import Refused, SiteAdmission
+from simulation.site.index import JobIndex, ToldIndex
 from simulation.site.node_cuts import shapes_node
 from simulation.site.past_use import EarlierRun
 from simulation.site.plans import SlicewisePlan
@@ -27,7 +28,7 @@ from slurm_plugin.common.free_instances import is_usable
 from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
-from slurm_plugin.quota.demand import capacity, holdings, waits_for_quota
+from slurm_plugin.quota.demand import capacity, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import guaranteed_quota
@@ -79,14 +80,15 @@ class SlicewiseOnModel:
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
         # What jobs held at the last look, of which jobs, and what they were when none had to move.
-        self._there = Holdings((), (), self._costs, settings.models)
-        self._held_of: Sequence[JobView] | None = None
+        self._index = JobIndex(self._partitions, self._costs, settings.models)
+        self._there, self._held_of = self._index.look(()), tuple[JobView, ...]()
         self._settled: tuple[Sequence[JobView], Policy] | None = None
         self._trees: Mapping[str, TreeMoves] = {}
         self._standings: Mapping[str, Standing] = {}
         self._spare = SpareBudgets({}, {}, Runs(), None)
         self._barred = NOTHING_BARRED
         self._told = (model.jobs, self._barred, model.jobs)
+        self._copies = ToldIndex()
         self._still_since_s: Mapping[Queued, float] = {}
         self._first_until_s: Mapping[int, float] = {}
         self._slow_due_s = now_s
@@ -162,7 +164,7 @@ class SlicewiseOnModel:
         """The jobs as quota is decided for them."""
         jobs, (known, by, told) = self._model.jobs, self._told
         if jobs is not known or self._barred is not by:
-            told = self._barred.told(jobs)
+            told = self._copies.look(jobs, self._barred.told(jobs))
             self._told = jobs, self._barred, told
         return told
 
@@ -173,12 +175,11 @@ class SlicewiseOnModel:
             self._barred, self._holdings(), policy, now_s=int(now_s), usable=usable
         )
 
-    def _holdings(self, jobs: Sequence[JobView] | None = None) -> Holdings:
+    def _holdings(self, jobs: tuple[JobView, ...] | None = None) -> Holdings:
         """What jobs hold now; most of them have not changed since the last time."""
         jobs = self._model.jobs if jobs is None else jobs
         if jobs is not self._held_of:
-            found = holdings(jobs, self._partitions, self._costs, self._by.settings.models)
-            self._there, self._held_of = found.knowing(self._there), jobs
+            self._there, self._held_of = self._index.look(jobs), jobs
         return self._there
 
     def _follow_use(self, policy: Policy, there: Holdings, now_s: float) -> None:

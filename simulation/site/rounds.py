@@ -11,6 +11,7 @@ from cluster.language.jobs import JobView, NodeView, RunOfJob
 from cluster.rpc.messages import ServiceView
 from simulation.cluster import SimulatedCluster
 from simulation.site.budgets import SiteBudgets
+from simulation.site.index import IndexedView, NodeIndex
 from simulation.site.limits import account_limits, associations, conf_of, qos_limits
 from simulation.site.plans import SlicewisePlan
 from simulation.site.spare_budgets import SpareBudgets
@@ -21,13 +22,11 @@ from slurm_plugin.accounting.charging import Tariff
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.quota.calendar import in_force
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.free_nodes import FreeNodes
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.round import RoundPlan, plan
 from slurm_plugin.quota_cycle.wanted import SlurmNow, wanted_limits
 
@@ -56,7 +55,7 @@ class QuotaRounds:
         self._settings = by.settings
         self._zone = by.settings.ledger.time_zone
         self._partitions = frozenset(by.settings.cluster.partitions)
-        self._free = FreeNodes((), self._partitions)
+        self._nodes = NodeIndex(self._partitions)
         tariff = Tariff(
             cluster.name,
             self._partitions,
@@ -115,7 +114,16 @@ class QuotaRounds:
         have ended since the last round.
         """
         self._budgets.follow(jobs, ended, now_s)
-        seen = SlurmView(jobs, nodes, services, evicting=evicting, lately=lately, stuck=stuck)
+        seen = IndexedView(
+            jobs,
+            nodes,
+            services,
+            evicting=evicting,
+            lately=lately,
+            stuck=stuck,
+            there=there,
+            free_on=self._nodes.look(nodes),
+        )
         before = replace(
             self._ledger,
             when=moment(now_s, self._zone),
@@ -123,8 +131,7 @@ class QuotaRounds:
             rollovers=dict(self._budgets.rollovers),
             reservations=self._budgets.reservations,
         )
-        self._free = FreeNodes(nodes, self._partitions).knowing(self._free)
-        asked = inputs_of(before, self._settings, seen).knowing(there, self._free)
+        asked = inputs_of(before, self._settings, seen)
         found = plan(asked)
         inputs = asked.after(found.loans, found.recalls)
         self._ledger = inputs.ledger_view

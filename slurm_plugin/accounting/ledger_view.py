@@ -1,7 +1,7 @@
 """A consistent snapshot of the ledger, on which all decisions of a round are based."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from slurm_plugin.accounting import budgets
@@ -44,16 +44,6 @@ class LedgerView:
     rollovers: Mapping[str, int] = field(hash=False)
     reservations: tuple[Reservation, ...]
     known: Mapping[LimitKey, KnownLimit] = field(hash=False)
-
-    def with_loans(self, loans: tuple[Loan, ...], recalls: tuple[Recall, ...]) -> "LedgerView":
-        """The same moment with other loans and recalls.
-
-        What does not follow from these, and was computed already, is kept.
-        """
-        found = replace(self, loans=loans, recalls=recalls)
-        for name in {"policy", "highest", "left", "run_minutes"} & vars(self).keys():
-            vars(found)[name] = vars(self)[name]
-        return found
 
     @property
     def is_uninstalled(self) -> bool:

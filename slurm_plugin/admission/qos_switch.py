@@ -13,7 +13,6 @@ from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Target, Tasks
 from slurm_plugin.common.costs import job_cost
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name, tenant_of
 from slurm_plugin.quota.demand import is_waiting, waits_for_quota
 from slurm_plugin.quota.holdings import Holdings, QosQueue
@@ -216,13 +215,11 @@ def _target(unit: int, records: Sequence[JobView]) -> Target:
     return Tasks(unit, own.union(*(record.untouched for record in records)))
 
 
-@per_record
 def _waiting_in(queue: QosQueue) -> Sequence[tuple[_Waiting, JobView]]:
     """The records of a QOS that could start."""
     return [(one, job) for job in queue.seen if (one := _waiting_of(job)) is not None]
 
 
-@per_record
 def _waiting_of(job: JobView) -> _Waiting | None:
     """What is to be known of a record in a tenant's QOS that could start; None of others."""
     tenant = tenant_of(job.qos)

@@ -5,9 +5,6 @@ from collections.abc import Mapping
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 
-_COST = "slurm_plugin.cost"
-"""Where a record keeps its cost, beside the costs by which it was computed."""
-
 
 def run_cost(gres: Mapping[str, int], costs: Mapping[str, Millislices]) -> Millislices:
     """Sum up the millislices of GPU instances by type; a type without a known cost counts 0."""
@@ -19,14 +16,5 @@ def run_cost(gres: Mapping[str, int], costs: Mapping[str, Millislices]) -> Milli
 
 
 def job_cost(job: JobView, costs: Mapping[str, Millislices]) -> Millislices:
-    """Sum up the millislices of a job, or of each task of an array.
-
-    A round needs the cost of every job several times. So a record, which never changes, keeps it.
-    """
-    facts = job.__dict__
-    known = facts.get(_COST)
-    if known is not None and known[0] is costs:
-        return Millislices(known[1])
-    found = run_cost(job.gpus, costs)
-    facts[_COST] = costs, found
-    return found
+    """Sum up the millislices of a job, or of each task of an array."""
+    return run_cost(job.gpus, costs)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from cluster.language.jobs import JobView
-from slurm_plugin.common.per_record import per_record
 
 QOS_PREFIX = "slicewise_"
 """Slicewise changes only QOS with this prefix."""
@@ -49,7 +48,6 @@ def holder(account: str, qos: str) -> str:
     return tenant_of(qos) or account
 
 
-@per_record
 def holder_of(job: JobView) -> str:
     """The tenant, maybe gone, for which a job counts (``holder``)."""
     return holder(job.account, job.qos)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from cluster.language.jobs import JobView
 from slurm_plugin.common.costs import job_cost
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import (
     borrowed_qos,
     holder,
@@ -126,7 +125,6 @@ def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:
 _IN_ORDER = itemgetter(0)
 
 
-@per_record
 def _first_runs(queue: QosQueue) -> Sequence[tuple[tuple[int, int], WaitingRun]]:
     """The first runs of a QOS that lack nothing but room, each with its place in Slurm's order."""
     found: list[tuple[tuple[int, int], WaitingRun]] = []
@@ -245,7 +243,6 @@ class _Claims(NamedTuple):
     unclear: frozenset[str]
 
 
-@per_record
 def _claims(queue: QosQueue) -> _Claims:
     jobs, claimed, unclear = [], Counter[str](), set[str]()
     for job in queue.jobs:
@@ -288,23 +285,12 @@ def _short_of(
 def _judged(job: JobView, able: int) -> JobView:
     """Return a job with its adapted reason; ``able`` tasks of it fit into its budgets."""
     if not able:
-        return job if job.reason == QOS_BUDGET else _for_budget(job)
+        return job if job.reason == QOS_BUDGET else replace(job, reason=QOS_BUDGET)
     if not is_borrowed(job.qos):
         return job
     if able < len(job.untouched):
         job = replace(job, untouched=frozenset(sorted(job.untouched)[:able]))
-    return _for_slices(job) if job.reason == QOS_BUDGET else job
-
-
-# A round judges a record as the round before did, mostly: what is known of the copy stays, too.
-@per_record
-def _for_budget(job: JobView) -> JobView:
-    return replace(job, reason=QOS_BUDGET)
-
-
-@per_record
-def _for_slices(job: JobView) -> JobView:
-    return replace(job, reason=QOS_SLICES)
+    return replace(job, reason=QOS_SLICES) if job.reason == QOS_BUDGET else job
 
 
 def parts(

@@ -3,14 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from cluster.language.jobs import ALLOTTED, SHAPES_NODE, WAITING, JobState, JobView, NodeView
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import job_cost, run_cost
 from slurm_plugin.common.free_instances import free_instances, is_usable
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import (
     borrowed_qos,
     holder,
@@ -20,7 +18,7 @@ from slurm_plugin.common.qos_names import (
     is_own,
     qos_name,
 )
-from slurm_plugin.quota.holdings import Holdings, QosQueue, by_priority
+from slurm_plugin.quota.holdings import Holdings, QosQueue, by_priority, held_runs, queues_of
 from slurm_plugin.quota.standings import QosUse
 from slurm_plugin.quota.tenants import guaranteed_quota, guaranteed_types
 from slurm_plugin.quota.type_limits import own_type_limits
@@ -93,9 +91,6 @@ _FIRST_LOOK_S = 5
 """Seconds that slurmctld may take to first look at a job: too few for a borrower to notice in its
 grace time."""
 
-_NODES = 1 << 14
-"""So many nodes are remembered with what is free on them: few change between two looks."""
-
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
 
@@ -114,6 +109,14 @@ def holdings(
     ``models`` are the GPU models of GRES types: limits of a model bound what guarantees pay for
     (``within_guarantees``).
     """
+    runs, others = managed(jobs, partitions)
+    return Holdings(held_runs(runs, costs), others, queues_of(others, costs), costs, models)
+
+
+def managed(
+    jobs: Iterable[JobView], partitions: frozenset[str]
+) -> tuple[tuple[JobView, ...], tuple[JobView, ...]]:
+    """The jobs of managed partitions that have not ended: those that hold GPUs, and the others."""
     runs: list[JobView] = []
     others: list[JobView] = []
     for job in jobs:
@@ -125,7 +128,7 @@ def holdings(
             runs.append(job)
         elif state is not JobState.ENDED:
             others.append(job)
-    return Holdings(tuple(runs), tuple(others), costs, models)
+    return tuple(runs), tuple(others)
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,6 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
     )
 
 
-@per_record
 def _waits_for(queue: QosQueue) -> Mapping[str, int]:
     """Millislices for which jobs of a QOS wait, by tenant."""
     found = Counter[str]()
@@ -259,7 +261,6 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
 
 
-@per_record
 def _first_tasks(queue: QosQueue) -> Sequence[int]:
     """Millislices of the first tasks of a QOS that could start, in Slurm's order."""
     found: list[int] = []
@@ -408,7 +409,6 @@ def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
         yield node, {kind: count for kind, count in counts.items() if count}
 
 
-@per_record
 def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
     """Return what a waiting job, or each task of an array, needs: GPU instances and node count.
 
@@ -443,9 +443,8 @@ def free_by_node(
     return free
 
 
-@lru_cache(maxsize=_NODES)
 def _free_on(node: NodeView, partitions: frozenset[str]) -> Counter[str] | None:
-    """What is free on one node; None if Slurm starts nothing there. Nobody changes the answer."""
+    """What is free on one node; None if Slurm starts nothing there."""
     return free_instances([node]) if has_gpus(node, partitions) and is_usable(node) else None
 
 
@@ -474,13 +473,11 @@ def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
     return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
 
 
-@per_record
 def is_waiting(job: JobView) -> bool:
     """Whether a job could start now if there were room: it is pending, not held, and eligible."""
     return job.state in WAITING and not job.held and job.reason not in _NOT_BEFORE
 
 
-@per_record
 def lacks_only_room(job: JobView) -> bool:
     """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
     if not is_waiting(job):
@@ -496,7 +493,6 @@ def waits_for_others(job: JobView) -> bool:
     return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
 
 
-@per_record
 def waits_for_quota(job: JobView) -> bool:
     """Whether a job could start now if its tenant might hold more; GPUs may have to come free.
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import is_
 from typing import NamedTuple
@@ -11,9 +11,6 @@ from cluster.language.jobs import JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder, is_own, qos_name
-
-_OF_RUNS = frozenset({"by_id", "places", "ending", "by_qos", "by_tenant", "_in_qos"})
-"""What is computed once and follows from the runs alone."""
 
 
 class PricedRun(NamedTuple):
@@ -38,9 +35,6 @@ def place_in_order(job: JobView) -> tuple[int, int]:
 class QosQueue:
     """The jobs of one QOS that hold nothing.
 
-    What follows from it alone is kept with it (``per_record``): most queues are the same from look
-    to look.
-
     Attributes:
         seen: the jobs in the order in which they were seen.
         costs: millislices of an instance, by GRES type.
@@ -62,77 +56,17 @@ class QosQueue:
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """Jobs of managed partitions that have not ended (``demand.holdings``).
-
-    A round asks many times what jobs hold, and few of them change between two rounds.
+class HeldRuns:
+    """Jobs that hold what they were allotted.
 
     Attributes:
-        runs: jobs that hold what they were allotted.
-        others: jobs that hold nothing.
-        costs: millislices of an instance, by GRES type.
-        models: GPU model of an instance, by GRES type; limits on models bind no others.
+        priced: what each of them holds.
+        places: those of each account in each QOS.
     """
 
-    runs: tuple[JobView, ...] = field(hash=False)
-    others: tuple[JobView, ...] = field(hash=False)
-    costs: Mapping[str, Millislices] = field(hash=False)
-    models: Mapping[str, str] = field(hash=False)
-
-    def with_others(self, others: tuple[JobView, ...]) -> "Holdings":
-        """The same runs beside other jobs; what is known of runs and same queues is kept."""
-        found = Holdings(self.runs, others, self.costs, self.models)
-        for name in _OF_RUNS & vars(self).keys():
-            vars(found)[name] = vars(self)[name]
-        vars(found)["queues"] = _queues(others, self.costs, self.queues)
-        return found
-
-    def knowing(self, before: "Holdings") -> "Holdings":
-        """The same jobs; what an earlier look found of the very same records is kept.
-
-        Both looks have the same costs and models. Few jobs change between two looks.
-        """
-        if len(self.runs) == len(before.runs) and all(map(is_, self.runs, before.runs)):
-            return before.with_others(self.others)
-        found, known = Holdings(self.runs, self.others, self.costs, self.models), before.by_id
-        there = {id(job): job for job in self.runs}
-        new = {key: found.price(there[key]) for key in there.keys() - known.keys()}
-        priced = {**known, **new}
-        by_id = {key: priced[key] for key in there}
-        come = list(new.values())
-        gone = [known[key] for key in known.keys() - by_id.keys()]
-        others = {one.place for one in (*come, *gone)}
-        places = {place: runs for place, runs in before.places.items() if place not in others}
-        sums = {place: amount for place, amount in before.by_qos.items() if place not in others}
-        for place in others:
-            stay = (one for one in before.places.get(place, ()) if id(one.job) in by_id)
-            if runs := (*stay, *(one for one in come if one.place == place)):
-                places[place], sums[place] = runs, _sum(runs)
-        queues = _queues(self.others, self.costs, before.queues)
-        vars(found).update(by_id=by_id, places=places, by_qos=sums, queues=queues)
-        return found
-
-    def price(self, job: JobView) -> PricedRun:
-        """What one of the runs holds."""
-        return PricedRun(job, job_cost(job, self.costs), (job.account, job.qos))
-
-    @cached_property
-    def by_id(self) -> Mapping[int, PricedRun]:
-        """What each of the runs holds, by the record itself, in the order of the runs."""
-        return {id(job): self.price(job) for job in self.runs}
-
-    @property
-    def priced(self) -> Iterable[PricedRun]:
-        """What each of the runs holds."""
-        return self.by_id.values()
-
-    @cached_property
-    def places(self) -> Mapping[tuple[str, str], Sequence[PricedRun]]:
-        """The runs of each account in each QOS."""
-        found = defaultdict[tuple[str, str], list[PricedRun]](list)
-        for one in self.priced:
-            found[one.place].append(one)
-        return dict(found)
+    jobs: tuple[JobView, ...]
+    priced: tuple[PricedRun, ...]
+    places: Mapping[tuple[str, str], Sequence[PricedRun]] = field(hash=False)
 
     @cached_property
     def ending(self) -> tuple[PricedRun, ...]:
@@ -148,7 +82,9 @@ class Holdings:
     @cached_property
     def by_qos(self) -> Mapping[tuple[str, str], int]:
         """Millislices that runs hold, by account and QOS; 0 for those without GPUs."""
-        return {place: _sum(runs) for place, runs in self.places.items()}
+        return {
+            place: sum(one.cost_millislices for one in runs) for place, runs in self.places.items()
+        }
 
     @cached_property
     def by_tenant(self) -> Mapping[str, int]:
@@ -159,15 +95,92 @@ class Holdings:
         return dict(found)
 
     @cached_property
-    def doubtful(self) -> tuple[JobView, ...]:
-        """Jobs with unreadable records: what they hold is not known."""
-        runs = [job for job in self.runs if job.is_doubtful]
-        return (*runs, *(job for queue in self.queues.values() for job in queue.doubtful))
+    def in_qos(self) -> Mapping[str, int]:
+        """Millislices that runs hold, by QOS."""
+        found = defaultdict[str, int](int)
+        for (_, qos), cost in self.by_qos.items():
+            found[qos] += cost
+        return found
 
     @cached_property
-    def queues(self) -> Mapping[str, QosQueue]:
-        """The jobs that hold nothing, by QOS."""
-        return _queues(self.others, self.costs, {})
+    def doubtful(self) -> Sequence[JobView]:
+        """Those with unreadable records."""
+        return [one.job for one in self.priced if one.job.is_doubtful]
+
+
+def held_runs(jobs: tuple[JobView, ...], costs: Mapping[str, Millislices]) -> HeldRuns:
+    """Say of jobs what each holds, and where."""
+    priced = tuple(priced_run(job, costs) for job in jobs)
+    places = defaultdict[tuple[str, str], list[PricedRun]](list)
+    for one in priced:
+        places[one.place].append(one)
+    return HeldRuns(jobs, priced, dict(places))
+
+
+def priced_run(job: JobView, costs: Mapping[str, Millislices]) -> PricedRun:
+    """What one run holds."""
+    return PricedRun(job, job_cost(job, costs), (job.account, job.qos))
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Jobs of managed partitions that have not ended (``demand.holdings``).
+
+    A round asks many times what jobs hold, and who waits in which QOS.
+
+    Attributes:
+        held: jobs that hold what they were allotted.
+        others: jobs that hold nothing.
+        queues: the same jobs by QOS.
+        costs: millislices of an instance, by GRES type.
+        models: GPU model of an instance, by GRES type; limits on models bind no others.
+    """
+
+    held: HeldRuns
+    others: tuple[JobView, ...] = field(hash=False)
+    queues: Mapping[str, QosQueue] = field(hash=False, compare=False)
+    costs: Mapping[str, Millislices] = field(hash=False)
+    models: Mapping[str, str] = field(hash=False)
+
+    def with_others(self, others: tuple[JobView, ...]) -> "Holdings":
+        """The same runs beside other jobs."""
+        return replace(self, others=others, queues=queues_of(others, self.costs, self.queues))
+
+    @property
+    def runs(self) -> tuple[JobView, ...]:
+        """The jobs that hold what they were allotted."""
+        return self.held.jobs
+
+    @property
+    def priced(self) -> Sequence[PricedRun]:
+        """What each of the runs holds."""
+        return self.held.priced
+
+    @property
+    def places(self) -> Mapping[tuple[str, str], Sequence[PricedRun]]:
+        """The runs of each account in each QOS."""
+        return self.held.places
+
+    @property
+    def ending(self) -> tuple[PricedRun, ...]:
+        """Those of the runs that are completing, see ``HeldRuns.ending``."""
+        return self.held.ending
+
+    @property
+    def by_qos(self) -> Mapping[tuple[str, str], int]:
+        """Millislices that runs hold, by account and QOS; 0 for those without GPUs."""
+        return self.held.by_qos
+
+    @property
+    def by_tenant(self) -> Mapping[str, int]:
+        """Millislices that each tenant's runs hold, or each account's without a tenant's QOS."""
+        return self.held.by_tenant
+
+    @property
+    def doubtful(self) -> tuple[JobView, ...]:
+        """Jobs with unreadable records: what they hold is not known."""
+        waiting = (job for queue in self.queues.values() for job in queue.doubtful)
+        return (*self.held.doubtful, *waiting)
 
     @property
     def in_own(self) -> Iterator[JobView]:
@@ -181,21 +194,16 @@ class Holdings:
 
         As in Slurm's limit, accounts without a quota below the tenant count, which have its QOS.
         """
-        return self._in_qos.get(qos_name(tenant), 0)
-
-    @cached_property
-    def _in_qos(self) -> Mapping[str, int]:
-        found = defaultdict[str, int](int)
-        for (_, qos), cost in self.by_qos.items():
-            found[qos] += cost
-        return found
+        return self.held.in_qos.get(qos_name(tenant), 0)
 
 
-def _queues(
-    others: Iterable[JobView], costs: Mapping[str, Millislices], known: Mapping[str, QosQueue]
+def queues_of(
+    others: Iterable[JobView],
+    costs: Mapping[str, Millislices],
+    known: Mapping[str, QosQueue] | None = None,
 ) -> Mapping[str, QosQueue]:
     """The jobs by QOS; a queue of the very same records as a ``known`` one is that one."""
-    found = defaultdict[str, list[JobView]](list)
+    known, found = known or {}, defaultdict[str, list[JobView]](list)
     for job in others:
         found[job.qos].append(job)
     return {
@@ -206,7 +214,3 @@ def _queues(
         else QosQueue(qos, tuple(jobs), costs)
         for qos, jobs in found.items()
     }
-
-
-def _sum(runs: Iterable[PricedRun]) -> int:
-    return sum(one.cost_millislices for one in runs)

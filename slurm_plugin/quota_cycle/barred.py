@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from cluster.language.jobs import WAITING, JobView
 from cluster.slurm.interface import Association
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import is_ours
 from slurm_plugin.quota.demand import (
     NODES_AWAY,
@@ -49,8 +48,6 @@ _NOT_LOOKED_AT = "None"
 LACKS_QUOTA = frozenset({QOS_SLICES, QOS_TYPES, "Priority", _NOT_LOOKED_AT})
 """Reasons of jobs that lack quota, or that Slurm has not looked at: another one is later in its
 order, so the job was let pass by all limits."""
-_COPY = "slurm_plugin.barred"
-"""Where a record keeps its copies with another reason: looks ask for the same ones."""
 
 
 class _Alike(NamedTuple):
@@ -142,7 +139,7 @@ class Barred:
         if not self.jobs:
             return jobs
         return tuple(
-            _copy(job, bar.reason)
+            replace(job, reason=bar.reason)
             if (bar := self.jobs.get(job.job_id)) is not None
             and job.state in WAITING
             and job.reason in LACKS_QUOTA
@@ -240,7 +237,6 @@ def _kept(
     }
 
 
-@per_record
 def _named_in(queue: QosQueue) -> Mapping[_Key, JobView]:
     """Those of the jobs of a QOS that name something which quota does not mend."""
     found: dict[_Key, JobView] = {}
@@ -260,7 +256,6 @@ def _named_in(queue: QosQueue) -> Mapping[_Key, JobView]:
     return found
 
 
-@per_record
 def _keys(job: JobView) -> tuple[_One, _Alike]:
     gpus = tuple(sorted(job.gpus.items()))
     alike = _Alike(job.account, job.user, job.qos, job.partition, job.time_limit_s, gpus)
@@ -283,11 +278,3 @@ def _limits(job: JobView, rows: Mapping[tuple[str, str], Association]) -> object
         if one is not None
         for limits in (one.grp_tres, one.grp_tres_run_mins, one.grp_tres_mins)
     )
-
-
-def _copy(job: JobView, reason: str) -> JobView:
-    facts = job.__dict__
-    known: tuple[str, JobView] | None = facts.get(_COPY)
-    if known is None or known[0] != reason:
-        known = facts[_COPY] = reason, replace(job, reason=reason)
-    return known[1]

@@ -30,7 +30,6 @@ from typing import NamedTuple
 from cluster.language.jobs import JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import job_cost, run_cost
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_own
 from slurm_plugin.quota.demand import (
     gpus_on_nodes,
@@ -161,7 +160,6 @@ def _waiting(there: Holdings) -> Iterable[_Waiting]:
     return chain(chain.from_iterable(own), by_place(*others))
 
 
-@per_record
 def _waiting_in(queue: QosQueue) -> Sequence[_Waiting]:
     found: list[_Waiting] = []
     for job in queue.jobs:

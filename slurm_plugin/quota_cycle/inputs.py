@@ -14,8 +14,7 @@ from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.limits.budget_parts import as_budgets_let
 from slurm_plugin.limits.desired import Allowed
-from slurm_plugin.quota.demand import capacity, free_by_node, holdings, qos_use
-from slurm_plugin.quota.free_nodes import FreeNodes
+from slurm_plugin.quota.demand import capacity, free_by_node, free_on_nodes, holdings, qos_use
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import QosUse, Standing, by_use, standings
 from slurm_plugin.quota.types import Loan, Policy, Recall
@@ -41,6 +40,14 @@ class SlurmView:
     lately: Mapping[str, int] = field(default_factory=dict, hash=False)
     stuck: frozenset[int] = frozenset()
 
+    def holdings(self, rules: "QuotaRules") -> Holdings:
+        """The jobs of managed partitions as they were seen."""
+        return holdings(self.jobs, rules.partitions, rules.costs, rules.models)
+
+    def free(self, partitions: frozenset[str]) -> Mapping[str, Counter[str]]:
+        """The instances that are free on nodes of the partitions, see ``demand.free_on_nodes``."""
+        return free_on_nodes(self.nodes, partitions)
+
 
 @dataclass(frozen=True)
 class QuotaRules:
@@ -63,42 +70,24 @@ class QuotaRules:
     turn_s: int
 
 
-_OF_SLURM = frozenset(
-    {
-        *("seen_holdings", "free", "judged", "holdings", "use", "capacity_millislices"),
-        *("fitted", "startable", "_busy_tasks"),
-    }
-)
-"""What is computed once and does not follow from loans or recalls."""
-_BY_FITTED = frozenset({"use", "fitted", "startable", "_busy_tasks"})
-"""What of that follows from the fitted nominals."""
-
-
 @dataclass(frozen=True)
 class QuotaInputs:
-    """Everything that quota decisions take into account."""
+    """Everything that quota decisions take into account.
+
+    Attributes:
+        fitted_before: nominals that an earlier decision on the same policy was made by; None if
+            they are to be fitted to what is there now.
+    """
 
     ledger_view: LedgerView
     seen: SlurmView
     rules: QuotaRules
+    fitted_before: Policy | None = field(default=None, hash=False)
 
     def after(self, loans: tuple[Loan, ...], recalls: tuple[Recall, ...]) -> "QuotaInputs":
-        """The inputs at the same moment with other loans and recalls in the ledger.
-
-        What does not follow from these, and was computed already, is kept.
-        """
-        found = replace(self, ledger_view=self.ledger_view.with_loans(loans, recalls))
-        for name in _OF_SLURM & vars(self).keys():
-            vars(found)[name] = vars(self)[name]
-        return found
-
-    def knowing(self, there: Holdings, free: FreeNodes) -> "QuotaInputs":
-        """The same inputs, for which the jobs seen in managed partitions need no summing up, nor
-        the nodes seen.
-        """
-        found = replace(self)
-        vars(found).update(seen_holdings=there, free=free)
-        return found
+        """The inputs at the same moment with other loans and recalls in the ledger."""
+        ledger_view = replace(self.ledger_view, loans=loans, recalls=recalls)
+        return replace(self, ledger_view=ledger_view, fitted_before=self.fitted)
 
     @property
     def policy(self) -> Policy:
@@ -110,8 +99,10 @@ class QuotaInputs:
         """The same policy with nominals that the cluster's capacity covers: by it loans and limits
         are decided.
         """
+        if self.fitted_before is not None:
+            return self.fitted_before
         there = self.holdings
-        free = free_by_node((one.job for one in there.ending), self.free.by_name)
+        free = free_by_node((one.job for one in there.ending), self.free)
         return fitted(self.policy, there, free, self.capacity_millislices)
 
     def fitted_as(self, before: "QuotaInputs") -> "QuotaInputs":
@@ -121,22 +112,17 @@ class QuotaInputs:
         """
         if before.fitted == before.policy or self.policy != before.policy:
             return self
-        found = replace(self)
-        for name in (_OF_SLURM - _BY_FITTED) & vars(self).keys():
-            vars(found)[name] = vars(self)[name]
-        vars(found)["fitted"] = before.fitted
-        return found
+        return replace(self, fitted_before=before.fitted)
 
     @cached_property
     def seen_holdings(self) -> Holdings:
         """The jobs of managed partitions as they were seen."""
-        rules = self.rules
-        return holdings(self.seen.jobs, rules.partitions, rules.costs, rules.models)
+        return self.seen.holdings(self.rules)
 
     @cached_property
-    def free(self) -> FreeNodes:
-        """What is free on the nodes that were seen."""
-        return FreeNodes(self.seen.nodes, self.rules.partitions)
+    def free(self) -> Mapping[str, Counter[str]]:
+        """The instances that are free on the nodes that were seen."""
+        return self.seen.free(self.rules.partitions)
 
     @cached_property
     def holdings(self) -> Holdings:
@@ -172,7 +158,7 @@ class QuotaInputs:
         """
         if self.rules.term_s > self.rules.grace_s:
             return {}
-        return busy_tasks(self.fitted, self.holdings, self.free.by_name)
+        return busy_tasks(self.fitted, self.holdings, self.free)
 
     @property
     def jobs(self) -> tuple[JobView, ...]:

@@ -36,7 +36,7 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     rules, seen, now_s = inputs.rules, inputs.seen, inputs.ledger_view.when.at_s
     runs = inputs.holdings.runs
     ending = [one.job for one in inputs.holdings.ending if one.job.gpus]
-    free = free_by_node(ending, inputs.free.by_name)
+    free = free_by_node(ending, inputs.free)
     ends = {(job.job_id, job.start_s) for job in ending}
     goes = seen.evicting | leaving(seen.services, rules.grace_s) | ends
     may_go = {job_id for job_id, _ in goes} | replicas(seen.services)

@@ -37,7 +37,6 @@ from typing import Literal, NamedTuple
 
 from cluster.language.jobs import JobView
 from slurm_plugin.common.costs import job_cost
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_borrowed, is_own
 from slurm_plugin.quota.demand import (
     demand_of,
@@ -195,7 +194,6 @@ class _ForLoan(NamedTuple):
     job: WaitingJob
 
 
-@per_record
 def _for_loans(queue: QosQueue) -> Mapping[str, Sequence[_ForLoan]]:
     """The jobs of a QOS that wait for loans, by tenant, in the order in which they would start."""
     found = defaultdict[str, list[_ForLoan]](list)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from cluster.language.jobs import JobView
-from slurm_plugin.common.per_record import per_record
 from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.quota.demand import gpus_on_nodes, wanted_on_nodes, within_guarantees
 from slurm_plugin.quota.holdings import Holdings
@@ -18,7 +17,6 @@ from slurm_plugin.reclaim.capacity import JobNeed, Shape, shape_of
 from slurm_plugin.reclaim.startable import FreeInstances
 
 
-@per_record
 def need_of(job: JobView) -> JobNeed:
     """The GPU instances that a waiting job, or each task of an array, needs."""
     instances, count = wanted_on_nodes(job)

@@ -16,7 +16,7 @@ from cluster.slurm.interface import JobChange, Target, Tasks
 from slurm_plugin.admission.qos_switch import MOVES, moves, tree_moves
 from slurm_plugin.daemon.qos_loop import QosLoop
 from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.holdings import Holdings
+from slurm_plugin.quota.holdings import Holdings, queues_of
 from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import Loan
 
@@ -26,7 +26,7 @@ COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 BORROWS = {"borrowing_limit_millislices": Millislices(2000)}
-NOBODY = Holdings((), (), COSTS, {})
+NOBODY = holdings((), MANAGED, COSTS, {})
 POLICY = policy_of(tenant("vision", 2000, **BORROWS), tenant("nlp", 4000))
 
 
@@ -248,7 +248,8 @@ def test_what_is_known_of_a_tree_counts_while_nothing_of_it_changes() -> None:
     waits = [job(2), job(3), *theirs]
 
     def look(*runs: JobView, known: Holdings = NOBODY) -> Holdings:
-        return holdings((*runs, *waits), MANAGED, COSTS, {}).knowing(known)
+        found = holdings((*runs, *waits), MANAGED, COSTS, {})
+        return replace(found, queues=queues_of(found.others, COSTS, known.queues))
 
     first = look(running(1))
     trees = tree_moves(policy, first, {})

@@ -85,14 +85,14 @@ def now(before: Policy, *jobs: JobView, **changes: Any) -> QuotaInputs:
 
 def changed(there: QuotaInputs, **changes: Any) -> QuotaInputs:
     parts = {
-        part.name: replace(
+        name: replace(
             value,
             **{each.name: changes[each.name] for each in fields(value) if each.name in changes},
         )
-        for part in fields(there)
-        for value in (getattr(there, part.name),)
+        for name in ("ledger_view", "seen", "rules")
+        for value in (getattr(there, name),)
     }
-    return QuotaInputs(**parts)
+    return replace(there, **parts)
 
 
 def planned(there: QuotaInputs, after: Policy, period_start_s: int = 0) -> QuotaPlan:

@@ -27,7 +27,6 @@ from slurm_plugin.limits.desired import (
 )
 from slurm_plugin.limits.warnings import crowding_findings, limit_findings, unknown_qos
 from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import standings
 from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Quota, Tenant
 
@@ -332,7 +331,7 @@ def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
         assert tuple(int(settings[key].value) for key in keys) == limits
 
 
-NOBODY = Holdings((), (), {}, {})
+NOBODY = holdings((), frozenset(), {}, {})
 
 
 def test_what_counts_as_in_use():
