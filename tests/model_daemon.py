@@ -126,7 +126,8 @@ class ModelDaemon:
 
             def repeat(name: str, turn: Step) -> None:
                 pacing = self.state.pacing if name == "sync" else None
-                loops.create_task(self._turns.repeat(name, turn, each_s, pacing))
+                news = self._loops.news.get(name)
+                loops.create_task(self._turns.repeat(name, turn, each_s, pacing, news))
 
             repeat("sync", self.state.turn)
             repeat("limits", self._loops.limits.turn)

@@ -24,6 +24,7 @@ class DecidingLoops:
         charging, priorities, limits: the loops that are started one by one.
         led_turns: by name the steps that only the daemon that leads takes. ``limits`` takes turns
             beside one that leads, too.
+        news: by name of a step, ``limits`` among them, what makes its next turn due.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class DecidingLoops:
             held_lately=self.priorities.held_lately,
             on_imagined=on_imagined,
         )
+        self.news = {name: cluster_state.after_looks() for name in ("limits", "moves")}
         self.led_turns: Mapping[str, Step] = {
             "bookkeeping": self.charging.turn,
             "priorities": self.priorities.turn,

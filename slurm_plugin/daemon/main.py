@@ -164,7 +164,8 @@ class _Daemon:
             name: str, turn: Step, every_s: float = self._every_s, pacing: Pacing | None = None
         ) -> None:
             self._metrics.begins(name)
-            loops.create_task(self._turns.repeat(name, turn, every_s, pacing))
+            news = self._deciding.news.get(name)
+            loops.create_task(self._turns.repeat(name, turn, every_s, pacing, news))
 
         repeat("sync", self._cluster_state.turn, pacing=self._cluster_state.pacing)
         repeat("limits", self._deciding.limits.turn)

@@ -41,15 +41,22 @@ class PeriodicLoops:
         self._on_turn = on_turn
 
     async def repeat(
-        self, name: str, turn: Step, interval_s: float, pacing: Pacing | None = None
+        self,
+        name: str,
+        turn: Step,
+        interval_s: float,
+        pacing: Pacing | None = None,
+        news: asyncio.Event | None = None,
     ) -> None:
         """Take turns for ever, as ``pacing`` has it if given, and more slowly while they fail.
 
-        Events of a turn carry the loop's name and the number of the turn.
+        ``news`` makes the next turn due immediately, unless the last one failed. Events of a turn
+        carry the loop's name and the number of the turn.
         """
-        due = asyncio.Event() if pacing is None else pacing.acted
+        news = news or asyncio.Event()
         pause_s = interval_s
         for cycle in count(1):
+            news.clear()
             with bound(loop=name, cycle=cycle):
                 error = await self._take(name, turn)
                 if error is not None:
@@ -60,6 +67,7 @@ class PeriodicLoops:
                 if pacing is not None:
                     await pacing.wait()
                     continue
+            due = news if error is None else asyncio.Event() if pacing is None else pacing.acted
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await due.wait()

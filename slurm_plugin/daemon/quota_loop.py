@@ -20,14 +20,12 @@ from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.free_instances import is_usable
 from slurm_plugin.common.log import report, report_failure, warn
-from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
 from slurm_plugin.quota.calendar import in_force, loosely_within
 from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.demand import QOS_SLICES, holdings
-from slurm_plugin.quota.tenants import guaranteed_quota
+from slurm_plugin.quota.demand import holdings
 from slurm_plugin.quota.types import Loan, Policy
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
 from slurm_plugin.quota_cycle.compile import (
@@ -37,29 +35,23 @@ from slurm_plugin.quota_cycle.compile import (
     is_uninstalled,
     slurm_now,
 )
+from slurm_plugin.quota_cycle.due import NO_NEEDS, LastRound, RoundNeeds, is_due, needs
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
+from slurm_plugin.quota_cycle.lend import Renewed, renew
 from slurm_plugin.quota_cycle.round import plan
 from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
 from slurm_plugin.quota_cycle.wanted import Conf
 from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
-from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
 from slurm_plugin.reclaim.hold_back import about_to_start
-from slurm_plugin.reclaim.recalls import short_lenders
 from slurm_plugin.state.controller import ClusterState
 
-_RECOMPILE_S = 15.0
-"""Seconds between compilations and rounds of lending while nothing changed in the ledger: limits
-are changed outside Slicewise, jobs come and go, budgets are used up."""
 _QUICK_S, _REST = 0.1, 4.0
-"""A decision that took longer than ``_QUICK_S`` is not repeated for ``_REST`` times as long as it
-took. On a large cluster it takes a second of the processor, which sync and bookkeeping need too,
-and slurmdbd takes several seconds to show all associations."""
-_LONGEST_REST_S = 60.0
-"""Upper bound of that pause for compilations, so that jobs which could borrow wait no longer,
-however slow slurmdbd was once."""
+"""A plan that took longer than ``_QUICK_S`` is not made again for ``_REST`` times as long as it
+took. On a large cluster it takes a second of the processor, which sync and bookkeeping need too."""
+_LONGEST_REST_S = 15.0
+"""Upper bound of that pause."""
 
 
 _ACCOUNTS_S = 5.0
@@ -111,8 +103,9 @@ class QuotaLoop:
         self._in_force: LedgerView | None = None
         self._still_since_s: Mapping[Queued, float] = {}
         self._conf: Conf | None = None
-        self._compile_due_s = self._short_due_s = self._plan_due_s = self._conf_due_s = 0.0
-        self._part_due_s = 0.0
+        self._last: LastRound | None = None
+        self._needs, self._planned_look_s = NO_NEEDS, float("-inf")
+        self._plan_due_s = self._conf_due_s = 0.0
         self._moves_tried: dict[int, str] = {}
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
@@ -149,22 +142,23 @@ class QuotaLoop:
         Where Slicewise was uninstalled from Slurm, go on with the uninstall instead. After a
         failure the compilation is due again at the next turn.
         """
-        rest_s = _RECOMPILE_S
-        self._compile_due_s = 0.0
+        unserved, self._last, took_s = self._needs.limits, None, 0.0
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
                 began_s = time.monotonic()
                 ledger_view, compiled = await self._compiled()
+                took_s = time.monotonic() - began_s
         else:
             ledger_view, compiled = await self._ledger_view(), None
             self._follow_uninstall(ledger_view.is_uninstalled)
         if compiled is not None:
             self._report(compiled)
             self._cluster_state.quotas.set_standings(compiled.standings, compiled.run_minutes)
-            if not compiled.changes:
-                took_s = time.monotonic() - began_s
-                rest_s = min(max(rest_s, _REST * took_s), _LONGEST_REST_S)
+            if compiled.changes:
+                unserved = frozenset()
+                # What starts now shows in the next looks, and jobs may move to where there is room.
+                self._cluster_state.pacing.stir()
             await self._publish(ledger_view, compiled.associations)
             # This comes last: a client that reads "in force" may submit immediately.
             if ledger_view.change_id > ledger_view.compiled_id and not compiled.waits:
@@ -178,8 +172,8 @@ class QuotaLoop:
                 await self._finish_uninstall()
             elif self._imagines:
                 self._on_imagined(await asyncio.to_thread(self._imagine, ledger_view))
-        self._in_force = ledger_view
-        self._compile_due_s = time.monotonic() + rest_s
+        self._in_force, self._needs = ledger_view, NO_NEEDS
+        self._last = LastRound(time.monotonic(), took_s, unserved)
 
     async def _compiled(self) -> tuple[LedgerView, Compiled | None]:
         """Look at Slurm and the ledger once, lend, and compile; None in place of the result where
@@ -232,21 +226,15 @@ class QuotaLoop:
             report("qos_moved", jobs=done.moved_jobs, refused=len(refused))
 
     async def _is_due(self) -> bool:
-        """Whether to compile now: the ledger changed, a lender needs its own quota again, a job may
-        start within overcommitted quota, a recall changed, the lead changed, or the time has come.
+        """Whether to compile now: the ledger or the lead changed, somebody waits for what a round
+        would give, or the time has come.
         """
-        if (
-            self._in_force is None
-            or time.monotonic() >= self._compile_due_s
-            or self._leader.leads() != self._led
-        ):
+        if self._in_force is None or self._last is None or self._leader.leads() != self._led:
             return True
-        return (
-            await self._is_ledger_another(self._in_force)
-            or await asyncio.to_thread(self._is_lender_short, self._in_force)
-            or await asyncio.to_thread(self._is_part_larger, self._in_force)
-            or await self._is_recall_due(self._in_force)
-        )
+        if await self._is_ledger_another(self._in_force):
+            return True
+        await self._see_needs()
+        return is_due(self._last, self._needs, time.monotonic())
 
     async def _is_ledger_another(self, before: LedgerView) -> bool:
         """Whether the policy (also by the calendar) or the amounts granted to budgets changed.
@@ -267,51 +255,39 @@ class QuotaLoop:
         balances = await asyncio.to_thread(ledger.budgets.balances)
         return _granted(before.policy, balances) != _granted(before.policy, before.balances)
 
-    def _is_lender_short(self, before: LedgerView) -> bool:
-        loans = self._written.loans if self._lends and self._written is not None else ()
-        began_s = time.monotonic()
-        if not loans or began_s < self._short_due_s:
-            return False
-        seen = SlurmView(self._cluster_state.quota_jobs, self._cluster_state.nodes, ())
-        inputs = inputs_of(before, self._settings, seen)
-        needs = own_needs_now(inputs.fitted, inputs.startable)
-        short = short_lenders(inputs.fitted, loans, needs)
-        self._short_due_s = _rested_s(began_s)
-        return bool(short)
-
-    def _is_part_larger(self, before: LedgerView) -> bool:
-        """Whether quotas exceed the cluster, and a tenant that lacks quota has more by now."""
-        quotas, began_s = self._cluster_state.quotas, time.monotonic()
-        if quotas.overcommitment is None or not self._lends or began_s < self._part_due_s:
-            return False
-        seen = SlurmView(self._cluster_state.quota_jobs, self._cluster_state.nodes, ())
-        inputs = inputs_of(before, self._settings, seen)
-        lacking = {holder_of(job) for job in inputs.holdings.in_own if job.reason == QOS_SLICES}
-        parts = guaranteed_quota(inputs.fitted) if lacking else {}
-        self._part_due_s = _rested_s(began_s)
-        return any(
-            parts.get(name, 0) > quotas.standings[name].guaranteed_millislices
-            for name in lacking & quotas.standings.keys()
-        )
-
-    async def _is_recall_due(self, before: LedgerView) -> bool:
-        """Whether the recalls changed: quota has come back, the grace is over, or another process
-        wrote other recalls. Also plans again which replicas go.
+    async def _see_needs(self) -> None:
+        """See what a round would change for those who wait, once for each look; while quota is
+        recalled also between looks, as a grace may be over. Also plans which replicas go then.
         """
-        if not self._lends or self._written is None or not self._written.recalls:
-            return False
-        # What comes back shows in looks, and lenders wait for it.
-        self._cluster_state.pacing.stir()
-        began_s = time.monotonic()
-        if began_s < self._plan_due_s:
-            return False
-        ledger_view = await self._ledger_view()
-        self._renewed = renewed = await asyncio.to_thread(
-            planned, ledger_view, self._settings, self._seen()
-        )
-        self._plan_due_s = _rested_s(began_s)
-        recalls = set(renewed.before.recalls)
-        return not set(renewed.plan.recalls) == recalls == set(before.recalls)
+        written, seen = self._written, self._cluster_state
+        if not self._lends or written is None:
+            self._needs = NO_NEEDS
+            return
+        if written.recalls:
+            # What comes back shows in looks, and lenders wait for it.
+            seen.pacing.stir()
+        began_s, looked_s = time.monotonic(), seen.looked_monotonic_s
+        if began_s < self._plan_due_s or (looked_s == self._planned_look_s and not written.recalls):
+            return
+        self._needs = await asyncio.to_thread(self._needs_after, written)
+        self._planned_look_s, self._plan_due_s = looked_s, _rested_s(began_s)
+
+    def _needs_after(self, written: LedgerView) -> RoundNeeds:
+        """Plan a round on the ledger as it was ``written`` last; another process may have written
+        other recalls.
+        """
+        settings, now_s = self._settings, self._cluster_state.clock.now_s()
+        ledger_view = replace(written, when=moment(now_s, settings.ledger.time_zone))
+        if written.recalls:
+            ledger_view = ledger_view_now(self._ledger, settings, now_s)
+        inputs = inputs_of(ledger_view, settings, self._seen())
+        found = plan(inputs)
+        wanted = needs(inputs, found, self._cluster_state.quotas.standings)
+        if frozenset(ledger_view.recalls) != frozenset(written.recalls):
+            wanted = replace(wanted, recalls=frozenset(found.recalls))
+        if written.recalls and not wanted.any:
+            self._renewed = Renewed(ledger_view, found)
+        return wanted
 
     def _take_back(self) -> None:
         """Tell replicas to go that hold recalled slices.
@@ -505,10 +481,10 @@ def _rested_s(began_s: float) -> float:
     """When a decision that began at ``began_s`` and ends now may be repeated, by the monotonic
     clock.
 
-    0 (any time) if it took at most ``_QUICK_S``; the pause is ``_RECOMPILE_S`` at most.
+    0 (any time) if it took at most ``_QUICK_S``.
     """
     took_s = time.monotonic() - began_s
-    return began_s + took_s + min(_REST * took_s, _RECOMPILE_S) if took_s > _QUICK_S else 0.0
+    return began_s + took_s + min(_REST * took_s, _LONGEST_REST_S) if took_s > _QUICK_S else 0.0
 
 
 def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:

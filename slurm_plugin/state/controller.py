@@ -140,6 +140,7 @@ class ClusterState:
         self.desired_slots_versions: Mapping[int, int] = {}
         self._pace = pace
         self.pacing = Pacing(pace, lambda: ASKED.total)
+        self._looked: list[asyncio.Event] = []
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.evictions = Evictions(leader)
         self.clock = SteadyClock()
@@ -199,6 +200,12 @@ class ClusterState:
     def desired_slots(self) -> Mapping[int, frozenset[int]]:
         """Slots that are to run, by array job id."""
         return self._desired_slots or {}
+
+    def after_looks(self) -> asyncio.Event:
+        """Return an event of the caller's own that is set after each complete look."""
+        event = asyncio.Event()
+        self._looked.append(event)
+        return event
 
     def require_leader(self) -> None:
         """Raise UnreachableError (SW-DAEMON-STANDBY) unless this daemon leads."""
@@ -274,6 +281,8 @@ class ClusterState:
         moves = is_kept or is_moving(found, self._seen.at_s)
         took_s = time.monotonic() - began_monotonic_s
         self.pacing.end(took_s, moves=moves, waits=waits(self._seen.jobs))
+        for event in self._looked:
+            event.set()
         return found
 
     async def set_desired_slots(

@@ -70,3 +70,23 @@ async def test_events_of_a_turn_carry_the_loop_and_the_number_of_the_turn() -> N
     told = [(one["event"], one["loop"], one["cycle"]) for one in caught.events()]
     assert told[0] == ("moves_failed", "moves", 1)
     assert told[1:3] == [("limit_set", "limits", 1), ("limit_set", "limits", 2)]
+
+
+async def test_news_make_the_next_turn_due() -> None:
+    news, taken = asyncio.Event(), asyncio.Event()
+    turns = 0
+
+    async def step() -> None:
+        nonlocal turns
+        turns += 1
+        taken.set()
+
+    loops = PeriodicLoops(lambda *_: None)
+    loop = asyncio.create_task(loops.repeat("limits", step, 3600.0, news=news))
+    for _ in range(2):
+        async with asyncio.timeout(5):
+            await taken.wait()
+        taken.clear()
+        news.set()
+    loop.cancel()
+    assert turns == 2

@@ -20,7 +20,7 @@ from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.slurm.interface import Association, JobChange, Qos, Target
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.common.qos_names import borrowed_qos
+from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.daemon import quota_loop
 from slurm_plugin.daemon.quota_loop import QuotaLoop
 from slurm_plugin.limits.desired import BILLING, Difference
@@ -28,6 +28,8 @@ from slurm_plugin.limits.drift import OutOfBandChange
 from slurm_plugin.quota.calendar import Window, WindowKind
 from slurm_plugin.quota.types import Budget, LimitKey, Loan, Recall
 from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
+from slurm_plugin.quota_cycle.round import RoundPlan
 from slurm_plugin.quota_cycle.what_if import ImaginedRound
 from slurm_plugin.state.controller import ClusterState
 
@@ -84,10 +86,10 @@ class Slow(ScriptedSlurm):
         return self.shown_associations
 
 
-def running(account: str, count: int) -> tuple[JobView, ...]:
-    """Plain jobs of one slice each, on loan."""
-    on_loan = {"account": account, "qos": f"slicewise_{account}_borrowed"}
-    view = job(0, JobState.RUNNING, **on_loan, array_job_id=None, admin_comment="")
+def running(account: str, count: int, *, is_own: bool = False) -> tuple[JobView, ...]:
+    """Plain jobs of one slice each, on loan unless they run on the tenant's own quota."""
+    whose = {"account": account, "qos": qos_name(account) if is_own else borrowed_qos(account)}
+    view = job(0, JobState.RUNNING, **whose, array_job_id=None, admin_comment="")
     first = 10 * (1 + ord(account[0]))
     return tuple(replace(view, job_id=first + number) for number in range(count))
 
@@ -416,10 +418,11 @@ async def test_a_lender_that_needs_its_own_has_it_back_at_once() -> None:
     await world.look(*running("nlp", 5))
     await world.limits.turn()
     assert world.ledger.lent == (Loan("vision", "nlp", Millislices(2000)),)
-    await world.look(*running("nlp", 5), *running("vision", 2))
+    own = running("vision", 2, is_own=True)
+    await world.look(*running("nlp", 5), *own)
     await world.limits.turn()
     assert len(world.ledger.marked) == 1
-    await world.look(*running("nlp", 5), *running("vision", 3))
+    await world.look(*running("nlp", 5), *own, WAITS)
     await world.limits.turn()
     assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
     assert len(world.ledger.marked) == 2
@@ -444,31 +447,48 @@ async def test_a_lender_takes_nothing_back_for_a_job_that_its_own_part_never_fit
         world.ledger.marked.pop()
 
 
-async def test_whether_a_lender_is_short_is_not_asked_all_the_time_where_that_takes_long(
+async def test_what_a_round_would_give_is_not_planned_all_the_time_where_that_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of 50,000 jobs it takes a second, and a turn comes every second."""
-    clock, asked_s = Steady(), list[float]()
+    """Of 50,000 jobs it takes a second, and a look comes every second."""
+    clock, planned_s = Steady(), list[float]()
     world = World()
     await world.look(*running("nlp", 5))
     monkeypatch.setattr(quota_loop, "time", clock)
     await world.limits.turn()
-    needs = quota_loop.own_needs_now
+    planned = quota_loop.plan
 
-    def slowly(*given: Any) -> Mapping[str, int]:
-        asked_s.append(clock.now_s)
+    def slowly(inputs: QuotaInputs) -> RoundPlan:
+        planned_s.append(clock.now_s)
         clock.now_s += took_s
-        return needs(*given)
+        return planned(inputs)
 
-    monkeypatch.setattr(quota_loop, "own_needs_now", slowly)
+    monkeypatch.setattr(quota_loop, "plan", slowly)
     took_s = 0.0625
-    for _ in range(2):
-        await world.limits.turn()
+    await world.limits.turn()
+    assert planned_s == [0.0], "nothing is planned again on the same look"
+    await world.limits.turn()
     took_s = 1.0
     for _ in range(6):
+        await world.look(*running("nlp", 5))
         await world.limits.turn()
         clock.now_s += 1.0
-    assert asked_s == [0.0, 0.0625, 0.125, 5.125]
+    assert planned_s == [0.0, 0.0625, 5.0625]
+
+
+async def test_what_a_queue_lacks_is_lent_at_the_next_look() -> None:
+    """A queue waited for the next of the regular rounds, for up to 15 s."""
+    world = World()
+    own = running("nlp", 3, is_own=True)
+    await world.look(*own)
+    await world.limits.turn()
+    waits = replace(WAITS, account="nlp", qos=borrowed_qos("nlp"))
+    await world.look(*own, waits)
+    await world.limits.turn()
+    assert world.ledger.lent == (Loan("vision", "nlp", Millislices(1000)),)
+    await world.look(*own)
+    await world.limits.turn()
+    assert world.ledger.lent, "what nobody uses is taken back by a regular round"
 
 
 async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +500,7 @@ async def test_what_fails_is_tried_again_at_the_next_turn(monkeypatch: pytest.Mo
     world = World()
     await world.look(*running("nlp", 5))
     await world.limits.turn()
-    await world.look(*running("nlp", 5), *running("vision", 3))
+    await world.look(*running("nlp", 5), *running("vision", 2, is_own=True), WAITS)
     with monkeypatch.context() as patch:
         patch.setattr(quota_loop, "compile_in_turn", refuse)
         with pytest.raises(OutsideError):
