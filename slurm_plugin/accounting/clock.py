@@ -36,7 +36,7 @@ def followed(before: Clock | None, wall_s: float, monotonic_s: float) -> Clock:
     stepped_s = offset_s - before.offset_s if before else 0.0
     if before is None or abs(stepped_s) <= STEP_S:
         return Clock(offset_s)
-    goes_on = before.stepped_s != 0.0 and abs(stepped_s - before.stepped_s) <= STEP_S
+    goes_on = abs(stepped_s - before.stepped_s) <= STEP_S
     since_s = before.since_s if goes_on else monotonic_s
     if monotonic_s - since_s >= SETTLED_S:
         return Clock(offset_s)

@@ -830,10 +830,18 @@ def test_a_slot_beyond_the_gateways_servers_is_never_started():
 
 
 def test_directives_that_are_no_service_change_nothing():
-    told = {"in_time": {"vision/chat": 8}, "sequences": frozenset({"vision/chat"})}
-    shown = replace(gateway(sessions=1), **told)
+    shown = replace(
+        gateway(sessions=1),
+        in_time={SERVICE: 8},
+        retry_after_s={SERVICE: 600},
+        failing={SERVICE: "no node"},
+        deadline_ms={SERVICE: 900},
+        closing=frozenset({SERVICE}),
+        retry_once=frozenset({SERVICE}),
+        sequences=frozenset({SERVICE}),
+    )
     _, plan = decided(view(a_slot(0, "held"), concurrency="many"), shown)
-    assert (plan.services, changes(plan)) == ((), ())
+    assert (plan.services, plan.routes.changes) == ((), ())
     assert "concurrency" in plan.unreadable["vision/chat"]
 
 

@@ -7,7 +7,7 @@ from builders.history_text import text_lines
 
 from cluster.language.errors import InvalidInputError
 from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
-from cluster.slurm.unread import ignored
+from cluster.slurm.unread import Unread, ignored
 from simulation.history import lines
 from simulation.history.jobs import HistoryJob, JobHistory
 from simulation.history.lines import UnreadLines
@@ -273,6 +273,13 @@ def test_written_runs_read_the_same():
     runs = parse_history("".join(f"{one}\n" for one in rows), ignored)
     again = "\n".join(history_lines(runs))
     assert read_sacct(text_lines(again), UnreadLines("a")) == read(*rows)
+
+
+def test_a_run_that_slurm_prints_unreadably_is_told_and_left_out():
+    told: list[Unread] = []
+    text = f"{row(JobIDRaw='8', Submit='Unknown')}\n{row()}\n"
+    assert [one.job_id for one in parse_history(text, told.append)] == [7]
+    assert [(one.record, one.name) for one in told] == [("run", "8")]
 
 
 def test_licences_are_not_written():

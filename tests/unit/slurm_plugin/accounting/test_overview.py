@@ -1,19 +1,26 @@
 """Tests the overview of tenants' accounts."""
 
+from builders.ledger_parts import ledger_view_of
 from builders.runs import a_reservation
 from builders.tenants import tenant
 
+from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from slurm_plugin.accounting.overview import (
+    BudgetStatus,
     OverviewInput,
     TenantStatus,
+    budget_status,
     in_tree_order,
     tenant_statuses,
     used_since,
 )
-from slurm_plugin.accounting.types import Run, RunKey, StatementRow
+from slurm_plugin.accounting.types import Balance, Run, RunKey, StatementRow
+from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.tenants import overcommitted_millislices
-from slurm_plugin.quota.types import Loan
+from slurm_plugin.quota.types import Budget, Loan
+
+THURSDAY_S = 14 * 86_400  # 15 January 1970
 
 SOME = dict.fromkeys(
     ("borrowing_limit_millislices", "lending_limit_millislices"), Millislices(5000)
@@ -44,6 +51,39 @@ def look() -> dict[str, TenantStatus]:
         accounts=frozenset({"bio"}),
     )
     return {one.tenant.name: one for one in tenant_statuses(gathered)}
+
+
+def budget_of_bio(balance: Balance | None) -> BudgetStatus:
+    """At midnight of Thursday, with a run that has held two slices for 100 s and was posted 40 of
+    them, and one that another budget pays for.
+    """
+    budget = Budget(Period.WEEK, MillisliceSeconds(900_000))
+    reserved = {"cost_millislices": 2000, "posted_millislice_s": 80_000}
+    run = a_reservation("bio", key=RunKey("c", 7, THURSDAY_S - 100), **reserved)
+    other = a_reservation("bio", 8, payer="physics")
+    seen = ledger_view_of(
+        moment(THURSDAY_S, "UTC"),
+        tenants={"bio": tenant("bio", 3000, budget=budget)},
+        balances={"bio": balance} if balance else {},
+        rollovers={"bio": 0},
+        reservations=(run, other) if balance else (),
+    )
+    return budget_status("bio", budget, seen, "UTC", 180_000)
+
+
+def test_a_budget_says_what_is_left_how_much_of_it_is_reserved_and_when_it_ends():
+    amounts = (MillisliceSeconds(n) for n in (900_000, 500_000, 320_000, 80_000, 0))
+    found = budget_of_bio(Balance("bio", *amounts))
+    # Of 820,000 that are not posted, the run has used 120,000 more.
+    assert (found.left_millislice_s, found.reserved_millislice_s) == (700_000, 200_000)
+    assert (found.rate_millislices, found.ends_s) == (2000, THURSDAY_S + 350)
+    assert found.resets_s == THURSDAY_S + 4 * 86_400
+    assert found.had_millislice_s == 880_000
+
+
+def test_of_a_budget_without_a_balance_nothing_is_left_or_reserved():
+    found = budget_of_bio(None)
+    assert (found.left_millislice_s, found.reserved_millislice_s, found.ends_s) == (0, 0, None)
 
 
 def test_each_tenant_is_followed_by_those_below_it():

@@ -66,7 +66,7 @@ def test_a_tenant_s_situation_on_one_screen():
         running(1),
         running(2, qos=borrowed_qos("vision")),
         running(3, account="nlp"),
-        job(8, "QOSGrpBilling"),
+        job(8, "QOSGrpBilling", partition="cpu,gpu"),
         replace(job(9, "QOSGrpBilling"), array_job_id=9, untouched=frozenset({0, 1})),
         job(10, "JobHeldUser", held=True, priority=0),
         job(11, "Resources", partition="cpu", tres={}),

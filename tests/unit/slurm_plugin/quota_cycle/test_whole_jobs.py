@@ -432,6 +432,16 @@ def test_a_turn_that_only_batch_jobs_could_serve_is_the_next_one_s():
     assert lent(tenants, within, held)[1] is None, "b is not beyond its share"
 
 
+@pytest.mark.parametrize("held", [1, 2])
+def test_a_place_beyond_one_share_goes_to_who_is_below_its_own_and_to_nobody_else(held: int):
+    """Its batch jobs run to their end, and then one of the other's starts."""
+    tenants = policy({"lender": 4000, "a": 0, "b": 0})
+    names = ["a"] * 3 + ["b"] * held
+    runs = tuple(running(n, of, "1g.10gb", is_replica=False) for n, of in enumerate(names, 7))
+    there = replace(waiting({}, *runs, b=[wait(2, SMALL, tasks=2)]), batch=runs)
+    assert lent(tenants, there, {"a": 3000, "b": 1000 * held})[0] == {"a": 2000, "b": 2000}
+
+
 def test_who_has_had_its_turn_without_a_start_lets_the_others_have_theirs():
     tenants = policy({"lender": 7000, "a": 0, "b": 0, "c": 0})
     b, c = wait(2, since_s=NOW_S - 2 * TURN_S), wait(3, since_s=NOW_S - TURN_S - 60)

@@ -75,6 +75,18 @@ def test_what_fits_into_what_is_free_is_ready_by_priority() -> None:
     assert len(found.victims) == 1
 
 
+@pytest.mark.parametrize(
+    ("large_on", "ready"), [("n1", {}), ("n2", {"vision": 4500})], ids=["apart", "together"]
+)
+def test_what_asks_for_two_types_is_ready_where_one_node_has_both(
+    large_on: str, ready: Mapping[str, int]
+) -> None:
+    job = wants(12, cost_millislices=4500, instances={"1g.10gb": 1, "3g.40gb": 1})
+    free = {"n1": {"1g.10gb": 0}, "n2": {"1g.10gb": 2}}
+    free[large_on]["3g.40gb"] = 1
+    assert reclaim(reclaim_input(job, free=free)).ready == ready
+
+
 def test_one_goes_for_a_job_that_waits_and_says_for_which() -> None:
     found = reclaim(reclaim_input(wants(12), run(1)))
     assert found.victims == {run(1).run: "vision takes back 1 slice: job 12 waits"}
