@@ -65,7 +65,7 @@ def choose_qos(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoi
 
 
 def _placed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> QosChoice:
-    """Guaranteed while there is room, then borrowed if allowed; else it waits for the guarantee."""
+    """Guaranteed while there is room, else borrowed if allowed."""
     notices = _replaced(wants) if wants.qos else ()
     may_borrow = snapshot.borrowing_limits.get(wants.tenant, 0) > 0
     _check_cost(wants, snapshot, borrows=may_borrow)
@@ -106,11 +106,7 @@ def _told_of_borrowing(wants: QosRequest, snapshot: Snapshot) -> str:
 def _is_borrowed(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> bool:
     own = snapshot.quotas[wants.tenant]
     is_beyond = _type_beyond(wants, snapshot, recent) is not None
-    if not is_beyond and _held_in_own(wants, snapshot, recent) + wants.cost_millislices <= own:
-        return False
-    used = _used(wants, snapshot, recent)
-    fits = used + wants.cost_millislices <= snapshot.highest_limits.get(wants.tenant, own)
-    return fits or wants.cost_millislices > own or _never_guaranteed(wants, snapshot) is not None
+    return is_beyond or _held_in_own(wants, snapshot, recent) + wants.cost_millislices > own
 
 
 def _type_beyond(wants: QosRequest, snapshot: Snapshot, recent: Recent) -> str | None:

@@ -1,8 +1,8 @@
 """Moves waiting jobs between their tenant's own QOS and its borrowed one, as room comes and goes.
 
 An array waits in one QOS as a whole: once Slurm can't start one task of an array, it skips the
-other tasks in that cycle, whatever their QOS. So the array is placed where its next task has room.
-When that task has started, the others follow to where the one after it has room.
+other tasks in that cycle, whatever their QOS. So the array is placed where its next task belongs.
+When that task has started, the others follow to where the one after it belongs.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,21 +33,15 @@ class _Waiting(NamedTuple):
         unit: the id of what moves as one (``unit_of``).
         tasks: number of tasks that may take room; 0 if the record waits for something else than
             quota, since room taken for it would keep other jobs waiting.
-        choice: the QOS in which it may wait, the first with room is taken: both of its tenant, if
-            Slicewise may move it between them.
+        is_flexible: whether Slicewise may move it between the two QOS of its tenant.
         order: sort key: by priority, then number; tasks of an array by index, own record or not.
     """
 
     tenant: str
     unit: int
     tasks: int
-    choice: tuple[str, ...]
+    is_flexible: bool
     order: tuple[int, int, int]
-
-    @property
-    def is_flexible(self) -> bool:
-        """Whether Slicewise may move it between the two QOS."""
-        return len(self.choice) > 1
 
 
 class Change(NamedTuple):
@@ -88,11 +82,10 @@ def moves(
     what ``tree_moves`` found of them, if that is known.
 
     Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
-    quota, beside what its borrowed runs hold of that, belong in its own QOS, jobs that fit into
-    what it and the tenants above it may borrow in the borrowed one; all others stay where they are.
-    Only flexible jobs move; other jobs just take their room in turn. Jobs that Slurm has
-    ``refused`` to move are left out. A second call after these moves, with nothing else changed,
-    moves nothing.
+    quota, beside what its borrowed runs hold of that, belong in its own QOS. All others belong in
+    the borrowed one if the tenant may borrow: in its own QOS no loan would start them. Only
+    flexible jobs move; other jobs just take their room in turn. Jobs that Slurm has ``refused`` to
+    move are left out. A second call after these moves, with nothing else changed, moves nothing.
     """
     found = tree_moves(policy, there, standings) if trees is None else trees
     changes = sorted(
@@ -167,23 +160,22 @@ def as_units(
 def _belongs(
     waiting: Iterable[tuple[_Waiting, JobView]], room: QuotaRoom, costs: Mapping[str, Millislices]
 ) -> Mapping[int, str]:
-    """The QOS in which the next task of each job or array has room, for those that have any.
+    """The QOS in which the next task of each job or array belongs.
 
-    All tasks that find room take it, in the order of ``waiting``.
+    All tasks that fit into the guaranteed quota take it, in the order of ``waiting``.
     """
     belongs: dict[int, str] = {}
     for one, job in waiting:
-        tenant, cost = one.tenant, job_cost(job, costs)
-        if not cost:
+        tenant, cost, own = one.tenant, job_cost(job, costs), qos_name(one.tenant)
+        if not cost or not (one.is_flexible or job.qos == own):
             continue
-        first = qos = room.first(tenant, one.choice, cost, job.gpus)
-        left = one.tasks
-        while qos is not None and left:
-            room.take(tenant, qos, cost, job.gpus)
-            left -= 1
-            qos = room.first(tenant, one.choice, cost, job.gpus) if left else None
-        if first is not None:
-            belongs.setdefault(one.unit, first)
+        fit = room.tasks(tenant, own, cost, job.gpus)
+        taken = min(fit, one.tasks)
+        room.take(tenant, own, taken * cost, {kind: taken * n for kind, n in job.gpus.items()})
+        if fit:
+            belongs.setdefault(one.unit, own)
+        elif room.borrows(tenant):
+            belongs.setdefault(one.unit, borrowed_qos(tenant))
     return belongs
 
 
@@ -232,7 +224,7 @@ def _waiting_of(job: JobView) -> _Waiting | None:
         tenant,
         unit,
         max(1, len(job.untouched)) if waits_for_quota(job) else 0,
-        (qos_name(tenant), borrowed_qos(tenant)) if is_flexible else (job.qos,),
+        is_flexible,
         (-job.priority, unit, min(job.untouched) if job.untouched else job.task_index or 0),
     )
 

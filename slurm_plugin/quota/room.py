@@ -1,11 +1,11 @@
 """Tracks what running jobs leave of tenants' guaranteed quotas and of what tenants may borrow."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_plugin.common.qos_names import holder, qos_name
-from slurm_plugin.quota.demand import has_types, take_types, types_left
+from slurm_plugin.quota.demand import take_types, types_left
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import Standing, beyond_loans
 from slurm_plugin.quota.tenants import (
@@ -20,11 +20,10 @@ _UNKNOWN: Mapping[str, Standing] = {}
 
 
 class Room(NamedTuple):
-    """What is left of a tenant's guaranteed quota, of its types there, and of its subtree."""
+    """What is left of a tenant's guaranteed quota, and of its types there."""
 
     own: int
     types: Mapping[str, int]
-    subtree: int
 
 
 class QuotaRoom:
@@ -79,19 +78,14 @@ class QuotaRoom:
         # A round asks for each waiting job: a generator would take twice as long.
         return max(0, min([self._subtree[name] for name in self._above[tenant]]))
 
-    def first(
-        self, tenant: str, choice: Iterable[str], cost: int, gpus: Mapping[str, int]
-    ) -> str | None:
-        """The first QOS of the choice that has room for the cost and the GPU instances, or None."""
-        for qos in choice:
-            if self.has(tenant, qos, cost, gpus):
-                return qos
-        return None
+    def borrows(self, tenant: str) -> bool:
+        """Whether the tenant may borrow, so that jobs may wait in its borrowed QOS."""
+        return tenant in self._borrows
 
     def left(self, top: str) -> Sequence[Room]:
         """The room of all tenants of a tree, as it is now."""
         return [
-            Room(self._own[name], dict(self._types.get(name, {})), self._subtree[name])
+            Room(self._own[name], dict(self._types.get(name, {})))
             for name in subtree(self._policy, top)
         ]
 
@@ -103,15 +97,3 @@ class QuotaRoom:
             bounds = (max(0, left[kind]) // n for kind, n in gpus.items() if n and kind in left)
             found = min((found, *bounds))
         return found
-
-    def has(self, tenant: str, qos: str, cost: int, gpus: Mapping[str, int]) -> bool:
-        """Whether that QOS has room for the cost and the GPU instances.
-
-        The borrowed QOS of a tenant that may borrow nothing never has room, whatever is left of its
-        guaranteed quota.
-        """
-        if cost > self.most(tenant, qos):
-            return False
-        if qos == self._own_qos[tenant]:
-            return has_types(self._types.get(tenant), gpus)
-        return tenant in self._borrows

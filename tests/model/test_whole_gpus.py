@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from model_daemon import SETTINGS, DaemonOnModel
 from model_slurm import PARTITION
 
+from cluster.language.units import Millislices
 from simulation.cluster import SimulatedNode
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES
@@ -74,6 +75,21 @@ def test_a_job_that_its_tenants_own_borrowed_run_keeps_out_waits_for_a_loan() ->
         site.until_is(waits_in, {borrowed_qos("lab")}, 30)
         site.until_is(lambda: len(site.jobs("lab")), 1, 1200)
         site.until_is(lambda: site.runs("lab").total(), 1, 60)
+
+
+def test_a_loan_starts_what_waits_behind_a_job_whose_gpu_is_busy() -> None:
+    """All that the tenant may borrow would go to the first job, which can't start."""
+    with site_of({"lab": 1, "lender": 5.5}, {"3g.40gb": 1}, {"1g.10gb": 3}) as site:
+        site.set_quota("lab", 1, borrowing_limit_millislices=Millislices(3500))
+        site.sbatch("lender", LARGE, qos=qos_name("lender"), minutes=600)
+        site.sbatch("lab", SMALL, minutes=600)
+        site.until(lambda: site.runs("lab") + site.runs("lender"))
+        site.sbatch("lab", LARGE, minutes=10)
+        site.wait(30)
+        behind = site.sbatch("lab", SMALL, minutes=10, held=True)
+        site.update(behind, qos=qos_name("lab"))
+        site.site.model.release(behind)
+        site.until_is(lambda: site.runs("lab").total(), 2, 120)
 
 
 def test_equal_tenants_take_turns_on_whole_gpus() -> None:

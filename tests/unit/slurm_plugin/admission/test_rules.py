@@ -611,13 +611,9 @@ class TestPlace:
         assert tag is not None
         assert (answer.qos, tag.is_flexible) == (qos, flexible)
 
-    def test_who_may_borrow_no_more_waits_for_its_own(self) -> None:
+    def test_who_waits_for_all_that_may_be_borrowed_has_the_next_job_wait_there_too(self) -> None:
         full = replace(SNAPSHOT, used={"vision": 8000}, guaranteed_used={"vision": 6000})
-        answer = decide(submit(explain=True), full, TOKEN)
-        assert answer.qos == "slicewise_vision"
-        assert answer.decision.startswith(
-            "guaranteed in QOS slicewise_vision (6 of 6 slices held or waited for)"
-        )
+        assert decide(submit(), full, TOKEN).qos == "slicewise_vision_borrowed"
 
     @pytest.mark.parametrize("request_", [submit(explain=True), service(explain=True)])
     def test_only_who_asks_is_told_why(self, request_: SubmitRequest) -> None:
@@ -807,8 +803,7 @@ class TestAdmission:
         admission = self.admission()
         qos = [admission.submit(submit()).qos for _ in range(6)]
         assert qos == ["slicewise_vision"] * 4 + ["slicewise_vision_borrowed"] * 2
-        # Nothing is left to borrow either: it waits for its own.
-        assert admission.preview(submit()).qos == "slicewise_vision"
+        assert admission.preview(submit()).qos == "slicewise_vision_borrowed"
 
     def test_until_slurm_has_been_looked_at_two_seconds_after(self) -> None:
         admission = self.admission()
