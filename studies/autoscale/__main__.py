@@ -12,14 +12,15 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from studies import command_line
-from studies.autoscale import plot, traces
-from studies.autoscale.curves import ATTAINMENTS, saving, slice_hours_at
+from studies.autoscale import bursts, plot, traces
+from studies.autoscale.curves import ATTAINMENTS, one_setting, saving, slice_hours_at
 from studies.autoscale.sweeps import BASELINES, SWEEPS
 from studies.autoscale.workload import SLO_S, Workload
 from studies.command_line import save, side_by_side
 
 _SEED = 20_261_121
 _OURS = "slicewise"
+_NAMES = (*traces.STORED, *bursts.LOADS)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _options() -> argparse.Namespace:
         default=[],
         help="one more: of any of their formats, or a CSV whose first column is arrival seconds",
     )
-    parser.add_argument("--only", type=_names(traces.STORED), default=tuple(traces.STORED))
+    parser.add_argument("--only", type=_names(_NAMES), default=_NAMES)
     parser.add_argument("--policies", type=_names(SWEEPS), default=tuple(SWEEPS))
     return parser.parse_args()
 
@@ -81,7 +82,12 @@ def _names(known: Iterable[str]) -> Any:
 
 
 def _workloads(options: argparse.Namespace) -> dict[str, Workload]:
-    found = [traces.stored(name, options.traces, options.seed) for name in options.only]
+    found = [
+        (traces.stored if name in traces.STORED else traces.of_bursts)(
+            name, options.traces, options.seed
+        )
+        for name in options.only
+    ]
     found += [traces.given(path, options.traces, options.seed) for path in options.trace]
     return {workload.name: workload for workload in found}
 
@@ -100,8 +106,10 @@ def _point(cell: _Cell) -> tuple[_Cell, Mapping[str, Any]]:
         "attainment": round(outcome.attainment, 6),
         "slice_hours": round(outcome.slice_s / 3600, 4),
         "changes": outcome.changes,
+        "p95_ms": round(1000 * outcome.wait_p95_s),
         "wait_p99_s": round(outcome.wait_p99_s, 3),
         "longest_wait_s": round(outcome.longest_wait_s, 3),
+        "wakes": int(outcome.wakes_s.size),
         "wake_p99_s": outcome.wake_p99_s and round(outcome.wake_p99_s, 3),
     }
 
@@ -114,6 +122,11 @@ def _report(points: Mapping[_Cell, Mapping[str, Any]], seed: int) -> dict[str, A
         "traces": found,
         "saving_vs_best": {
             trace: saving(policies, _OURS, BASELINES) for trace, policies in found.items()
+        },
+        "one_setting": {
+            policy: one_setting({trace: found[trace][policy] for trace in found}, policy == _OURS)
+            for policy in dict.fromkeys(cell.policy for cell in points)
+            if policy in (*BASELINES, _OURS)
         },
         "workloads": {name: _described(workload) for name, workload in _WORKLOADS.items()},
         "slo_s": SLO_S,
@@ -146,6 +159,22 @@ def _show(report: Mapping[str, Any], console: Console) -> None:
         savings = report["saving_vs_best"][trace].values()
         table.add_row(trace, "saved", *(f"{s:+.1%}" if s is not None else "" for s in savings))
         table.add_section()
+    console.print(table)
+    _show_one_setting(report["one_setting"], console)
+
+
+def _show_one_setting(found: Mapping[str, Any], console: Console) -> None:
+    """Print what each policy costs and attains with one setting for all loads."""
+    table = Table("one setting", "attained", "target", "in time", "worst", "slice-hours", box=None)
+    for policy, levels in found.items():
+        for level, one in levels.items():
+            figures = ("", "", "", "")
+            if one is not None:
+                shares = one["attainment"].values()
+                hours = " ".join(f"{hours:.1f}" for hours in one["slice_hours"].values())
+                mean = sum(shares) / len(shares)
+                figures = (f"{one['target']:g}", f"{mean:.1%}", f"{min(shares):.1%}", hours)
+            table.add_row(policy, f"{level} %", *figures)
     console.print(table)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import log
+from math import inf, log
 from typing import Any
 
 ATTAINMENTS = (0.9, 0.95, 0.99, 0.999)
@@ -46,6 +46,38 @@ def _saving_at(
     found = (slice_hours_at(policies.get(other, ()), attainment) for other in others)
     costs = [cost for cost in found if cost is not None]
     return round(1 - mine / min(costs), 4) if mine is not None and costs else None
+
+
+def one_setting(
+    loads: Mapping[str, Sequence[Point]], is_stated: bool
+) -> dict[str, dict[str, Any] | None]:
+    """The cheapest setting for all loads together, by attainment in %, with what each load gets.
+
+    It is the one with the fewest slice-hours, each load's beside its cheapest setting, of those
+    that attain that share in the mean of the loads; None if none does. ``is_stated``: the setting
+    is the share asked for, so nothing is chosen.
+    """
+    found: dict[str, dict[str, Any] | None] = {}
+    least = {name: min(p["slice_hours"] for p in points) for name, points in loads.items()}
+    for attainment in ATTAINMENTS[:3]:
+        found[f"{100 * attainment:g}"] = None
+        least_cost = inf
+        for settings in zip(*loads.values(), strict=True):
+            shares = [point["attainment"] for point in settings]
+            target = settings[0]["target"]
+            costs = zip(settings, least.values(), strict=True)
+            cost = sum(point["slice_hours"] / hours for point, hours in costs)
+            fits = target == attainment if is_stated else sum(shares) >= attainment * len(shares)
+            if fits and cost < least_cost:
+                least_cost = cost
+                found[f"{100 * attainment:g}"] = {
+                    "target": target,
+                    "attainment": dict(zip(loads, shares, strict=True)),
+                    "slice_hours": dict(
+                        zip(loads, (p["slice_hours"] for p in settings), strict=True)
+                    ),
+                }
+    return found
 
 
 def lower_edge(points: Iterable[Point]) -> list[tuple[float, float]]:

@@ -22,6 +22,7 @@ _COLOURS = {
     "ray": "#CC79A7",
     "dynamo": "#999999",
     "peak_hold": "#009E73",
+    "seasonal": "#F0E442",
     "optimum": "#000000",
     "slicewise_fifo": "#0072B2",
     "slicewise": "#D55E00",
@@ -52,7 +53,7 @@ def save(traces: Mapping[str, Mapping[str, Iterable[Mapping[str, Any]]]], path: 
             _draw(axis, trace, policies)
         for axis in axes.flat[len(traces) :]:
             axis.set_visible(False)
-        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=8)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="upper center", ncols=9)
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / (3.3 * rows)))
         figure.savefig(path, dpi=130)
         plt.close(figure)

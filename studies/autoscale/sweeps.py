@@ -10,13 +10,15 @@ from studies.autoscale.optimum import replay_optimum
 from studies.autoscale.peak_hold import PeakHold
 from studies.autoscale.policy import Policy
 from studies.autoscale.ray import Ray
+from studies.autoscale.seasonal import Seasonal
 from studies.autoscale.slicewise import Slicewise
 from studies.autoscale.workload import Workload
 from studies.autoscale.world import Outcome, replay
 
 USE = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6)
 """Requests per replica as a share of its concurrency."""
-AIMS = (0.8, 0.9, 0.94, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999, 0.999999)
+AIMS = (0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999, 0.999999)
+QUANTILES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
 PEAKS_S = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0)
 """Targets of the clairvoyant: longest peaks, in seconds, that it lets be late."""
 
@@ -45,8 +47,9 @@ SWEEPS: Mapping[str, Sweep] = {
     "ray": Sweep(_of(Ray), USE),
     "dynamo": Sweep(_of(Dynamo), USE),
     "peak_hold": Sweep(_of(PeakHold), USE),
+    "seasonal": Sweep(_of(Seasonal), QUANTILES),
     "optimum": Sweep(replay_optimum, PEAKS_S),
     "slicewise_fifo": Sweep(_of(Slicewise), AIMS),
     "slicewise": Sweep(_replay_slicewise, AIMS),
 }
-BASELINES = ("kpa", "hpa", "ray", "dynamo", "peak_hold")
+BASELINES = ("kpa", "hpa", "ray", "dynamo", "peak_hold", "seasonal")

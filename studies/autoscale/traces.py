@@ -17,7 +17,7 @@ import numpy as np
 
 from simulation.history.requests import read_requests
 from simulation.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
-from studies.autoscale import servegen
+from studies.autoscale import bursts, servegen
 from studies.autoscale.workload import (
     FULL_REPLICAS,
     Floats,
@@ -160,6 +160,12 @@ def stored(name: str, traces: Path, seed: int) -> Workload:
     return _workload(name, traces / file, reader, traces, seed)
 
 
+def of_bursts(name: str, traces: Path, seed: int) -> Workload:
+    """The workload of one of the loads in ``bursts.LOADS``; a replica takes one request."""
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    return _made(name, bursts.drawn(bursts.LOADS[name], rng), 1, traces, rng)
+
+
 def with_tokens(
     name: str, traces: Path, seed: int, change: Callable[[Floats, Floats], Floats]
 ) -> tuple[Workload, Floats]:
@@ -200,8 +206,15 @@ def _reader_of(path: Path) -> Reader:
 def _workload(name: str, path: Path, reader: Reader, traces: Path, seed: int) -> Workload:
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     arrivals, work = _within_a_day(*reader(path, rng), rng)
+    return _made(name, (arrivals, work), fitting_concurrency(arrivals, work), traces, rng)
+
+
+def _made(
+    name: str, requests: Requests, concurrency: int, traces: Path, rng: np.random.Generator
+) -> Workload:
+    arrivals, work = requests
     loads = np.array([float(row["value"]) / 1000 for row in _rows(traces / _LOADS)])
-    concurrency, duration_s = fitting_concurrency(arrivals, work), int(arrivals[-1]) + 1
+    duration_s = int(arrivals[-1]) + 1
     warm_s = warm_up_s(duration_s)
     return Workload(
         name=name,

@@ -73,6 +73,11 @@ class Outcome:
         return float((counted <= SLO_S).mean()) if counted.size else 1.0
 
     @property
+    def wait_p95_s(self) -> float:
+        """The 95th percentile of the counted requests' waits; 0 if there are none."""
+        return self._wait_s(0.95)
+
+    @property
     def wait_p99_s(self) -> float:
         """The 99th percentile of the counted requests' waits; 0 if there are none."""
         return self._wait_s(0.99)

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-POLICIES = ["kpa", "hpa", "ray", "dynamo", "peak_hold", "optimum", "slicewise_fifo", "slicewise"]
+POLICIES = ["kpa", "hpa", "ray", "dynamo", "peak_hold", "seasonal"]
+POLICIES += ["optimum", "slicewise_fifo", "slicewise"]
 FIGURES = {
     "target",
     "attainment",
     "slice_hours",
     "changes",
+    "p95_ms",
     "wait_p99_s",
     "longest_wait_s",
+    "wakes",
     "wake_p99_s",
 }
 
@@ -47,6 +50,7 @@ def test_every_policy_has_a_curve_and_ours_is_set_beside_the_best(
         assert {*points[0]} == FIGURES
         assert all(0 <= point["attainment"] <= 1 for point in points)
     assert list(found["saving_vs_best"]["minutes"]) == ["90", "95", "99", "99.9"]
+    assert found["one_setting"]["slicewise"]["95"]["target"] == 0.95
     assert report.with_suffix(".png").stat().st_size > 10_000
 
 
