@@ -17,8 +17,17 @@ from studies.autoscale.traces import TraceError
 from studies.command_line import cluster_traces_folder, side_by_side, traces_folder
 from studies.headline import mixed_plot
 from studies.headline.loads import PHILLY
+from studies.headline.mixed_drawn import drawn
 from studies.headline.mixed_figures import MixedFigures, mixed_figures, rows_of, saving
-from studies.headline.mixed_load import CAPACITY_MILLISLICES, LAYOUTS, MixedLoad, mixed
+from studies.headline.mixed_load import (
+    CAPACITY_MILLISLICES,
+    DRAWN,
+    LAYOUTS,
+    MixedLoad,
+    load_of,
+    mixed,
+    wanted,
+)
 from studies.headline.mixed_services import HOURS, mixed_services, places
 from studies.headline.mixed_systems import (
     MIXED_SETS,
@@ -32,7 +41,7 @@ SEED, SEEDS = 20_261_127, 3
 QUICK_HOURS = 1.5
 MAIN = "mixed"
 """The layout whose figures are the headline."""
-AIMS = {"utilisation": 0.85, "attainment": 0.99, "cost_saving_vs_static": 0.5}
+AIMS = {"of_bound": 0.97, "attainment": 0.99, "cost_saving_vs_static": 0.5}
 PICTURE = REPORTS / "headline_mixed.png"
 
 
@@ -65,6 +74,7 @@ def measure_mixed(seed: int, *, is_quick: bool) -> Mapping[str, Any]:
     ours = systems[SLICEWISE]
     return {
         "utilisation": {name: row["utilisation"] for name, row in systems.items()},
+        "of_bound": {name: row["of_bound"] for name, row in systems.items()},
         "attainment": {name: row["attainment"] for name, row in systems.items()},
         "cost_saving_vs_static": saving(ours, systems[STATIC]),
         "cost_saving_vs_static_gpus": saving(ours, systems[STATIC_GPUS]),
@@ -90,8 +100,11 @@ def _loads(seed: int, hours: float) -> Mapping[tuple[str, int], MixedLoad]:
     if not (jobs / PHILLY).exists():
         raise TraceError(f"The trace {jobs / PHILLY} is not there: SLICEWISE_CLUSTER_TRACES")
     services = mixed_services(requests, seed, hours)
+    asked = wanted(services, LAYOUTS[DRAWN], hours * 3600)
     return {
-        (layout, seed): mixed(services, jobs, seed, instances, hours)
+        (layout, seed): load_of(services, drawn(asked, seed, hours), seed, instances, hours)
+        if layout == DRAWN
+        else mixed(services, jobs, seed, instances, hours)
         for layout, instances in LAYOUTS.items()
     }
 
@@ -119,8 +132,8 @@ def _described(load: MixedLoad) -> Sequence[Mapping[str, Any]]:
 
 
 _SERVED = (
-    "system", "work done", "services", "batch", "allocated", "worst in time", "mean",
-    "slice-h a million", "lost requests",
+    "system", "work done", "of the bound", "bound", "cut freely", "services", "batch",
+    "allocated", "worst in time", "mean", "slice-h a million", "lost requests",
 )  # fmt: skip
 _SHARES = (
     "system", "services", "batch", "headroom", "loading", "lost", "idle: wanted", "other type",
@@ -130,7 +143,7 @@ _BATCH = ("system", "wait, mean", "p99", "worst tenant", "late", "lost slice-h",
 
 
 def show_mixed(report: Mapping[str, Any]) -> None:
-    """Print the systems side by side, for both layouts."""
+    """Print the systems side by side, for each load."""
     console, found = Console(), report["together"]
     seeds = ", ".join(map(str, found["seeds"]))
     for layout, systems in found["layouts"].items():
@@ -153,7 +166,10 @@ def show_mixed(report: Mapping[str, Any]) -> None:
 
 def _served(row: Mapping[str, Any]) -> Iterator[str]:
     yield row["system"]
-    for key in ("utilisation", "utilisation_services", "utilisation_batch", "allocated"):
+    for key in (
+        "utilisation", "of_bound", "bound", "bound_any_cut", "utilisation_services",
+        "utilisation_batch", "allocated",
+    ):  # fmt: skip
         yield f"{100 * row[key]:.1f} %"
     for key in ("attainment", "attainment_mean"):
         yield f"{100 * row[key]:.2f} %"

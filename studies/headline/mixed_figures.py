@@ -14,6 +14,7 @@ from simulation.runs.measure import Guarantee, Yardstick, measured
 from simulation.runs.summary import figures, mean
 from simulation.services.figures import ServiceRecord, outcome
 from studies.headline.figures import work
+from studies.headline.mixed_bound import bound
 from studies.headline.mixed_load import CAPACITY_MILLISLICES, SETTINGS, MixedLoad
 from studies.headline.mixed_shares import idle, loading_s
 from studies.headline.mixed_systems import MixedRecord
@@ -28,6 +29,8 @@ class MixedFigures:
     Attributes:
         utilisation: work done for requests and jobs; ``utilisation_services`` and
             ``utilisation_batch`` are its parts.
+        bound, bound_any_cut: the most that any first-come rule could do beside the same replicas,
+            see ``mixed_bound.Bound``; ``of_bound`` is the work done as a share of the former.
         allocated: what replicas and jobs held. Beside work it is ``loading`` of models, ``lost``
             runs that a preemption threw away, and ``headroom`` of replicas that had less to do, or
             went.
@@ -46,6 +49,9 @@ class MixedFigures:
     utilisation: float
     utilisation_services: float
     utilisation_batch: float
+    bound: float
+    bound_any_cut: float
+    of_bound: float
     allocated: float
     loading: float
     headroom: float
@@ -84,11 +90,15 @@ def mixed_figures(system: str, record: MixedRecord, load: MixedLoad) -> MixedFig
     requests = sum(one.requests for one in outcomes)
     hours = sum(one.slice_s for one in outcomes) / _HOUR_S
     loads_s, rest = loading_s(record.services, load), idle(record, load)
+    most = bound(record, load)
     return MixedFigures(
         system=system,
         utilisation=(done_s + kept_s) / capacity_s,
         utilisation_services=done_s / capacity_s,
         utilisation_batch=kept_s / capacity_s,
+        bound=(done_s + most.as_cut_s) / capacity_s,
+        bound_any_cut=(done_s + most.any_cut_s) / capacity_s,
+        of_bound=(done_s + kept_s) / (done_s + most.as_cut_s),
         allocated=(hours * _HOUR_S + kept_s + lost_s) / capacity_s,
         loading=loads_s / capacity_s,
         headroom=(hours * _HOUR_S - done_s - loads_s) / capacity_s,

@@ -32,7 +32,10 @@ NODE = {SLICE: 28, HALF: 4, WHOLE: 2}
 INSTANCES = {kind: NODES * count for kind, count in NODE.items()}
 ALIKE = {SLICE: NODES * 56}
 """All GPUs cut into seven: instances of one type, for which all jobs ask."""
-LAYOUTS = {"mixed": INSTANCES, "alike": ALIKE}
+LAYOUTS = {"mixed": INSTANCES, "alike": ALIKE, "drawn": INSTANCES}
+"""The instances of each load. ``mixed`` and ``alike`` have Philly's jobs, ``drawn`` those of
+``mixed_drawn``, by which nothing was ever chosen."""
+DRAWN = "drawn"
 BATCH_TENANTS = 4
 DEMAND = 1.1
 """What services and jobs ask for on average, as a share of the instances of each type."""
@@ -116,16 +119,27 @@ def mixed(
     hours: float = HOURS,
 ) -> MixedLoad:
     """Build the load of these services, and of jobs of the trace in that folder."""
-    end_s = BEGIN_S + hours * _HOUR_S
     asked = wanted(services, instances, hours * _HOUR_S)
     found = batch(read_history(jobs / PHILLY, seed).jobs, asked, seed, hours)
+    return load_of(services, found, seed, instances, hours)
+
+
+def load_of(
+    services: Sequence[MixedService],
+    jobs: tuple[HistoryJob, ...],
+    seed: int,
+    instances: Mapping[str, int],
+    hours: float = HOURS,
+) -> MixedLoad:
+    """Build the load of these services and jobs; each tenant owns by what it asks for."""
+    end_s = BEGIN_S + hours * _HOUR_S
     reserved = sum(one.replicas for one in services)
     left = {**instances, SLICE: instances[SLICE] - reserved}
     return MixedLoad(
         seed=seed,
         services=tuple(services),
-        jobs=found,
-        owned=divided(left, demand_s(found, end_s)),
+        jobs=jobs,
+        owned=divided(left, demand_s(jobs, end_s)),
         begin_s=BEGIN_S,
         warm_s=counts_from_s(end_s),
         end_s=end_s,

@@ -23,13 +23,13 @@ def save_mixed(
     """Draw a row for each layout into a PNG file: work, attainment, cost, waits, late jobs."""
     with bar_panels([*layouts], 2 + len(_PANELS), 14, 2.3, path) as axes:
         for row, systems in zip(axes, layouts.values(), strict=True):
-            _work(row[0], systems, aims["utilisation"])
+            _work(row[0], systems)
             _attainment(row[1], systems, aims["attainment"])
             for axis, panel in zip(row[2:], _PANELS, strict=True):
                 bars(axis, [*systems.values()], *panel)
 
 
-def _work(axis: Axes, systems: Mapping[str, Mapping[str, Any]], aim: float) -> None:
+def _work(axis: Axes, systems: Mapping[str, Mapping[str, Any]]) -> None:
     names = [*reversed([*systems])]
     served = [100 * systems[name]["utilisation_services"] for name in names]
     batch = [100 * systems[name]["utilisation_batch"] for name in names]
@@ -37,9 +37,9 @@ def _work(axis: Axes, systems: Mapping[str, Mapping[str, Any]], aim: float) -> N
     drawn = axis.barh(names, batch, left=served, color=_BATCH)
     total = [f"{one + other:.1f}" for one, other in zip(served, batch, strict=True)]
     axis.bar_label(drawn, total, padding=2)
-    axis.axvline(100 * aim, color="#666666", linewidth=1, linestyle=":")
+    axis.plot([100 * systems[name]["bound"] for name in names], names, "k|")
     axis.set_xlim(0, 125)
-    axis.set_title("work done, % (dark: services)", loc="left", fontsize=9)
+    axis.set_title("work done, % (dark: services; |: the bound)", loc="left", fontsize=9)
 
 
 def _attainment(axis: Axes, systems: Mapping[str, Mapping[str, Any]], aim: float) -> None:

@@ -40,7 +40,7 @@ def idle(record: MixedRecord, load: MixedLoad) -> Idle:
     find = _idle_now if record.site.repartitions is None else _idle_of_any_type
     held, waiting = Counter[str](), Counter[str]()
     sums, at_s = [0.0, 0.0, 0.0], load.warm_s
-    changes = (*_of_jobs(record.site.jobs), *_of_services(record.services))
+    changes = (*_of_jobs(record.site.jobs), *of_services(record.services))
     ordered = sorted((*changes, Change(load.end_s, "", 0, 0)), key=lambda one: one.at_s)
     for when_s, together in groupby(ordered, key=lambda one: one.at_s):
         if (until_s := min(when_s, load.end_s)) > at_s:
@@ -88,7 +88,8 @@ def _of_jobs(jobs: Iterable[ReplayedJob]) -> Iterator[Change]:
             yield from changes_of(job, kind, count)
 
 
-def _of_services(services: Iterable[ServiceRecord]) -> Iterator[Change]:
+def of_services(services: Iterable[ServiceRecord]) -> Iterator[Change]:
+    """Yield when replicas hold an instance more or less, by the instances' type."""
     for one in services:
         kind = one.service.spec.profile or ""
         for begin_s, end_s in one.runs:
