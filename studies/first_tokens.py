@@ -169,7 +169,8 @@ def measured(case: Case, ttft_s: float, tells: str, seconds: int) -> Mapping[str
         running, waiting, answered = map(len, (engine.running, engine.waiting, engine.answered))
         if second % ASKED_S == 0:
             tokens = counters.said(engine, tells)
-            servers = ServersLoad(running, waiting) if tells == "servers" else None
+            cache = min(1.0, engine.held / case.cache)
+            servers = ServersLoad(running, waiting, cache) if tells == "servers" else None
         inside = running + waiting
         load = Load(inside, _WAITING, 0, answered + inside + _WAITING, answered)
         look = ServiceLook(

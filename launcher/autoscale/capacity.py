@@ -1,17 +1,18 @@
-"""Learns how many requests a replica may work on together so that the objective is kept.
+"""Learns how many requests a replica may work on together so that the objectives are kept.
 
 A batching engine answers more requests a second when it has more of them, and each takes longer.
-Samples say how long requests took (``service_s``) while a replica worked on so many. The curve
-through them has two uses: the gateway gives each replica ``limit`` requests, and the autoscaler
-reckons with the time that a request takes then.
+Samples say how long requests, and each of their tokens, took while a replica worked on so many. The
+curves through them have two uses: the gateway gives each replica ``limit`` requests, and the
+autoscaler plans with as many as they expect to keep the objectives.
 
 It relies on one thing only: with more requests at a time an engine does not answer fewer of them a
 second. Then time grows at most in proportion to the requests, which bounds what is tried next. Why
 so, and what else was tried: docs/decisions/0031-learnt-concurrency.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from math import ceil, floor, inf, log2
 from operator import attrgetter
@@ -26,6 +27,8 @@ _ENOUGH_ANSWERS, _ENOUGH_ROUNDS, _ENOUGH_LOOKS = 20.0, 4.0, 3
 answer: those of a batch take the same time, so they say no more than one."""
 _LONG_S, _LONG_ANSWERS, _LONG_ROUNDS = 10.0, 4.0, 2.0
 """Seconds after which fewer answers and rounds make one."""
+_ENOUGH_TOKENS = 20.0
+"""Tokens of each request that make one, where servers tell how long they take."""
 _FADE_ANSWERS, _FADE_ROUNDS = 300.0, 20.0
 """Answers or, if that is longer, rounds that count at one step of the curve, the newest most."""
 _STEPS_A_DOUBLING = 2
@@ -46,6 +49,13 @@ _GROWTH, _CAREFUL_GROWTH = 2.0, 1.5
 expected to."""
 _KINK = 2.0
 """How much steeper the curve is assumed to be beyond what was seen: a batch may be full there."""
+_USUAL_BATCH = 8.0
+"""Requests that are expected to take twice as long as hardly any, before two numbers of them were
+seen."""
+_EXPECTED_GROWTH = 2.0
+"""Times as many as were seen that are expected to be kept at most."""
+_LEAST_TIMES = 2.0
+"""Times as long as alone that tokens may always take, however late first tokens are."""
 _AGAIN = 100.0
 """Times the answers of a sample, for each replica, after which what was too slow, or not worth it,
 is tried again: a hundredth of all answers are given meanwhile."""
@@ -53,6 +63,27 @@ is tried again: a hundredth of all answers are given meanwhile."""
 
 _LEAST_BUSY_S = 1e-9
 """Less than a clock can tell: figures of so little would divide by zero."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How long each of some things took: seconds added up, and their number."""
+
+    total_s: float = 0.0
+    count: float = 0.0
+
+    @property
+    def mean_s(self) -> float | None:
+        """The mean; None of nothing."""
+        return self.total_s / self.count if self.count and self.total_s > _LEAST_BUSY_S else None
+
+    def __add__(self, more: "Timed") -> "Timed":
+        """Add others."""
+        return Timed(self.total_s + more.total_s, self.count + more.count)
+
+    def faded(self, keep: float) -> "Timed":
+        """Return a share of it."""
+        return Timed(keep * self.total_s, keep * self.count)
 
 
 @dataclass(frozen=True)
@@ -64,12 +95,14 @@ class Level:
         replica_s: seconds of replicas, added up.
         answers: requests answered meanwhile.
         replicas: how many replicas that was, at most.
+        token: tokens after the first ones of requests.
     """
 
     busy_s: float = 0.0
     replica_s: float = 0.0
     answers: float = 0.0
     replicas: int = 0
+    token: Timed = Timed()
 
     @property
     def in_flight(self) -> float:
@@ -82,14 +115,14 @@ class Level:
         return self.busy_s / self.answers
 
     @property
-    def rate(self) -> float:
-        """Answers of a replica a second."""
-        return self.answers / self.replica_s
-
-    @property
     def rounds(self) -> float:
         """Answers for each place that was in use."""
-        return self.answers / (max(1.0, self.in_flight) * max(1, self.replicas))
+        return self.answers / self.places
+
+    @property
+    def places(self) -> float:
+        """Places of all replicas that were in use, one in each at least."""
+        return max(1.0, self.in_flight) * max(1, self.replicas)
 
     @property
     def is_known(self) -> bool:
@@ -103,6 +136,7 @@ class Level:
             self.replica_s + more.replica_s,
             self.answers + more.answers,
             max(self.replicas, more.replicas),
+            self.token + more.token,
         )
 
 
@@ -122,6 +156,8 @@ class CapacitySample:
         seen = self.seen
         if self.looks < _ENOUGH_LOOKS or not seen.is_known:
             return False
+        if seen.token.count >= _ENOUGH_TOKENS * seen.places and seen.answers >= _LONG_ANSWERS:
+            return True
         if seen.replica_s >= _LONG_S * max(1, seen.replicas):
             return seen.answers >= _LONG_ANSWERS and seen.rounds >= _LONG_ROUNDS
         return seen.answers >= _ENOUGH_ANSWERS and seen.rounds >= _ENOUGH_ROUNDS
@@ -137,6 +173,8 @@ class ReplicaCapacity:
 
     Attributes:
         limit: requests that each replica may get together.
+        expected: requests with which a replica is expected to keep the objectives, if so many are
+            tried.
         full_s: seconds that a request takes then, as far as is known; None before any sample.
         levels: what was seen while replicas were full, by step: each is the requests at a replica
             times the square root of 2.
@@ -147,12 +185,23 @@ class ReplicaCapacity:
     """
 
     limit: int = FIRST
+    expected: int = 0
     full_s: float | None = None
     levels: _Levels = field(default_factory=dict, hash=False)
     lights: _Levels = field(default_factory=dict, hash=False)
     full: CapacitySample = CapacitySample()
     light: CapacitySample = CapacitySample()
     since_tried: float = 0.0
+
+    @property
+    def planned(self) -> int:
+        """Requests with which replicas are planned."""
+        return max(self.limit, self.expected)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether replicas get as many as are expected to do."""
+        return self.full_s is not None and self.limit >= self.planned * (1 - _NOISE)
 
 
 @dataclass(frozen=True)
@@ -162,12 +211,19 @@ class CapacityBounds:
     Attributes:
         most: requests that a replica may get together at most.
         service_s: mean seconds that a request may take; None if the objective names none.
-        wait_s: seconds that a request may take longer than in a replica that has no other one.
+        wait_s: seconds that a request may take longer than in a replica that has no other one,
+            where no objective names a time.
+        token_s: mean seconds that each token may take; None if that is no objective.
+        first_token_s: the same so that first tokens are in time; None if that is no objective.
+        steps: times as long as a token that a request takes; None if that is not known.
     """
 
     most: int
     service_s: float | None = None
     wait_s: float = 5.0
+    token_s: float | None = None
+    first_token_s: float | None = None
+    steps: float | None = None
 
 
 def learn_capacity(
@@ -180,19 +236,22 @@ def learn_capacity(
     sample = (known.full if is_full else known.light) + seen
     limit = min(known.limit, bounds.most)
     if not sample.is_enough:
-        if is_full:
-            return replace(known, limit=limit, full=sample)
-        return replace(known, limit=limit, light=sample)
+        known = replace(known, limit=limit, expected=min(known.expected, bounds.most))
+        return replace(known, full=sample) if is_full else replace(known, light=sample)
     levels, lights = _learnt(known, sample.seen, is_full=is_full)
     since_tried = known.since_tried + sample.seen.answers
     if since_tried >= _AGAIN * max(_ENOUGH_ANSWERS, _ENOUGH_ROUNDS * limit) * max(1, seen.replicas):
         levels, lights = _up_to(levels, limit), _up_to(lights, limit)
         since_tried = 0.0
-    curve = _curve(levels, lights)
-    found = _limit(curve, levels, limit, bounds) if curve else limit
+    curves = _curves(levels, lights, bounds.steps)
+    if curves.service:
+        found, expected = _limit(curves, levels, limit, bounds), _expected(curves, levels, bounds)
+    else:
+        found = expected = limit
     return ReplicaCapacity(
         found,
-        _time_s(curve, found) if curve else None,
+        expected,
+        _expected_s(curves.service, max(found, expected)) if curves.service else None,
         levels,
         lights,
         CapacitySample() if is_full or found != limit else known.full,
@@ -222,7 +281,12 @@ def _learnt(known: ReplicaCapacity, seen: Level, *, is_full: bool) -> tuple[_Lev
 def _followed(levels: _Levels, step: int, sample: Level) -> _Levels:
     before = levels.get(step, Level())
     keep = 1 / (1 + min(sample.answers / _FADE_ANSWERS, sample.rounds / _FADE_ROUNDS))
-    faded = Level(before.busy_s * keep, before.replica_s * keep, before.answers * keep)
+    faded = Level(
+        before.busy_s * keep,
+        before.replica_s * keep,
+        before.answers * keep,
+        token=before.token.faded(keep),
+    )
     return {**levels, step: faded + sample}
 
 
@@ -235,41 +299,82 @@ def _agreeing(levels: _Levels, now: Level, below: float) -> _Levels:
     """
     found: dict[int, Level] = {}
     for step, one in levels.items():
-        in_proportion_s = now.service_s * one.in_flight / now.in_flight
-        low_s, high_s = sorted((now.service_s, in_proportion_s))
-        low_s, high_s = low_s / (1 + below), high_s * (1 + _NOISE)
-        agreed_s = min(max(one.service_s, low_s), high_s)
-        found[step] = replace(one, answers=one.busy_s / agreed_s)
+        times = one.in_flight / now.in_flight
+        nearer = partial(_nearer, times, below)
+        found[step] = replace(
+            one,
+            answers=one.busy_s / nearer(one.service_s, now.service_s),
+            token=_agreed(one.token, now.token, nearer),
+        )
     return found
 
 
+def _nearer(times: float, below: float, known_s: float, now_s: float) -> float:
+    """Bring what was seen with ``times`` as many requests to what the newest sample allows."""
+    low_s, high_s = sorted((now_s, now_s * times))
+    return min(max(known_s, low_s / (1 + below)), high_s * (1 + _NOISE))
+
+
+def _agreed(known: Timed, now: Timed, nearer: Callable[[float, float], float]) -> Timed:
+    known_s, now_s = known.mean_s, now.mean_s
+    if known_s is None or now_s is None:
+        return known
+    return replace(known, count=known.total_s / nearer(known_s, now_s))
+
+
 _Curve = tuple[tuple[float, float], ...]
-"""Requests at a replica and the seconds that each takes, ascending in both."""
+"""Requests at a replica and the seconds that something takes then, ascending in both."""
 
 
-def _curve(levels: _Levels, lights: _Levels) -> _Curve:
+@dataclass(frozen=True)
+class _Curves:
+    """The times of a request, and of a token."""
+
+    service: _Curve
+    token: _Curve
+
+
+_Time = Callable[[Level], float | None]
+_TIMES: tuple[_Time, ...] = tuple(map(attrgetter, ("service_s", "token.mean_s")))
+
+
+def _curves(levels: _Levels, lights: _Levels, steps: float | None) -> _Curves:
+    """Draw both curves.
+
+    Of requests whose tokens are told, the time is that of their tokens: it is known long before
+    the first of them has ended, and follows at once where answers get longer.
+    """
+    service, token = (_curve(time_of, levels, lights) for time_of in _TIMES)
+    if token and steps is not None:
+        service = tuple((at, steps * each_s) for at, each_s in token)
+    return _Curves(service, token)
+
+
+def _curve(time_of: _Time, levels: _Levels, lights: _Levels) -> _Curve:
     """Join what was seen of full replicas, and of others at steps that were not seen full."""
     full = sorted(levels.values(), key=_in_flight)
-    found = list(full)
+    found = [(one.in_flight, time_of(one)) for one in full]
     for step, one in lights.items():
-        if levels.keys() & {step - 1, step, step + 1}:
+        if any(near in levels and time_of(levels[near]) for near in (step - 1, step, step + 1)):
             continue
         # With as many as a full replica that has more, a request takes no longer than there.
-        above_s = (two.service_s for two in full if two.in_flight > one.in_flight)
-        found.append(replace(one, answers=one.busy_s / min(one.service_s, *above_s, inf)))
+        above_s = [time_of(two) or inf for two in full if two.in_flight > one.in_flight]
+        found.append((one.in_flight, min(time_of(one) or inf, *above_s, inf)))
     points: list[tuple[float, float]] = []
-    for one in sorted(found, key=_in_flight):
-        slowest_s = max(one.service_s, points[-1][1] if points else 0.0)
-        if not points or one.in_flight > points[-1][0]:
-            points.append((one.in_flight, slowest_s))
+    for in_flight, seen_s in sorted((at, seen_s) for at, seen_s in found if seen_s):
+        if seen_s < inf and (not points or in_flight > points[-1][0]):
+            points.append((in_flight, max(seen_s, points[-1][1] if points else 0.0)))
     return tuple(points)
 
 
 _in_flight = attrgetter("in_flight")
 
 
-def _time_s(curve: _Curve, in_flight: float) -> float:
-    """Return the seconds that a request takes; beyond what was seen, what it may be expected to."""
+def _time_s(curve: _Curve, in_flight: float, kink: float = _KINK) -> float:
+    """Return the seconds that something takes; beyond what was seen, what it may be expected to.
+
+    ``kink``: how much steeper the curve is assumed to be there.
+    """
     if in_flight <= curve[0][0]:
         return curve[0][1]
     for (low, low_s), (high, high_s) in pairwise(curve):
@@ -281,45 +386,88 @@ def _time_s(curve: _Curve, in_flight: float) -> float:
         return in_proportion_s
     before, before_s = curve[max(0, len(curve) - 3)]
     slope = (last_s - before_s) / (last - before)
-    return min(in_proportion_s, last_s + _KINK * slope * (in_flight - last))
+    return min(in_proportion_s, last_s + kink * slope * (in_flight - last))
 
 
-def _limit(curve: _Curve, levels: _Levels, limit: int, bounds: CapacityBounds) -> int:
-    last, last_s = max(curve[-1][0], 1.0), curve[-1][1]
-    within_s = curve[0][1] + bounds.wait_s if bounds.service_s is None else bounds.service_s
-    careful = ceil(last * _CAREFUL_GROWTH)
-    safe = floor(min(last * _GROWTH, last * within_s / last_s) + 1e-9)
-    most = min(max(careful, safe, FIRST), bounds.most)
-    found = _largest(curve, within_s, most)
-    worth = _enough(levels, found)
+def _expected_s(curve: _Curve, in_flight: float) -> float:
+    """Return the seconds that something is expected to take with so many requests."""
+    if len(curve) == 1 and in_flight > curve[0][0]:
+        last, last_s = curve[0]
+        return last_s * (_USUAL_BATCH + in_flight) / (_USUAL_BATCH + last)
+    return _time_s(curve, in_flight, 1.0)
+
+
+_Objectives = tuple[tuple[_Curve, float], ...]
+"""Curves, and what they may reach."""
+
+
+def _objectives(curves: _Curves, bounds: CapacityBounds) -> _Objectives:
+    found: list[tuple[_Curve, float]] = []
+    if bounds.service_s is not None:
+        found.append((curves.service, bounds.service_s))
+    if bounds.token_s is not None and curves.token:
+        found.append((curves.token, bounds.token_s))
+    if bounds.first_token_s is not None and curves.token:
+        # A long prompt takes long in an empty replica, too: fewer requests are no help there.
+        least_s = _LEAST_TIMES * _time_s(curves.token, 1.0)
+        found.append((curves.token, max(bounds.first_token_s, least_s)))
+    return tuple(found) or ((curves.service, curves.service[0][1] + bounds.wait_s),)
+
+
+def _expected(curves: _Curves, levels: _Levels, bounds: CapacityBounds) -> int:
+    """Return with how many requests the objectives are expected to be kept."""
+    last = max(curves.service[-1][0], 1.0)
+    most = min(max(floor(_EXPECTED_GROWTH * last), FIRST), bounds.most)
+    found = min(
+        _largest(partial(_expected_s, curve), within_s, most)
+        for curve, within_s in _objectives(curves, bounds)
+    )
+    return _enough(levels, curves.service, found)
+
+
+def _limit(curves: _Curves, levels: _Levels, limit: int, bounds: CapacityBounds) -> int:
+    last = max(curves.service[-1][0], 1.0)
+    objectives = _objectives(curves, bounds)
+    found = min(_within(curve, within_s, bounds.most) for curve, within_s in objectives)
+    worth = _enough(levels, curves.service, found)
     if worth == found < bounds.most and worth - 0.5 <= last < worth + 0.5:
         # It was full, and in time, and more were never tried: one more shows whether it can.
         return worth + 1
     # A sample near the bound says now this and now that.
-    if worth < limit and _time_s(curve, limit) <= within_s * (1 + _NOISE):
-        is_worth = limit / _time_s(curve, limit) * _WORTH > worth / _time_s(curve, worth)
-        return limit if is_worth else worth
+    is_near = all(_time_s(curve, limit) <= most_s * (1 + _NOISE) for curve, most_s in objectives)
+    if worth < limit and is_near:
+        rates = [one / _time_s(curves.service, one) for one in (limit, worth)]
+        return limit if rates[0] * _WORTH > rates[1] else worth
     return worth
 
 
-def _largest(curve: _Curve, within_s: float, most: int) -> int:
+def _within(curve: _Curve, within_s: float, most: int) -> int:
+    """Return how many requests may be tried by one objective."""
+    last, last_s = max(curve[-1][0], 1.0), curve[-1][1]
+    careful = ceil(last * _CAREFUL_GROWTH)
+    safe = floor(min(last * _GROWTH, last * within_s / last_s) + 1e-9)
+    return _largest(partial(_time_s, curve), within_s, min(max(careful, safe, FIRST), most))
+
+
+def _largest(time_s: Callable[[int], float], within_s: float, most: int) -> int:
     """Return the most requests, 1 at least, of which each takes at most ``within_s``."""
     low, high = 1, max(1, most)
     while low < high:
         middle = (low + high + 1) // 2
-        if _time_s(curve, middle) <= within_s:
+        if time_s(middle) <= within_s:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _enough(levels: _Levels, most: int) -> int:
+def _enough(levels: _Levels, curve: _Curve, most: int) -> int:
     """Return the fewest requests, at most ``most``, with nearly as many answers a second.
 
     What was seen to be no better above is not used.
     """
-    seen = sorted((max(1, ceil(one.in_flight - _NOISE)), one.rate) for one in levels.values())
+    full = [one.in_flight for one in levels.values()]
+    seen = sorted((max(1, ceil(one - _NOISE)), one / _time_s(curve, one)) for one in full)
     usable = [(count, rate) for count, rate in seen if count <= most]
     if not usable:
         return most

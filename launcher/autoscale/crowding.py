@@ -14,6 +14,8 @@ _ENOUGH_S, _ENOUGH_ANSWERS = 20.0, 20.0
 """Seconds and answers that make a sample: one request more or less waits at any moment."""
 _CROWDED = 0.1
 """Share of the requests worked on that may wait in a server, for what comes in a burst."""
+_FULL = 0.75
+"""Share of a cache in use from which on requests wait for it: it holds whole prompts only."""
 _AGAIN = 400.0
 """Answers for each request at a replica after which more are tried again."""
 
@@ -49,9 +51,19 @@ class Crowding:
         return self.most is not None and not self.since and not self.seconds
 
 
+def is_full(seen: ServersLoad) -> bool:
+    """Whether requests wait since a cache is full, and not just for the prompts before theirs."""
+    return bool(seen.waiting) and (seen.kv_cache is None or seen.kv_cache >= _FULL)
+
+
+def room_of(seen: ServersLoad) -> int | None:
+    """Return how many requests, such as run now, the fullest cache holds; None if not known."""
+    return ceil(seen.running / max(1, seen.replicas) / seen.kv_cache) if seen.kv_cache else None
+
+
 def learn_crowding(known: Crowding, seen: ServersLoad, elapsed_s: float, answered: int) -> Crowding:
     """Learn from a look."""
-    waits_s = elapsed_s if seen.waiting else 0.0
+    waits_s = elapsed_s if is_full(seen) else 0.0
     sample = replace(
         known,
         running=known.running + seen.running * waits_s,

@@ -14,9 +14,10 @@ from launcher.autoscale.capacity import (
     CapacityBounds,
     Level,
     ReplicaCapacity,
+    Timed,
     learn_capacity,
 )
-from launcher.autoscale.crowding import Crowding, learn_crowding
+from launcher.autoscale.crowding import Crowding, learn_crowding, room_of
 from launcher.autoscale.forecasts import (
     AFTER,
     QUIET,
@@ -31,6 +32,7 @@ from launcher.autoscale.service_time import WorkDone, learn_work
 from launcher.autoscale.start_delay import Delays, learn_starts
 from launcher.autoscale.tokens import TokensDone, learn_tokens, without_firsts
 from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
+from launcher.engines.load import ServersLoad
 from launcher.gateway.types import Load
 
 _HOLD_LOADS = 0.5
@@ -67,9 +69,6 @@ _FIRST_SHARE = _BATCHED_TAIL * SERVICE_SHARE
 """Share of an objective of first tokens that 95 % of the requests may take in a full replica."""
 _TOKEN_SHARE = 0.9
 """Share of an objective of tokens to plan with: the mean is kept below it."""
-_FEWER = 0.75
-"""Share of its requests with which a replica is another one: how long first tokens took with more
-says nothing of it. The histogram would say it for hundreds of requests."""
 _FULL = 0.75
 """Share of their places that full replicas use at least, at any moment."""
 _NEARLY = 0.001
@@ -168,8 +167,9 @@ def autoscale(
         )
     memory = _learnt(memory, look, scaling)
     if scaling.learns:
-        limit = min(memory.capacity.limit, scaling.concurrency)
-        scaling = replace(scaling, concurrency=limit)
+        # Where replicas would do for more requests than were tried, others don't show that.
+        planned = min(memory.capacity.planned, scaling.concurrency)
+        scaling = replace(scaling, concurrency=planned)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
     # A replica that has answered since the last look is not idle, though it has nothing to do now.
@@ -213,20 +213,22 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     if came and answered:
         idle = learn_pause(memory.idle, answered, look.at_s)
     work = learn_work(memory.work, busy_s, answered)
-    done = Level(busy_s, elapsed_s * look.serving, answered, look.serving)
+    made = learn_tokens(TokensDone(memory.tokens.seen), look.tokens, answered)
+    served = (busy_s, elapsed_s * look.serving, answered, look.serving)
+    done = Level(*served, Timed(made.token_s, made.tokens))
     places = min(memory.capacity.limit, scaling.concurrency) * look.serving
-    is_full = before.queued > 0 < load.queued and _fills(places, before.in_flight, load.in_flight)
+    fills = before.queued > 0 < load.queued and _fills(places, before.in_flight, load.in_flight)
     memory = replace(memory, work=work, tokens=_tokens(memory.tokens, look, answered, scaling))
     memory = _crowded(memory, look, elapsed_s, answered, scaling)
-    limit, capacity = memory.capacity.limit, _capacity(memory, done, scaling, is_full=is_full)
+    capacity = ReplicaCapacity()
+    if scaling.learns:
+        capacity = _capacity(memory, look, done, scaling, is_full=fills)
     memory = replace(memory, capacity=capacity)
-    if memory.crowding.is_told and memory.tokens.firsts and capacity.limit <= _FEWER * limit:
-        memory = replace(memory, tokens=without_firsts(memory.tokens))
     unqueued = memory.unqueued * exp(-elapsed_s / memory.service_s) + came
-    seen_load = SeenLoad(memory.in_full(load).total, min(load.total, ceil(unqueued)))
-    made = _forecasts_now(memory, arrivals, load, horizon_of(delays))
+    seen_load = _seen_load(memory, load, ceil(unqueued), learns=scaling.learns)
+    forecasts_now = _forecasts_now(memory, arrivals, load, horizon_of(delays))
     forecasts = learn_forecasts(
-        memory.forecasts, seen_load, look.at_s, horizon_of(delays), made, wakes=wakes
+        memory.forecasts, seen_load, look.at_s, horizon_of(delays), forecasts_now, wakes=wakes
     )
     peaks, is_given_up = memory.peaks, memory.is_given_up
     if answered or load.in_flight:
@@ -279,40 +281,70 @@ def _fills(places: int, before: int, now: int) -> bool:
     return min(before, now) >= _FULL * places
 
 
-def _capacity(memory: Memory, done: Level, scaling: Scaling, *, is_full: bool) -> ReplicaCapacity:
-    known = memory.capacity
-    if not scaling.learns:
-        return ReplicaCapacity()
+def _capacity(
+    memory: Memory, look: ServiceLook, done: Level, scaling: Scaling, *, is_full: bool
+) -> ReplicaCapacity:
     if not done.replica_s:
-        return known
-    return learn_capacity(known, done, _bounds_of(scaling, memory), is_full=is_full)
+        return memory.capacity
+    bounds = _bounds_of(scaling, memory, look.servers)
+    return learn_capacity(memory.capacity, done, bounds, is_full=is_full)
 
 
-def _bounds_of(scaling: Scaling, memory: Memory) -> CapacityBounds:
-    """Return what a request may take in a full replica, by all objectives.
+def _seen_load(memory: Memory, load: Load, unqueued: int, *, learns: bool) -> SeenLoad:
+    """Return the load to learn from: what waits until more are tried at a time is no surprise."""
+    peak = memory.in_full(load).total
+    if learns and not memory.capacity.is_settled:
+        peak = min(peak, unqueued)
+    return SeenLoad(peak, min(load.total, unqueued))
 
-    Those of tokens become such a time: the longer the tokens take, the longer their requests. While
-    it is not known how long they take, no more requests are tried than before; if replicas never
-    tell it, the other objectives count.
+
+def _bounds_of(scaling: Scaling, memory: Memory, servers: ServersLoad | None) -> CapacityBounds:
+    """Return what a request and its tokens may take in a full replica, by all objectives.
+
+    While it is not known how long tokens take, no more requests are tried than before; if replicas
+    never tell it, the other objectives count.
     """
-    tokens, took_s = memory.tokens, memory.work.mean_s
-    within: list[float] = []
-    if scaling.p95_s is not None:
-        within.append(scaling.p95_s * SERVICE_SHARE)
-    pairs = (
-        (scaling.ttft_s, _FIRST_SHARE, _late_first_s(memory)),
-        (scaling.tpot_s, _TOKEN_SHARE, tokens.per_token_s),
-    )
+    tokens = memory.tokens
+    pairs = ((scaling.ttft_s, tokens.to_first_s), (scaling.tpot_s, tokens.per_token_s))
     most = scaling.concurrency
     if scaling.ttft_s is not None and memory.crowding.most is not None:
         most = min(most, memory.crowding.most)
-    for objective_s, share, found_s in pairs:
-        if objective_s is not None and found_s is not None:
-            within.append(took_s * objective_s * share / found_s)
-        elif objective_s is not None and not tokens.is_overdue:
-            most = min(most, max(FIRST, memory.capacity.limit))
-    wait_s = _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s
-    return CapacityBounds(most, min(within, default=None), wait_s)
+    room = None if scaling.ttft_s is None or servers is None else room_of(servers)
+    if room is not None:
+        most = min(most, max(memory.capacity.limit, room))
+    if any(asked_s and found_s is None for asked_s, found_s in pairs) and not tokens.is_overdue:
+        most = min(most, max(FIRST, memory.capacity.limit))
+    bounds = CapacityBounds(
+        most,
+        None if scaling.p95_s is None else scaling.p95_s * SERVICE_SHARE,
+        _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s,
+        None if scaling.tpot_s is None else scaling.tpot_s * _TOKEN_SHARE,
+    )
+    return _with_first_tokens(bounds, scaling, memory)
+
+
+def _with_first_tokens(bounds: CapacityBounds, scaling: Scaling, memory: Memory) -> CapacityBounds:
+    """Add how long a request, or its tokens, may take so that the slowest first ones are in time.
+
+    A first token takes the steps of its own prompt and of those that it waits for. With more
+    requests a step takes longer, for each token alike, and until a server is nearly full first
+    tokens take about as many steps. Where servers do not tell their queue a request's time says
+    more: it has the wait for the server in it.
+    """
+    tokens, late_s, took_s = memory.tokens, _late_first_s(memory), memory.work.mean_s
+    each_s = tokens.per_token_s
+    if not memory.crowding.is_told or each_s is None:
+        if scaling.ttft_s is None or late_s is None:
+            return bounds
+        within_s = took_s * scaling.ttft_s * _FIRST_SHARE / late_s
+        return replace(bounds, service_s=min(bounds.service_s or within_s, within_s))
+    return replace(
+        bounds,
+        first_token_s=scaling.ttft_s * _FIRST_SHARE * each_s / late_s
+        if scaling.ttft_s is not None and late_s is not None
+        else None,
+        steps=took_s / each_s,
+    )
 
 
 def _late_first_s(memory: Memory) -> float | None:

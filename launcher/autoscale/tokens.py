@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from launcher.autoscale.histogram import added_bins, counted_since, quantile
 from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
 
-_FADE_REQUESTS = 200.0
-"""Number of requests that count, the newest most."""
+_FADE_REQUESTS, _FADE_TAIL = 200.0, 500.0
+"""Number of requests that count, the newest most; and where the slowest of 20 are looked at."""
 _TAIL, _ENOUGH = 0.95, 20.0
 _PATIENCE = 200.0
 """Answers after which replicas that have not told a time of tokens are taken never to tell it."""
@@ -74,7 +74,8 @@ def learn_tokens(known: TokensDone, now: TokenCounts | None, answered: int) -> T
         return replace(known, seen=now)
     is_counted = now.requests is not None and before.requests is not None
     more = (now.requests or 0.0) - (before.requests or 0.0) if is_counted else float(answered)
-    keep = _FADE_REQUESTS / (_FADE_REQUESTS + max(0.0, more))
+    faded = _FADE_TAIL if now.firsts else _FADE_REQUESTS
+    keep = faded / (faded + max(0.0, more))
     return TokensDone(
         now,
         keep * known.requests + max(0.0, more),

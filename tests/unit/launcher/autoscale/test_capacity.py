@@ -15,6 +15,7 @@ from launcher.autoscale.capacity import (
     CapacityBounds,
     Level,
     ReplicaCapacity,
+    Timed,
     learn_capacity,
 )
 from launcher.autoscale.policy import Memory, autoscale, initial
@@ -192,6 +193,26 @@ def test_it_stays_within_its_bounds_whatever_is_seen(
         assert len(found.levels) <= 25
 
 
+@given(st.floats(0.005, 0.1), st.floats(0.0005, 0.02), st.floats(0.0001, 1.0))
+def test_however_late_first_tokens_are_a_replica_gets_what_takes_twice_as_long_as_one(
+    step_s: float, request_s: float, first_token_s: float
+):
+    """As many are in time as tokens may take then; a long prompt makes no more late."""
+    bounds = CapacityBounds(256, first_token_s=first_token_s, steps=100.0)
+    found = ReplicaCapacity()
+    for _ in range(150):
+        each_s = step_s + request_s * found.limit
+        seen = Level(
+            100 * each_s * 20, 2000 * each_s / found.limit, 20, 1, Timed(2000 * each_s, 2000)
+        )
+        found = learn_capacity(found, seen, bounds, is_full=True)
+        assert found.limit <= found.planned <= 256
+    twice_s = min(2 * (step_s + request_s), step_s + 256 * request_s)
+    assert step_s + request_s * (found.limit + 1) >= twice_s / 1.2
+    alone_s = step_s + FIRST * request_s
+    assert step_s + request_s * found.limit <= 1.2 * max(first_token_s, 2 * alone_s) + request_s
+
+
 def lived(
     scaling: Scaling, per_s: float, seconds: int = 900, begun: Memory | None = None
 ) -> tuple[Memory, list[ScalingDecision], float]:
@@ -230,7 +251,7 @@ def test_a_service_that_learns_needs_fewer_replicas_than_one_with_a_request_at_a
     assert learnt[-1].wanted == 1
     assert waiting < 10
     assert memory.capacity.limit > 2
-    assert f"a replica takes {memory.capacity.limit} at a time (learnt)" in learnt[-1].reason
+    assert f"a replica takes {memory.capacity.planned} at a time (learnt)" in learnt[-1].reason
 
 
 def test_what_was_learnt_outlives_a_restart_and_more_load_gets_replicas_by_it():

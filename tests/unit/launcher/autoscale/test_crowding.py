@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from launcher.autoscale.crowding import Crowding, learn_crowding
+from launcher.autoscale.crowding import Crowding, learn_crowding, room_of
 from launcher.autoscale.policy import Memory, autoscale, initial
 from launcher.autoscale.types import Scaling, ServiceLook, Supply
 from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
@@ -41,6 +41,23 @@ def test_what_waits_in_servers_says_how_many_they_can_work_on():
 @pytest.mark.parametrize(("running", "waiting"), [(40, 4), (3, 1), (40, 0)])
 def test_few_that_wait_for_a_moment_say_nothing(running: int, waiting: int):
     assert seen(Crowding(), 60, running, waiting).most is None
+
+
+def test_requests_that_wait_for_prompts_before_theirs_say_nothing():
+    """Chunks of prompts wait for each other while the cache has room."""
+    known = Crowding()
+    for _ in range(60):
+        known = learn_crowding(known, ServersLoad(20, 10, 0.4), 1.0, 2)
+    assert known.most is None
+    for _ in range(20):
+        known = learn_crowding(known, ServersLoad(20, 10, 0.98), 1.0, 2)
+    assert known.most == 20
+
+
+def test_the_fullest_cache_says_how_many_it_holds():
+    assert room_of(ServersLoad(20, 0, 0.5, replicas=2)) == 20
+    assert room_of(ServersLoad(20, 0)) is None
+    assert room_of(ServersLoad(0, 0, 0.0)) is None
 
 
 def test_neither_a_moment_nor_a_few_answers_are_a_sample():
