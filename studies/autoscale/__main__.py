@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from studies import command_line
-from studies.autoscale import bursts, plot, traces
+from studies.autoscale import bursts, llm, plot, traces
 from studies.autoscale.curves import ATTAINMENTS, one_setting, saving, slice_hours_at
 from studies.autoscale.sweeps import BASELINES, SWEEPS
 from studies.autoscale.workload import SLO_S, Workload
@@ -49,10 +49,14 @@ def main() -> None:
         for target in SWEEPS[policy].targets
     ]
     report = _report(_replay(cells), options.seed)
+    if "azure" in options.only:
+        report["llm"] = llm.replayed(options.traces, options.seed)
     save(report, options.report)
     picture = options.report.with_suffix(".png")
     plot.save(report["traces"], picture)
     _show(report, console)
+    if "llm" in report:
+        llm.show(report["llm"])
     console.print(f"{options.report} and {picture}")
 
 

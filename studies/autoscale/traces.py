@@ -213,7 +213,6 @@ def _made(
     name: str, requests: Requests, concurrency: int, traces: Path, rng: np.random.Generator
 ) -> Workload:
     arrivals, work = requests
-    loads = np.array([float(row["value"]) / 1000 for row in _rows(traces / _LOADS)])
     duration_s = int(arrivals[-1]) + 1
     warm_s = warm_up_s(duration_s)
     return Workload(
@@ -222,10 +221,15 @@ def _made(
         service_s=work,
         duration_s=duration_s,
         concurrency=concurrency,
-        starts=draw_starts(loads, rng),
+        starts=draw_starts(loads_s(traces), rng),
         first_replicas=enough(arrivals, work, concurrency, warm_s),
         warm_s=warm_s,
     )
+
+
+def loads_s(traces: Path) -> Floats:
+    """Seconds that models took to load, as Alibaba measured."""
+    return np.array([float(row["value"]) / 1000 for row in _rows(traces / _LOADS)])
 
 
 def _within_a_day(arrivals: Floats, work: Floats, rng: np.random.Generator) -> Requests:
