@@ -97,7 +97,8 @@ def _job(line: Line, machine: _Machine) -> HistoryJob:
         raise ValueError(f"{len(words)} numbers in place of {FIELDS}")
     submit, wait, run, allotted, _, used_kib, asked, limit, asked_kib, status = words[1:11]
     user, group, _, queue, partition = words[11:16]
-    processors = _known(asked) or _known(allotted) or 0.0
+    # More than were asked for is what came with whole nodes; fewer is no machine's promise.
+    processors = max(_known(asked) or 0.0, _known(allotted) or 0.0)
     memory_kib = _known(asked_kib) or _known(used_kib) or 0.0
     wait_s, run_s, limit_s = _known(wait), _known(run), _known(limit)
     is_cancelled_waiting = status == _CANCELLED and not run_s

@@ -132,6 +132,13 @@ def test_swf_of_a_machine_of_which_nodes_and_processors_are_said(tmp_path: Path)
     assert [job.nodes for job in jobs] == [1, 1, 2, 8, 8]
 
 
+def test_swf_job_that_was_allotted_whole_nodes_has_all_of_their_processors(tmp_path: Path):
+    line = "{} 0 0 60 {} -1 -1 {} 60 -1 1 7 3 -1 2 -1 -1 -1\n"
+    cases = ((8, 1), (4, 8), (-1, 6), (5, -1))
+    text = "".join(line.format(nth, *case) for nth, case in enumerate(cases, 1))
+    assert [job.cpus for job in read(tmp_path, SWF + text).jobs] == [8, 8, 6, 5]
+
+
 def test_swf_s_parts_of_jobs_are_summed_up_in_a_line_of_their_own(tmp_path: Path):
     """Status 2, 3 and 4; their submit time is -1, or that of the job."""
     part = "7 {} 5 50 4 -1 -1 4 60 -1 {} 1 1 -1 1 -1 -1 -1\n"
