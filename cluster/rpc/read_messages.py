@@ -203,8 +203,9 @@ class PriorityAnswer(Answer):
         job_class: low, normal or high.
         site_factor: by the formula, now.
         site_factor_in_slurm, factors, priority: as Slurm has them; None and () if it shows none.
-        max, quantum, wait_full_s: the site's settings.
-        full_s: Unix seconds from which the job has the maximum.
+        max, quantum: the site's settings.
+        wait_full_s: seconds of waiting after which this job, with its time limit, has the maximum;
+            full_s: Unix seconds of then.
         ahead: number of jobs and tasks that go before it; ``ahead_own``: those of its own tenant.
         others_at_most: what Slurm's own factors, but for age, can add to another job.
     """

@@ -365,7 +365,16 @@ class PrioritySettings(_Section):
     )
     half_life_h: float = Field(168.0, gt=0, description="Hours after which use counts half.")
     wait_full_h: float = Field(
-        24.0, gt=0, description="Hours of waiting after which no newer job is ahead of a job."
+        12.0,
+        gt=0,
+        description="Hours of waiting after which no newer job is ahead of a job that asks for "
+        "next to no time.",
+    )
+    wait_full_limits: float = Field(
+        4.0,
+        ge=0,
+        le=1000,
+        description="So many times the job's time limit comes on top of wait_full_h.",
     )
     high_class_for: tuple[str, ...] = Field(
         (), description="Tenants whose jobs may say class=high."

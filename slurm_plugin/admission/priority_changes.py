@@ -68,6 +68,7 @@ def terms_of(job: JobView, now_s: float, standing: PriorityInput) -> PriorityTer
         standing.urgencies.get(job.array_job_id or job.job_id, 0.0) if tag.service else 0.0,
         smallness(max(job_cost(job, standing.costs), tag.whole_millislices), job.time_limit_s),
         now_s - max(job.eligible_s, job.submit_s or 0),
+        job.time_limit_s,
         (job.array_job_id or job.job_id) in standing.passed_over,
     )
 

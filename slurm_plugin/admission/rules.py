@@ -308,6 +308,7 @@ def _admitted(
         job_class=tag.job_class,
         share=snapshot.shares.get(tag.tenant, 1.0) if snapshot.quotas[tag.tenant] else 0.0,
         smallness=smallness(gpus.cost_millislices, limit_s),
+        time_limit_s=limit_s,
     )
     factor = site_factor(terms, snapshot.formula)
     return SubmitAnswer(

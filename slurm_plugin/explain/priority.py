@@ -7,7 +7,13 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.jobs import WAITING, JobTag, JobView
 from cluster.rpc.read_messages import PriorityAnswer, PriorityFactor, PriorityTerm
-from slurm_plugin.admission.priority import CLASS_VALUES, Formula, PriorityTerms, site_factor
+from slurm_plugin.admission.priority import (
+    CLASS_VALUES,
+    Formula,
+    PriorityTerms,
+    full_wait_s,
+    site_factor,
+)
 from slurm_plugin.admission.priority_changes import Ranked
 
 
@@ -55,6 +61,7 @@ def explained(
 ) -> PriorityAnswer:
     """Explain a job's priority. ``jobs`` are all jobs that Slurm knows."""
     job, terms = ranked.job, ranked.terms
+    full_s = full_wait_s(terms.time_limit_s, formula)
     before = [other for other in jobs if _is_before(other, job)]
     return PriorityAnswer(
         job=job.task,
@@ -69,8 +76,8 @@ def explained(
         priority=slurm.priority,
         max=formula.max,
         quantum=formula.quantum,
-        wait_full_s=int(formula.wait_full_s),
-        full_s=int(now_s - terms.wait_s + formula.wait_full_s),
+        wait_full_s=int(full_s),
+        full_s=int(now_s - terms.wait_s + full_s),
         ahead=sum(map(_tasks, before)),
         ahead_own=sum(_tasks(other) for other in before if other.account == job.account),
         others_at_most=slurm.others_at_most,
@@ -83,7 +90,7 @@ _ATTRIBUTES = {"class": "job_class", "wait": "wait_s", "passed_over": "is_passed
 
 def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
     """The terms with their points: what each adds to those before it. So points add up exactly."""
-    waited = min(1.0, terms.wait_s / formula.wait_full_s)
+    waited = min(1.0, terms.wait_s / full_wait_s(terms.time_limit_s, formula))
     named = (
         ("class", CLASS_VALUES[terms.job_class], formula.class_weight),
         ("share", terms.share, formula.share_weight),
@@ -92,7 +99,7 @@ def _terms(terms: PriorityTerms, formula: Formula) -> tuple[PriorityTerm, ...]:
         ("wait", waited, None),
         *((("passed_over", 1.0, None),) if terms.is_passed_over else ()),
     )
-    so_far = PriorityTerms("low")
+    so_far = PriorityTerms("low", time_limit_s=terms.time_limit_s)
     found: list[PriorityTerm] = []
     for name, value, weight in named:
         attribute = _ATTRIBUTES.get(name, name)

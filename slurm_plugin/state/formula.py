@@ -18,5 +18,6 @@ def formula_of(settings: PrioritySettings) -> Formula:
         smallness_weight=settings.smallness_weight,
         max=settings.max,
         wait_full_s=settings.wait_full_h * _HOUR_S,
+        wait_full_limits=settings.wait_full_limits,
         quantum=max(1, settings.max // _QUANTA),
     )

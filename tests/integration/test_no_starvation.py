@@ -20,6 +20,7 @@ WAIT_FULL_S = 40.0
 SETTINGS = f"""
 [priority]
 wait_full_h = {WAIT_FULL_S / 3600}
+wait_full_limits = 0
 high_class_for = ["nlp"]
 [qos]
 urgent = "high"

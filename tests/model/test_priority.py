@@ -7,6 +7,8 @@ import pytest
 from model_daemon import NODES, SETTINGS, DaemonOnModel
 
 WAIT_FULL_S = 1800.0
+"""Of jobs that ask for ``ASKED_S``; ``LIMITS`` of these are part of it."""
+ASKED_S, LIMITS = 300.0, 4.0
 TURNOVER_S = 90.0
 """A running job's end, Slurm's cycle, and the daemon's look."""
 RUNS_S = 120.0
@@ -18,7 +20,11 @@ LAST = 10_000
 def queue() -> Iterator[DaemonOnModel]:
     """Jobs queue for one instance; after half an hour no newer job is ahead of one."""
     priority = SETTINGS.priority.model_copy(
-        update={"wait_full_h": WAIT_FULL_S / 3600, "high_class_for": ("nlp",)}
+        update={
+            "wait_full_h": (WAIT_FULL_S - LIMITS * ASKED_S) / 3600,
+            "wait_full_limits": LIMITS,
+            "high_class_for": ("nlp",),
+        }
     )
     settings = SETTINGS.model_copy(update={"priority": priority})
     accounts = {"nlp": "root", "vision": "root"}
@@ -30,7 +36,8 @@ def queue() -> Iterator[DaemonOnModel]:
 
 def submit(queue: DaemonOnModel, account: str, job_class: str, run_s: float = inf) -> int:
     directives = (f"#SLICEWISE class={job_class}",)
-    return queue.sbatch(account, {"3g.40gb": 1}, run_s=run_s, minutes=5, directives=directives)
+    asks = {"minutes": int(ASKED_S / 60), "directives": directives}
+    return queue.sbatch(account, {"3g.40gb": 1}, run_s=run_s, **asks)
 
 
 def occupy(queue: DaemonOnModel) -> None:
@@ -76,7 +83,7 @@ def test_it_grows_from_submit_on_while_a_job_waits_and_a_restart_writes_nothing_
 
 def test_an_arrays_waiting_tasks_stay_one_record(queue: DaemonOnModel) -> None:
     occupy(queue)
-    array = queue.sbatch("vision", {"3g.40gb": 1}, minutes=300, tasks=10)
+    array = queue.sbatch("vision", {"3g.40gb": 1}, minutes=int(ASKED_S / 60), tasks=10)
     at_first = site_factor(queue, array)
     queue.until(lambda: site_factor(queue, array) >= at_first + 500, WAIT_FULL_S)
     (record,) = queue.site.model.array(array)

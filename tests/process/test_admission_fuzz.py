@@ -55,7 +55,7 @@ SNAPSHOT = Snapshot(
     node_costs=frozenset({7000, 6500}),
     services={("vision", "taken"): Living(814, 1002)},
     accounts_by_uid=ACCOUNTS,
-    formula=Formula(3, 5, 2, 5, max=10_000, wait_full_s=86_400.0, quantum=100),
+    formula=Formula(3, 5, 2, 5, max=10_000, wait_full_s=86_400.0, wait_full_limits=4, quantum=100),
     rules=AdmissionRules(high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high"}),
 )
 BASE: Mapping[str, Any] = {

@@ -5,7 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission.priority import Formula, PriorityTerms, share, site_factor, smallness
+from slurm_plugin.admission.priority import (
+    Formula,
+    PriorityTerms,
+    full_wait_s,
+    share,
+    site_factor,
+    smallness,
+)
 
 _SLURM_MOST = 2**31 - 1
 """slurm.h: site_factor is an unsigned 32-bit number around NICE_OFFSET, 2**31."""
@@ -13,6 +20,8 @@ _SLURM_MOST = 2**31 - 1
 _parts = st.floats(0, 1)
 _weights = st.integers(0, 1000)
 _seconds = st.floats(0, 1e10)
+_WEEK_S = 7 * 86_400.0
+_limits = st.none() | st.floats(0, 1e8)
 _classes = st.sampled_from(("low", "normal", "high"))
 _formulas = st.builds(
     Formula,
@@ -22,6 +31,7 @@ _formulas = st.builds(
     smallness_weight=_weights,
     max=st.integers(100, 1_000_000),
     wait_full_s=st.floats(1, 1e8),
+    wait_full_limits=st.floats(0, 1000),
     quantum=st.integers(1, 10_000),
 )
 _terms = st.builds(
@@ -31,6 +41,7 @@ _terms = st.builds(
     urgency=_parts,
     smallness=_parts,
     wait_s=_seconds,
+    time_limit_s=_limits,
     is_passed_over=st.booleans(),
 )
 
@@ -59,11 +70,10 @@ def test_it_never_falls_as_a_term_rises(
 
 
 @given(_terms, _terms, _formulas, st.floats(0, 1e6))
-def test_none_is_ever_above_one_that_was_submitted_wait_full_s_before(
-    older: PriorityTerms, newer: PriorityTerms, formula: Formula, newer_wait_s: float
+def test_none_is_ever_above_one_that_has_waited_in_full_whatever_either_asks_for(
+    older: PriorityTerms, newer: PriorityTerms, formula: Formula, more_s: float
 ) -> None:
-    older = replace(older, wait_s=newer_wait_s + formula.wait_full_s)
-    newer = replace(newer, wait_s=newer_wait_s)
+    older = replace(older, wait_s=full_wait_s(older.time_limit_s, formula) + more_s)
     assert site_factor(older, formula) == formula.max
     assert site_factor(newer, formula) <= site_factor(older, formula)
 
@@ -74,6 +84,17 @@ def test_of_equal_jobs_the_older_is_never_behind(
 ) -> None:
     older = replace(terms, wait_s=terms.wait_s + more_s)
     assert site_factor(older, formula) >= site_factor(terms, formula)
+
+
+@given(_formulas, _limits, st.floats(0, 1e8))
+def test_every_job_has_a_bound_which_rises_with_its_time_limit(
+    formula: Formula, limit_s: float | None, less_s: float
+) -> None:
+    most_s = full_wait_s(None, formula)
+    bound_s = full_wait_s(limit_s, formula)
+    shorter_s = full_wait_s(less_s if limit_s is None else max(0.0, limit_s - less_s), formula)
+    assert formula.wait_full_s <= shorter_s <= bound_s <= most_s
+    assert most_s == formula.wait_full_s + formula.wait_full_limits * _WEEK_S
 
 
 @given(st.floats(0, 1e18), st.floats(0, 1e18), st.integers(-7000, 10**9), st.floats(1, 1e8))

@@ -12,7 +12,7 @@ from slurm_plugin.admission.priority import Formula, PriorityTerms
 from slurm_plugin.admission.priority_changes import PriorityInput, Ranked, changes, ranked, terms_of
 
 NOW_S = 1000.0
-FORMULA = Formula(3, 5, 2, 2, max=10_000, wait_full_s=1000, quantum=100)
+FORMULA = Formula(3, 5, 2, 2, max=10_000, wait_full_s=1000, wait_full_limits=4, quantum=100)
 STANDING = PriorityInput({"vision": 0.5}, {814: 0.8}, {"1g.10gb": Millislices(1000)}, FORMULA)
 
 
@@ -23,13 +23,13 @@ def waiting(**changes: Any) -> JobView:
 def test_a_plain_job_has_its_class_its_tenants_share_and_its_wait() -> None:
     tag = "slicewise:1 token=ab tenant=vision class=high"
     assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == PriorityTerms(
-        "high", 0.5, smallness=1.0, wait_s=100.0
+        "high", 0.5, smallness=1.0, wait_s=100.0, time_limit_s=3600
     )
 
 
 def test_a_begin_in_the_past_makes_no_job_older() -> None:
     terms = terms_of(waiting(submit_s=950, eligible_s=1), NOW_S, STANDING)
-    assert terms == PriorityTerms("normal", 0.5, smallness=1.0, wait_s=50.0)
+    assert terms == PriorityTerms("normal", 0.5, smallness=1.0, wait_s=50.0, time_limit_s=3600)
 
 
 def test_what_a_job_asks_for_counts_by_slices_and_time_limit() -> None:
@@ -50,7 +50,7 @@ def test_who_takes_whole_nodes_asks_for_all_that_they_have() -> None:
 def test_a_services_slot_has_the_urgency_of_its_backlog() -> None:
     tag = "slicewise:1 token=ab tenant=vision service=bert"
     slot = waiting(admin_comment=tag, array_job_id=814, task_index=3)
-    assert terms_of(slot, NOW_S, STANDING) == PriorityTerms("normal", 0.5, 0.8, 1.0, 100.0)
+    assert terms_of(slot, NOW_S, STANDING) == PriorityTerms("normal", 0.5, 0.8, 1.0, 100.0, 3600)
 
 
 def test_jobs_that_are_passed_over_are_told_by_their_ids() -> None:
@@ -61,14 +61,14 @@ def test_jobs_that_are_passed_over_are_told_by_their_ids() -> None:
 
 def test_a_plain_array_has_no_urgency() -> None:
     assert terms_of(waiting(array_job_id=814), NOW_S, STANDING) == PriorityTerms(
-        "normal", 0.5, smallness=1.0, wait_s=100.0
+        "normal", 0.5, smallness=1.0, wait_s=100.0, time_limit_s=3600
     )
 
 
 def test_a_tenant_without_quota_has_no_share() -> None:
     tag = "slicewise:1 token=ab tenant=gone"
     assert terms_of(waiting(admin_comment=tag), NOW_S, STANDING) == PriorityTerms(
-        "normal", 0.0, smallness=1.0, wait_s=100.0
+        "normal", 0.0, smallness=1.0, wait_s=100.0, time_limit_s=3600
     )
 
 

@@ -46,7 +46,7 @@ SNAPSHOT = Snapshot(
     node_costs=frozenset({5000, 7000}),
     services={("vision", "taken"): Living(814, BOB)},
     accounts_by_uid={ALICE: {"vision": frozenset({"urgent"}), "guest": frozenset()}},
-    formula=Formula(3, 5, 2, 0, max=1000, wait_full_s=86_400, quantum=10),
+    formula=Formula(3, 5, 2, 0, max=1000, wait_full_s=86_400, wait_full_limits=4, quantum=10),
     rules=AdmissionRules(
         high_class_for=frozenset({"nlp"}), class_of_qos={"urgent": "high", "scavenger": "low"}
     ),

@@ -23,7 +23,7 @@ from slurm_plugin.explain.priority import InSlurm, explained
 pytestmark = pytest.mark.usefixtures("clock")
 
 NOW_S = 10_000.0
-FORMULA = Formula(3, 5, 2, 0, max=10_000, wait_full_s=1000, quantum=100)
+FORMULA = Formula(3, 5, 2, 0, max=10_000, wait_full_s=1000, wait_full_limits=4, quantum=100)
 IN_SLURM = InSlurm(6_400, 7_450, {"age": 50, "qos": 1000, "nice": 0}, {"qos": "2000"}, 2000)
 ALICE, BOB = 61001, 61002
 
@@ -53,6 +53,16 @@ def test_a_job_that_is_passed_over_has_the_maximum_and_why_says_so() -> None:
     assert "its GPUs are free" not in shown_text(answer())
 
 
+def test_the_bound_that_is_shown_is_that_of_the_job_s_own_time_limit() -> None:
+    found = answer(wait_s=500.0, time_limit_s=250)
+    assert (found.wait_full_s, found.full_s) == (2000, NOW_S - 500 + 2000)
+    assert {one.name: one.value for one in found.terms}["wait"] == 0.25
+    assert "8 min of 33 min" in shown_text(found)
+    full = answer(wait_s=2000.0, time_limit_s=250)
+    assert (full.site_factor, full.max) == (10_000, 10_000)
+    assert "It has waited its 33 min" in place_text(full)
+
+
 @given(
     st.builds(
         PriorityTerms,
@@ -61,6 +71,7 @@ def test_a_job_that_is_passed_over_has_the_maximum_and_why_says_so() -> None:
         st.floats(0, 1),
         st.floats(0, 1),
         st.floats(0, 2000),
+        st.none() | st.floats(0, 500),
         st.booleans(),
     )
 )
