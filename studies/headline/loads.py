@@ -135,7 +135,7 @@ def ready(
     found = []
     for job in jobs:
         # Drawn for all, so that a shorter span has the same jobs.
-        limit_s = _HOUR_S * ceil(job.run_s * rng.uniform(1.0, _MOST_TIMES) / _HOUR_S)
+        limit_s = drawn_limit_s(job.run_s, rng)
         wanted = sum(job.gpus.values())
         if wanted and begin_s <= job.submit_s < end_s:
             nodes, each = spread(wanted) if has_nodes else (1, wanted)
@@ -150,6 +150,11 @@ def ready(
             )
             found.append(one)
     return tuple(found)
+
+
+def drawn_limit_s(run_s: float, rng: random.Random) -> int:
+    """A time limit for a job of which nobody knows what it asked for: whole hours."""
+    return _HOUR_S * ceil(run_s * rng.uniform(1.0, _MOST_TIMES) / _HOUR_S)
 
 
 def whole_gpus_job(

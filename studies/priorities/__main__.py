@@ -1,4 +1,4 @@
-"""Replays two public clusters under rules of priority, trained ones too: slowdowns and waits."""
+"""Replays five public clusters under rules of priority, trained ones too: slowdowns and waits."""
 
 import os
 import sys
@@ -21,7 +21,8 @@ from studies.command_line import cluster_traces_folder, side_by_side
 from studies.headline.loads import HELIOS, PHILLY, Load
 from studies.priorities import linear, plot, ppo, rules
 from studies.priorities.figures import Result, beside_best, chosen, figures_of, means
-from studies.priorities.loads import LOADS, Split, Window, busy_windows, read_split
+from studies.priorities.loads import GPU_LOADS, LOADS, Split, Window, busy_windows, read_split
+from studies.priorities.processor_logs import LOGS
 from studies.priorities.queues import Policy, Queue
 from studies.priorities.site import replay
 
@@ -40,10 +41,13 @@ def _equal(queue: Queue) -> Floats:
 RULES: Mapping[str, Policy] = {
     "fifo": rules.fifo,
     "saf": rules.saf,
+    "saf_bounded": rules.saf_bounded,
     "f1": rules.f1,
     "wfp3": rules.wfp3,
     FAIR_SHARE: _equal,
     SLICEWISE: rules.slicewise,
+    "slicewise_24h": rules.slicewise_24h,
+    "slicewise_72h": rules.slicewise_72h,
     "slicewise_sizeless": rules.slicewise_sizeless,
 }
 TRAINED: Mapping[str, Callable[[Sequence[Window], int], Policy]] = {
@@ -82,20 +86,23 @@ _SPLITS: dict[tuple[str, int], Split] = {}
 def measure(is_quick: bool) -> Mapping[str, Any]:
     """Train and replay all policies on all loads and seeds, one process per processor."""
     folder = cluster_traces_folder()
-    for file in (HELIOS, PHILLY):
+    for file in (HELIOS, PHILLY, *(log.file for log in LOGS.values())):
         if not (folder / file).exists():
             sys.exit(
                 f"The trace {folder / file} is not there. Say where the traces lie: "
-                "SLICEWISE_CLUSTER_TRACES; studies/headline/README.md names their sources."
+                "SLICEWISE_CLUSTER_TRACES; studies/headline/README.md and "
+                "studies/priorities/README.md name their sources."
             )
     seeds = SEEDS[:1] if is_quick else SEEDS
     wanted = [(load, seed) for load in LOADS for seed in seeds]
     asked = [(load, folder, seed, QUICK_DAYS if is_quick else None) for load, seed in wanted]
     with get_context("fork").Pool(os.cpu_count()) as pool:
         _SPLITS.update(zip(wanted, pool.starmap(read_split, asked), strict=True))
-    tasks = [Trial(*key, policy) for policy in reversed(POLICIES) for key in wanted]
-    tasks += [Trial(load, seeds[0], policy, "blunt") for load in LOADS for policy in BLUNT]
-    tasks += [Trial(*key, policy, "far") for policy in FAR for key in wanted]
+    gpus = [key for key in wanted if key[0] in GPU_LOADS]
+    tasks = [Trial(*key, policy) for policy in reversed(TRAINED) for key in gpus]
+    tasks += [Trial(*key, policy) for policy in RULES for key in wanted]
+    tasks += [Trial(load, seeds[0], policy, "blunt") for load in GPU_LOADS for policy in BLUNT]
+    tasks += [Trial(*key, policy, "far") for policy in FAR for key in gpus]
     done = dict(side_by_side(_replayed, tasks, "Replaying"))
     report = report_of(done)
     plot.save(report, reporting.REPORTS / "priorities.png")

@@ -100,7 +100,9 @@ def beside_best(
         best = min(one[key] for one in policies.values())
         for name, one in policies.items():
             ratios[name].append(one[key] / best)
-    return {name: fmean(several) for name, several in ratios.items()}
+    # Who was tried on some loads only is compared with nobody.
+    everywhere = (item for item in ratios.items() if len(item[1]) == len(shown))
+    return {name: fmean(several) for name, several in everywhere}
 
 
 def chosen(ratios: Mapping[str, float], simplest_first: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from simulation.history.jobs import HistoryJob
 from studies.autoscale.workload import Floats
 from studies.headline import loads
 from studies.headline.loads import GPUS_OF_NODE, Load
+from studies.priorities.processor_logs import LOGS, read_log
 from studies.priorities.queues import Queue
 
 Numbers = npt.NDArray[np.int64]
@@ -19,9 +20,12 @@ Truths = npt.NDArray[np.bool_]
 FULL = 0.9
 """Mean demand of a part as a share of its pool."""
 TRAINED_DAYS = 14.0
+WARM_DAYS = 1.0
+"""Days of a log of processors before the jobs that count: nothing is learnt from these."""
 WARM_S = 86_400.0
 """Seconds of the trained part that are replayed before the jobs that count."""
-LOADS = {"helios": loads.helios, "philly": loads.philly}
+GPU_LOADS = {"helios": loads.helios, "philly": loads.philly}
+LOADS = (*GPU_LOADS, *LOGS)
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,15 @@ class Split:
 
 def read_split(name: str, folder: Path, seed: int, days: float | None) -> Split:
     """Read a load and split it; with ``days``, so many are learnt from and so many count."""
-    load = LOADS[name](folder, seed, None if days is None else 2 * days)
-    return split(load, TRAINED_DAYS if days is None else days)
+    if name not in LOGS:
+        load = GPU_LOADS[name](folder, seed, None if days is None else 2 * days)
+        return split(load, TRAINED_DAYS if days is None else days)
+    log = LOGS[name]
+    load = read_log(log, folder, seed, None if days is None else WARM_DAYS + days)
+    found = split(load, WARM_DAYS)
+    if log.gpus is None:
+        return found
+    return replace(found, counted=replace(found.counted, gpus=_of_size(found.counted, log.gpus)))
 
 
 def split(load: Load, trained_days: float) -> Split:
@@ -77,9 +88,19 @@ def _pool(
     wanted = max(largest, demand_s / (end_s - begin_s) / FULL)
     pool, whole = GPUS_OF_NODE * ceil(wanted / GPUS_OF_NODE), sum(load.gpus.values())
     found = {name: max(1, pool * own // whole) for name, own in load.gpus.items()}
-    first = max(found, key=lambda name: found[name])
-    found[first] += pool - sum(found.values())
-    return found
+    return _filled_up(found, pool)
+
+
+def _of_size(load: Load, gpus: int) -> Mapping[str, int]:
+    """The tenants' GPUs where the pool has so many."""
+    whole = sum(load.gpus.values())
+    return _filled_up({name: max(1, gpus * own // whole) for name, own in load.gpus.items()}, gpus)
+
+
+def _filled_up(gpus: Mapping[str, int], pool: int) -> Mapping[str, int]:
+    """What rounding left over goes to the largest."""
+    first = max(gpus, key=lambda name: gpus[name])
+    return {**gpus, first: gpus[first] + pool - sum(gpus.values())}
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_plugin.admission.priority import Formula, PriorityTerms, site_factor, smallness
+from slurm_plugin.admission.priority import (
+    Formula,
+    PriorityTerms,
+    full_wait_s,
+    site_factor,
+    smallness,
+)
 from slurm_plugin.state.formula import formula_of
 from studies.autoscale.workload import Floats
 from studies.headline.systems import GPU_MILLISLICES, SETTINGS
 from studies.priorities.queues import Queue
 
 _FORMULA = formula_of(SETTINGS.priority)
+_DAY_S = 86_400.0
 
 
 def fifo(queue: Queue) -> Floats:
@@ -27,6 +34,12 @@ def area(queue: Queue) -> Floats:
 def saf(queue: Queue) -> Floats:
     """Smallest area first."""
     return -area(queue)
+
+
+def saf_bounded(queue: Queue) -> Floats:
+    """First who has waited as long as Slicewise's formula lets him; before that, smallest area."""
+    bounds_s = np.array([full_wait_s(limit_s, _FORMULA) for limit_s in queue.limit_s.tolist()])
+    return np.where(queue.waited_s >= bounds_s, 0.0, saf(queue))
 
 
 def wfp3(queue: Queue) -> Floats:
@@ -47,6 +60,16 @@ def slicewise(queue: Queue) -> Floats:
     return _formula(queue, _FORMULA)
 
 
+def slicewise_24h(queue: Queue) -> Floats:
+    """The same with one bound for all, a day, as it was until 2026-11-29."""
+    return _formula(queue, replace(_FORMULA, wait_full_s=_DAY_S, wait_full_limits=0.0))
+
+
+def slicewise_72h(queue: Queue) -> Floats:
+    """The same with one bound for all, three days."""
+    return _formula(queue, replace(_FORMULA, wait_full_s=3 * _DAY_S, wait_full_limits=0.0))
+
+
 def slicewise_sizeless(queue: Queue) -> Floats:
     """The same without its term for what a job asks for."""
     return _formula(queue, replace(_FORMULA, smallness_weight=0))
@@ -55,6 +78,8 @@ def slicewise_sizeless(queue: Queue) -> Floats:
 def _formula(queue: Queue, formula: Formula) -> Floats:
     asked = zip(queue.gpus.tolist(), queue.limit_s.tolist(), strict=True)
     small = (smallness(round(gpus * GPU_MILLISLICES), limit_s) for gpus, limit_s in asked)
-    found = zip(queue.share.tolist(), small, queue.waited_s.tolist(), strict=True)
-    terms = (PriorityTerms(share=a, smallness=b, wait_s=c) for a, b, c in found)
+    found = zip(
+        *(queue.share.tolist(), small, queue.waited_s.tolist(), queue.limit_s.tolist()), strict=True
+    )
+    terms = (PriorityTerms(share=a, smallness=b, wait_s=c, time_limit_s=d) for a, b, c, d in found)
     return np.array([float(site_factor(one, formula)) for one in terms])

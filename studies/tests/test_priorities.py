@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from studies.priorities.__main__ import RULES, with_whole_days
 from studies.priorities.figures import beside_best, chosen, figures_of, means
 from studies.priorities.light import LightPool, in_order_of, mean_slowdown
 from studies.priorities.loads import Window, busy_windows, split
+from studies.priorities.processor_logs import ProcessorLog, read_log
 from studies.priorities.queues import Policy, Queue, site_factors
 from studies.priorities.site import replay
 
@@ -63,7 +65,46 @@ def test_with_slicewise_s_formula_tenants_that_used_less_go_first_until_the_wait
     assert first(policy, share=[0.2, 0.9]) == 1
     old = policy(queue(share=[0.0, 1.0], waited_s=[DAY_S, 2 * DAY_S], gpus=[64, 1]))
     assert old[0] == old[1] == old.max()
-    assert policy(queue(share=[1.0], waited_s=[0.9 * DAY_S]))[0] < old[0]
+    assert policy(queue(share=[1.0], waited_s=[15 * HOUR_S]))[0] < old[0]
+
+
+def test_with_a_bound_the_smallest_area_is_first_until_a_job_has_waited_in_full() -> None:
+    # Who asks for an hour has waited in full after 16 hours, who asks for three after 24.
+    asked = {"gpus": [8, 1], "limit_s": [3 * HOUR_S, HOUR_S], "came_s": [0, 1]}
+    assert first(rules.saf_bounded, **asked, waited_s=[23 * HOUR_S, 15 * HOUR_S]) == 1
+    assert first(rules.saf_bounded, **asked, waited_s=[24 * HOUR_S, 15 * HOUR_S]) == 0
+    both = rules.saf_bounded(queue(**asked, waited_s=[24 * HOUR_S, 16 * HOUR_S]))
+    assert both[0] == both[1]
+
+
+def test_with_one_bound_for_all_it_does_not_matter_what_a_job_asks_for() -> None:
+    asked = {"limit_s": [HOUR_S, 40 * HOUR_S], "waited_s": [23 * HOUR_S, 24 * HOUR_S]}
+    assert first(rules.slicewise_24h, **asked) == 1
+    assert first(rules.slicewise_72h, **asked) == 0
+    assert first(rules.slicewise, **asked) == 0
+
+
+def log(folder: Path, *lines: str) -> Path:
+    (folder / "made.swf").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def test_a_log_of_processors_becomes_a_load_of_whole_gpus_with_real_limits(tmp_path: Path) -> None:
+    line = "{} {} 0 60 {} -1 -1 {} {} -1 1 {} 3 -1 -1 {} -1 -1"
+    lines = (
+        line.format(1, 10_000, 8, 1, 600, 7, 8),
+        line.format(2, 20_000, 6, 6, -1, 7, 8),
+        line.format(3, 30_000, 4, 4, 600, 7, 9),
+        line.format(4, 400_000, 8, 8, 600, 8, 8),
+    )
+    made = ProcessorLog("made", "made.swf", "8", 4, 1.0, None, has_nodes=True)
+    found = read_log(made, log(tmp_path, *lines), 1, None)
+    assert [sum(job.gpus.values()) for job in found.jobs] == [2, 2]
+    assert found.jobs[0].time_limit_s == 600
+    assert found.jobs[1].time_limit_s == 3600
+    assert len({job.account for job in found.jobs}) == 1
+    assert all(abs(job.submit_s - 10_000 * job.job_id) <= 1800 for job in found.jobs)
+    assert read_log(made, tmp_path, 1, None) == found
 
 
 def test_the_term_for_areas_prefers_small_jobs_only() -> None:
