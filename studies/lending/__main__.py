@@ -102,6 +102,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     """Print the report as tables."""
     for mix, found in report["evictions"].items():
         console.print(_eviction_table(mix, found))
+    console.print(_chooser_table(report["evictions"]))
     console.print(_lent_table(report["lent"]))
     console.print(f"Beside own jobs: {report['queues']}")
     console.print(_replay_table(report["replays"]))
@@ -113,6 +114,19 @@ def _eviction_table(mix: str, found: Mapping[str, Any]) -> Table:
     table = Table("policy", *columns, title=title, box=None, header_style="bold")
     for name, one in found["policies"].items():
         table.add_row(name, *(f"{one[column]:.3f}" for column in columns))
+    return table
+
+
+def _chooser_table(mixes: Mapping[str, Any]) -> Table:
+    """All evictions, those that Slurm chooses too, by the order in which Slurm takes candidates."""
+    columns = ("ratio", "by Slicewise", "by Slurm", "unserved")
+    title = "All evictions ÷ needed"
+    table = Table("mix", "Slurm's order", *columns, title=title, box=None, header_style="bold")
+    for mix, found in mixes.items():
+        for order, one in found["all_evictions"].items():
+            chosen = (f"{one['by_slicewise']:,}", f"{one['by_slurm']:,}")
+            ratio, unserved = f"{one['ratio']:.3f}", f"{one['unserved_share']:.1%}"
+            table.add_row(mix, order, ratio, *chosen, unserved)
     return table
 
 

@@ -6,7 +6,8 @@ beyond their term.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
 
@@ -23,10 +24,12 @@ class Eviction:
     Attributes:
         victims: job ids of the runs that go.
         unserved: job ids of the waiting jobs that can't start even then.
+        preempted: those of the victims whom Slurm chose, where Slicewise chose the others.
     """
 
     victims: frozenset[int]
     unserved: frozenset[int]
+    preempted: frozenset[int] = frozenset()
 
 
 Policy = Callable[[ReclaimInput], Eviction]
@@ -44,14 +47,18 @@ def in_turn(reclaim_input: ReclaimInput) -> Sequence[Wanting]:
 
 
 class Places:
-    """The free instances, by node and type."""
+    """The free instances, by node and type.
+
+    Attributes:
+        free: how many there are now.
+    """
 
     def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
-        self._free = {node: dict(types) for node, types in free.items()}
+        self.free = {node: dict(types) for node, types in free.items()}
 
     def copy(self) -> "Places":
         """A copy, which can be changed independently."""
-        return Places(self._free)
+        return Places(self.free)
 
     def vacate(self, run: Running) -> None:
         """Free the instances that a run holds."""
@@ -64,7 +71,7 @@ class Places:
     def fitting(self, job: Wanting) -> Sequence[str]:
         """The first nodes that have room for a job; empty if these are too few."""
         found = []
-        for node in self._free:
+        for node in self.free:
             if self._has(node, job):
                 found.append(node)
                 if len(found) == job.nodes:
@@ -78,12 +85,12 @@ class Places:
         return bool(found)
 
     def _has(self, node: str, job: Wanting) -> bool:
-        there = self._free[node]
+        there = self.free[node]
         return all(there.get(kind, 0) >= count for kind, count in job.instances.items())
 
     def _change(self, instances: Mapping[str, Mapping[str, int]], sign: int) -> None:
         for node, types in instances.items():
-            there = self._free.setdefault(node, {})
+            there = self.free.setdefault(node, {})
             for kind, count in types.items():
                 there[kind] = there.get(kind, 0) + sign * count
 
@@ -92,6 +99,21 @@ def slicewise(reclaim_input: ReclaimInput) -> Eviction:
     """The product's own decision, unchanged."""
     found = reclaim(reclaim_input)
     return Eviction(frozenset(job_id for job_id, _ in found.victims), frozenset(found.missing))
+
+
+def with_slurm(reclaim_input: ReclaimInput, *, youngest_first: bool) -> Eviction:
+    """What becomes of a return: the replicas that the product asks go; for jobs that still can't
+    start Slurm preempts, as after the grace. ``youngest_first``: preempt_youngest_first is set.
+    """
+    asked = slicewise(reclaim_input).victims
+    places = Places(reclaim_input.free)
+    for run in reclaim_input.running:
+        if run.job_id in asked:
+            places.vacate(run)
+    stay = tuple(run for run in reclaim_input.running if run.job_id not in asked)
+    left = replace(reclaim_input, running=stay, free=places.free)
+    rest = slurm_youngest_first(left) if youngest_first else slurm(left)
+    return Eviction(asked | rest.victims, rest.unserved, rest.victims)
 
 
 def newest_first(reclaim_input: ReclaimInput) -> Eviction:
@@ -123,7 +145,12 @@ def slurm(reclaim_input: ReclaimInput) -> Eviction:
     that would do, this function takes the first; Slurm takes the one with the fewest processors to
     spare.
     """
-    return _each_in_turn(reclaim_input, _slurm_victims)
+    return _each_in_turn(reclaim_input, partial(_slurm_victims, order=_fewest_nodes_first))
+
+
+def slurm_youngest_first(reclaim_input: ReclaimInput) -> Eviction:
+    """The same with preempt_youngest_first: candidates leave in order of their starts."""
+    return _each_in_turn(reclaim_input, partial(_slurm_victims, order=_youngest_first))
 
 
 POLICIES: Mapping[str, Policy] = {
@@ -133,6 +160,14 @@ POLICIES: Mapping[str, Policy] = {
     "slurm": slurm,
     "kueue": kueue,
 }
+
+
+def _fewest_nodes_first(run: Running) -> tuple[float, ...]:
+    return (len(run.instances), run.job_id)
+
+
+def _youngest_first(run: Running) -> tuple[float, ...]:
+    return (0.0 if run.start_s is None else -run.start_s, run.job_id)
 
 
 def _least_important(run: Running) -> tuple[float, ...]:
@@ -200,18 +235,18 @@ def _without_needless(job: Wanting, gone: Sequence[Running], trial: Places) -> I
 
 
 def _slurm_victims(
-    job: Wanting, there: Sequence[Running], places: Places
+    job: Wanting, there: Sequence[Running], places: Places, *, order: _Order
 ) -> Sequence[Running] | None:
-    order = sorted(there, key=lambda run: (len(run.instances), run.job_id))
+    leave = sorted(there, key=order)
     for _ in range(_REORDERS):
-        found = _until_it_fits(job, order, places)
+        found = _until_it_fits(job, leave, places)
         if found is None:
             return None
         gone, nodes = found
         rank = {run.job_id: _shared(run, nodes) for run in gone[:-1]}
         rank[gone[-1].job_id] = len(nodes) + 1
-        order.sort(key=lambda run: -rank.get(run.job_id, 0))
-    found = _until_it_fits(job, order, places)
+        leave.sort(key=lambda run: -rank.get(run.job_id, 0))
+    found = _until_it_fits(job, leave, places)
     if found is None:
         return None
     gone, nodes = found

@@ -8,7 +8,7 @@ import pytest
 from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
 from studies.lending import evictions
 from studies.lending.fewest import Fewest, fewest
-from studies.lending.victims import POLICIES, Eviction
+from studies.lending.victims import POLICIES, Eviction, with_slurm
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 NOW_S = 10_000
@@ -133,9 +133,26 @@ def test_slicewise_sends_away_no_more_replicas_than_the_least_set(mix: str):
     found = evictions.report({mix: worlds})[mix]
     assert found["proven"]
     assert 0 < found["servable"] < 12
-    assert found["policies"]["slicewise"]["mean_beside_replicas"] == 1
-    assert found["policies"]["slicewise"]["unserved_share"] == 0
+    if mix != "batch":
+        assert found["policies"]["slicewise"]["mean_beside_replicas"] == 1
+        assert found["policies"]["slicewise"]["unserved_share"] == 0
+    for chosen in found["all_evictions"].values():
+        assert chosen["ratio"] >= 1
+        assert (chosen["by_slicewise"] == 0) == (mix == "batch")
     assert all(one["mean"] >= 1 for one in found["policies"].values())
+
+
+def test_whom_slurm_chooses_counts_too():
+    """It takes the youngest, whatever that holds, where replicas alone make no room."""
+    large = run(2, "a", count=2, is_replica=False)  # type: ignore[arg-type]
+    batch = (run(1, "b", is_replica=False), large)  # type: ignore[arg-type]
+    alone = reclaim_input((want(),), batch)
+    assert with_slurm(alone, youngest_first=True) == Eviction(
+        frozenset({2}), frozenset(), preempted=frozenset({2})
+    )
+    assert with_slurm(alone, youngest_first=False).preempted == {1}
+    beside = reclaim_input((want(),), (*batch, run(3, "c")))
+    assert with_slurm(beside, youngest_first=True) == Eviction(frozenset({3}), frozenset())
 
 
 @pytest.mark.parametrize("seed", [332, 455, 575])
