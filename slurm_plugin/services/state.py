@@ -156,7 +156,8 @@ def start_age_s(services: Iterable[ServiceView], now_s: float) -> float | None:
 
 
 def start_marks(jobs: Iterable[JobView]) -> frozenset[tuple[int | None, str, bool]]:
-    """Return what changes of an array's tasks when a start is nearly complete or has failed.
+    """Return what changes of an array's tasks when a start is nearly complete or has failed, and
+    when a run has ended.
 
     A replica writes its certificate into its job's comment at about the time when it gets ports.
     """

@@ -53,7 +53,8 @@ from slurm_plugin.state.slot_recovery import SlotRecovery
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear
-any moment: its array alone is then looked at every ``_AGAIN_S`` seconds."""
+any moment: its array alone is then looked at every ``_AGAIN_S`` seconds. So is one with replicas
+that end for a lender."""
 _SPENT_S = 1.0
 """The same where the questions that the settings allow are used up."""
 _AVOIDS_AGAIN_S = 10.0
@@ -362,18 +363,25 @@ class ClusterState:
         return age_s > self._pace.moving_s and self.pacing.may_look_now
 
     def _watch_starts(self, found: tuple[ServiceView, ...]) -> None:
-        """Make the next look due as soon as a start is nearly complete or has failed."""
+        """Make the next look due as soon as a start is nearly complete or has failed, or a replica
+        has ended for whose slices a lender waits.
+        """
         ages_s = ((service, start_age_s((service,), self._seen.at_s)) for service in found)
         young = [service for service, age_s in ages_s if age_s is not None and age_s < _STARTS_S]
         slots = [slot for service in young for slot in service.slots]
         if any(slot.state == "starting" and slot.certificate for slot in slots):
             # Ports do not show in its job.
             asyncio.get_running_loop().call_later(_AGAIN_S, self.acted.set)
-        elif young:
-            arrays = frozenset(service.array_job_id for service in young)
-            self._starts = asyncio.create_task(self._until_started(arrays))
+        elif arrays := frozenset(one.array_job_id for one in (*young, *self._awaited(found))):
+            self._starts = asyncio.create_task(self._until_changed(arrays))
 
-    async def _until_started(self, arrays: frozenset[int]) -> None:
+    def _awaited(self, found: tuple[ServiceView, ...]) -> Sequence[ServiceView]:
+        """The services with replicas that end while a lender waits."""
+        if not self.evictions.has_waiting:
+            return ()
+        return [one for one in found if any(slot.state == "ending" for slot in one.slots)]
+
+    async def _until_changed(self, arrays: frozenset[int]) -> None:
         seen = start_marks(job for job in self.jobs if job.array_job_id in arrays)
         # A Slurm that does not answer is reported by the next look.
         with suppress(SlicewiseError):

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import AsyncMock
@@ -21,8 +21,10 @@ from cluster.language.errors import (
 )
 from cluster.language.jobs import JobState, JobView, NodeView, StepView
 from cluster.language.units import Millislices
+from cluster.rpc.messages import SlotView
 from cluster.slurm.interface import JobChange, Target
 from slurm_plugin.admission.snapshot import Living
+from slurm_plugin.common.qos_names import borrowed_qos
 from slurm_plugin.state import controller
 from slurm_plugin.state.controller import ClusterState
 from slurm_plugin.state.observer import SlurmObserver
@@ -163,6 +165,32 @@ async def test_while_a_replica_starts_only_its_array_is_looked_at(
         assert not cluster_state.acted.is_set()
         slurm.meanwhile = (replace(starting, comment=f"slicewise:certificate=0 {'M' * 64}"),)
         await cluster_state.acted.wait()
+
+
+async def test_while_a_lender_waits_the_end_of_a_replica_is_seen_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It showed in the next look at all of Slurm, a second later."""
+    monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
+    runs = job(0, JobState.RUNNING, start_s=1000, qos=borrowed_qos("vision"))
+    slurm = CountedTasks(runs)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    victims = {(slot.job_id, slot.start_s): "for a lender" for slot in _slots(cluster_state)}
+    cluster_state.evictions.end(victims, {}, cluster_state.view.services, 60.0)
+    slurm.shown = (replace(runs, state=JobState.COMPLETING),)
+    await cluster_state.turn()
+    cluster_state.acted.clear()
+    async with asyncio.timeout(20):
+        while slurm.looks < 5:  # noqa: ASYNC110 -- a look sets no event
+            await asyncio.sleep(0.005)
+        assert not cluster_state.acted.is_set()
+        slurm.meanwhile = (job(0),)
+        await cluster_state.acted.wait()
+
+
+def _slots(cluster_state: ClusterState) -> Iterable[SlotView]:
+    return (slot for service in cluster_state.view.services for slot in service.slots)
 
 
 async def test_ports_that_come_after_the_certificate_are_looked_for_soon(
