@@ -45,7 +45,7 @@ VISION = TenantPlan(
     "1g.10gb",
     "4",
     7,
-    schedule=((0, 0.01), (10, 0.13), (30, 0.13), (39, 0)),
+    schedule=((0, 0.005), (20, 0.095), (31, 0.095), (43, 0)),
     lends=True,
 )
 NLP = TenantPlan(
@@ -55,7 +55,7 @@ NLP = TenantPlan(
     "1g.10gb",
     "3",
     7,
-    schedule=((39, 0), (52, 0.1), (72, 0.1), (80, 0)),
+    schedule=((37, 0), (40, 0.01), (58, 0.085), (70, 0.085), (80, 0)),
     lends=True,
 )
 GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1)
@@ -76,6 +76,9 @@ CHAT = TenantPlan(
 slice and for two of ``SHAPE``, each of which costs 3.5."""
 
 SERVING = (VISION, NLP)
+"""At the height of its load each has requests for four to five replicas at a time, which is more
+than its own quota and three quarters of what it can get: so requests wait for a replica only where
+one must start first."""
 COMPRESSION = 24.0
 """The replay runs this many times faster than the trace was recorded."""
 

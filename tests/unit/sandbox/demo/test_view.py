@@ -165,6 +165,7 @@ def test_without_a_terminal_it_prints_at_new_phases_and_every_few_seconds() -> N
 
 def test_the_summary_shows_refusal_shortfalls_and_both_books() -> None:
     text = text_of(summary(build(RECORDING)))
+    assert text.lstrip().startswith("95 % of ")
     for word in (
         "2 (0 to wake services)",
         "2 by the openai client, first token after 2.2 s, then -; 100 tokens, failed 0",
