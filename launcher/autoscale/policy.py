@@ -437,6 +437,8 @@ class ReplicaNeed:
         in_full_s: seconds that a request takes in a full replica, if that is reckoned with though
             requests take less now; None if not.
         untold: objectives that do not count, since replicas never tell the times for them.
+        given: requests that a replica gets at the same time, if that is learnt and fewer than are
+            planned with; None if not.
     """
 
     replicas: int
@@ -445,6 +447,7 @@ class ReplicaNeed:
     horizon_s: float
     in_full_s: float | None = None
     untold: tuple[str, ...] = ()
+    given: int | None = None
 
 
 def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
@@ -471,7 +474,9 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
         replicas = min(replicas, look.supply.coming)
     in_full_s = service_s if load.total != look.load.total else None
     untold = _untold(scaling, memory.tokens)
-    return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s, untold)
+    limit = memory.capacity.limit
+    given = limit if scaling.learns and limit < scaling.concurrency else None
+    return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s, untold, given)
 
 
 def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
@@ -619,6 +624,8 @@ def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Seque
     places = f"room for {ceil(need.reckoned - _NEARLY)} at a time is planned"
     takes = f"a replica takes {scaling.concurrency} at a time"
     learnt = " (learnt)" if scaling.learns else ""
+    if need.given is not None:
+        learnt = f" (expected; it gets {need.given} so far)"
     said = forecast, places, f"{takes}{learnt}: {replicas} needed"
     if not need.untold:
         return said

@@ -161,6 +161,13 @@ def test_an_objective_whose_figures_never_come_does_not_count_and_the_decision_s
     assert "ttft_ms" not in busy(told, both)
 
 
+def test_the_reason_tells_what_is_expected_from_what_replicas_get():
+    memory = replace(initial(Supply(), 0.0), capacity=ReplicaCapacity(limit=8, expected=16))
+    look = ServiceLook(0.0, Load(40), Supply(ready=1))
+    _, decision = autoscale(replace(SCALING, max_replicas=20), memory, look)
+    assert "a replica takes 16 at a time (expected; it gets 8 so far)" in decision.reason
+
+
 def test_a_number_that_is_learnt_counts_up_to_what_the_gateway_gives():
     """The engine got fewer places than it had when the number was learnt."""
     memory = replace(initial(Supply(), 0.0), capacity=ReplicaCapacity(limit=32))
