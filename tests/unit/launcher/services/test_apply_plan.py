@@ -106,6 +106,17 @@ def test_a_service_at_zero_needs_no_surge():
     assert plan_apply(spec(cpus=2), seen, COST).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("state", "surges"), [("released", 1), ("starting", 1), ("running", 1), ("ending", 0)]
+)
+def test_what_starts_needs_a_surge_as_what_runs_does_and_what_ends_needs_none(
+    state: str, surges: int
+):
+    slots = slots_in(state, "held", "held", "held")
+    seen = view(generation(7, 0).model_copy(update={"slots": slots}), used=4000)
+    assert len(plan_apply(spec(cpus=2), seen, COST).notes) == surges
+
+
 def test_an_ordered_scale_stays():
     order = ServiceOrder(min_replicas=2, max_replicas=3)
     (note,) = plan_apply(spec(min_replicas=1), view(generation(7, 0, order)), COST).notes

@@ -171,6 +171,8 @@ def test_a_service_says_what_it_has_what_it_wants_and_why():
     assert (one.ready, one.starting, one.min_replicas, one.max_replicas) == (1, 0, 1, 3)
     assert (one.desired_replicas, one.why, one.backlog, one.in_flight) == (2, "3 wait", 3, 4)
     assert (one.p95_ms, one.rate_per_s, one.condition) == (42.0, 12.5, "ready")
+    more = shown(service(**slots("running", "released", "running", "held")))
+    assert (more.ready, more.starting, more.max_replicas) == (1, 2, 4), "one is not ready yet"
 
 
 def test_without_the_launcher_s_word_a_running_replica_counts_as_ready():

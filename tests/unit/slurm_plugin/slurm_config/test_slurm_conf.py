@@ -157,6 +157,15 @@ def test_a_setting_that_has_no_value_left_is_taken_out(flags: str, mend: str | N
     assert [one.line for finding in found for one in finding.mends] == ([mend] if mend else [])
 
 
+def test_a_setting_keeps_what_the_site_has_beside_what_it_lacks():
+    own = {"AccountingStorageEnforce": "safe,limits", "AccountingStorageTRES": "cpu,gres/nic"}
+    found = conf_findings({**CONFIG, **own}, VIEWS, ["gpu"], COSTS, MILLISLICES)
+    assert [one.line for finding in found for one in finding.mends] == [
+        "AccountingStorageEnforce=safe,limits,associations,qos",
+        "AccountingStorageTRES=gres/nic,gres/gpu,gres/gpu:1g.10gb,gres/gpu:3g.40gb",
+    ]
+
+
 def test_what_other_partitions_bill_without_max_tres_is_said():
     others = [
         PartitionView("cpu", {"cpu": 1.0, "mem": 0.25 / 1024, "gres/gpu": 0.0}, ""),

@@ -177,6 +177,8 @@ def test_a_run_of_the_past_has_the_names_of_the_snapshot() -> None:
 def test_another_key_gives_other_names() -> None:
     assert Pseudonyms(b"l" * 32).user("alice") != NAMES.user("alice")
     assert NAMES.user("alice") != NAMES.job("alice")
+    assert len({NAMES.uid(uid) for uid in range(1000, 1100)}) == 100
+    assert not any(NAMES.uid(uid) == uid for uid in range(1000, 1100))
     assert (NAMES.user(""), ALL.account("root"), NAMES.uid(-1)) == ("", "root", -1)
 
 
