@@ -1,0 +1,133 @@
+"""Lending of whole jobs on a real Slurm: no deadlock, turns, and a tenant's own borrowed run.
+
+What takes half an hour to be due, or many tenants, is tried on the model of Slurm (tests/model).
+"""
+
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+from jobs_as_users import Users
+from quotas import until_in_force
+from waiting import PATIENCE_S, until, until_is
+
+from sandbox.cluster import Sandbox
+from sandbox.host.probes import unix_socket_answers
+
+pytestmark = pytest.mark.integration
+
+SMALL, LARGE = "--gres=gpu:1g.10gb:1", "--gres=gpu:3g.40gb:1"
+"""They cost 1 and 3.5 slices. There is one large instance, on gpu02, which has small ones, too."""
+ACCOUNT = {"alice": "vision", "bob": "nlp", "carol": "guest"}
+AWAY = "gpu01"
+
+
+@pytest.fixture
+def users(sandbox: Sandbox) -> Iterator[Users]:
+    found = Users(sandbox)
+    yield found
+    found.clear()
+
+
+def quotas(users: Users, nominal: float, *tenants: str) -> None:
+    """These have so many slices each, and lend and borrow freely."""
+    more = ("--borrowing-limit", "20", "--lending-limit", "20", "--reason", "test")
+    for name in tenants:
+        users.slicewise("tenant-quota", "set", name, "--nominal", f"{nominal:g}", *more)
+    until_in_force(users.sandbox, *tenants)
+
+
+def submitted(users: Users, user: str, *options: str, script: str = "") -> str:
+    outcome = users.submit(user, "sbatch", *options, script=script)
+    assert outcome.status == 0, outcome.text
+    return outcome.jobs[0].job_id
+
+
+def states(users: Users, *job_ids: str) -> list[str]:
+    return [users.job(one)["JobState"] for one in job_ids]
+
+
+@pytest.fixture
+def drained(users: Users) -> Iterator[str]:
+    change = ("update", f"NodeName={AWAY}")
+    assert users.scontrol("root", *change, "State=DRAIN", "Reason=test")[0] == 0
+    yield AWAY
+    assert users.scontrol("root", *change, "State=RESUME")[0] == 0
+
+
+def test_who_waits_for_a_node_that_is_away_keeps_no_loan_from_starting(
+    users: Users, drained: str
+) -> None:
+    """Each wants the only large instance, for which both guaranteed quotas are needed."""
+    quotas(users, 1.75, "vision", "nlp")
+    both = ("alice", "bob")
+    waiting = [
+        submitted(users, user, SMALL, f"--nodelist={drained}", f"--qos=slicewise_{ACCOUNT[user]}")
+        for user in both
+    ]
+    until(lambda: all("ReqNodeNotAvail" in users.job(one)["Reason"] for one in waiting))
+    large = [submitted(users, user, LARGE) for user in both]
+    until(lambda: "RUNNING" in states(users, *large))
+    assert states(users, *waiting) == ["PENDING", "PENDING"]
+
+
+def test_what_a_tenants_own_borrowed_run_keeps_out_starts_on_a_loan(users: Users) -> None:
+    """The run holds all that is guaranteed; in the own QOS nothing would start before its end."""
+    quotas(users, 1, "vision", "nlp")
+    borrowed = "slicewise_vision_borrowed"
+    running = submitted(users, "alice", SMALL, f"--qos={borrowed}")
+    until_is(lambda: states(users, running), ["RUNNING"])
+    lender = submitted(users, "bob", SMALL)
+    until_is(lambda: states(users, lender), ["RUNNING"])
+    waiting = submitted(users, "alice", SMALL)
+    until_is(lambda: users.job(waiting)["QOS"], borrowed)
+    users.sandbox.run("root", ("scancel", lender))
+    until_is(lambda: states(users, running, waiting), ["RUNNING", "RUNNING"])
+
+
+@pytest.fixture
+def short_memory(users: Users) -> Iterator[None]:
+    """Past use counts in thousandths of a slice on average: with a half-life of a week jobs of a
+    few seconds come to nothing.
+    """
+    file = users.sandbox.layout.settings_file
+    before = file.read_text()
+    file.write_text(f"{before}\n[priority]\nhalf_life_h = 0.05\n")
+    restart_daemon(users)
+    yield
+    file.write_text(before)
+    restart_daemon(users)
+
+
+def restart_daemon(users: Users) -> None:
+    users.sandbox.kill("daemon", signal.SIGKILL)
+    users.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
+    until(lambda: unix_socket_answers(users.sandbox.layout.run_dir / "user.sock"))
+
+
+@pytest.mark.usefixtures("short_memory")
+def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
+    """Who comes last has as many of the next turns as the others."""
+    quotas(users, 1.2, *ACCOUNT.values())
+    script, each, turns = "#!/bin/sh\nsleep 5\n", 6, 3
+    owner = {}
+    for _ in range(each):
+        for user in ("alice", "bob"):
+            owner[submitted(users, user, LARGE, script=script)] = user
+    until(lambda: "COMPLETED" in states(users, *owner))
+    for _ in range(each):
+        owner[submitted(users, "carol", LARGE, script=script)] = "carol"
+    began: dict[str, str] = {}
+
+    def since_she_came() -> Sequence[str]:
+        for one in owner.keys() - began.keys():
+            job = users.job(one)
+            if job["JobState"] != "PENDING":
+                began[one] = job["StartTime"]
+        order = [owner[one] for one in sorted(began, key=began.__getitem__)]
+        return order[order.index("carol") :] if "carol" in order else []
+
+    until(lambda: len(since_she_came()) >= turns * len(ACCOUNT), 3 * PATIENCE_S)
+    had = Counter(since_she_came()[: turns * len(ACCOUNT)])
+    assert min(had[user] for user in ACCOUNT) >= turns - 1, had
