@@ -244,6 +244,8 @@ def learn_capacity(
         levels, lights = _up_to(levels, limit), _up_to(lights, limit)
         since_tried = 0.0
     curves = _curves(levels, lights, bounds.steps)
+    if is_full:
+        bounds = _while_full(bounds, curves, limit)
     if curves.service:
         found, expected = _limit(curves, levels, limit, bounds), _expected(curves, levels, bounds)
     else:
@@ -412,6 +414,18 @@ def _objectives(curves: _Curves, bounds: CapacityBounds) -> _Objectives:
         least_s = _LEAST_TIMES * _time_s(curves.token, 1.0)
         found.append((curves.token, max(bounds.first_token_s, least_s)))
     return tuple(found) or ((curves.service, curves.service[0][1] + bounds.wait_s),)
+
+
+def _while_full(bounds: CapacityBounds, curves: _Curves, limit: int) -> CapacityBounds:
+    """Return the bounds while requests wait at the gateway.
+
+    There they have no first token either, and fewer at a replica are answered later: it keeps what
+    it gets, and gets no more.
+    """
+    if bounds.first_token_s is None or not curves.token:
+        return bounds
+    kept_s = _time_s(curves.token, limit) / (1 + _NOISE)
+    return replace(bounds, first_token_s=max(bounds.first_token_s, kept_s))
 
 
 def _expected(curves: _Curves, levels: _Levels, bounds: CapacityBounds) -> int:

@@ -193,6 +193,29 @@ def test_it_stays_within_its_bounds_whatever_is_seen(
         assert len(found.levels) <= 25
 
 
+@pytest.mark.parametrize("is_full", [True, False])
+def test_late_first_tokens_take_no_places_while_requests_wait_for_them(is_full: bool):
+    """A queue at the gateway would only grow; tokens that are late take some all the same."""
+    bounds = CapacityBounds(256, token_s=0.1, first_token_s=0.06, steps=100.0)
+    late = replace(bounds, first_token_s=0.01)
+
+    def seen(found: ReplicaCapacity) -> Level:
+        each_s = 0.02 + 0.001 * found.limit
+        token = Timed(2000 * each_s, 2000)
+        return Level(100 * each_s * 20, 2000 * each_s / found.limit, 20, 1, token)
+
+    found = ReplicaCapacity()
+    for _ in range(60):
+        found = learn_capacity(found, seen(found), bounds, is_full=True)
+    assert found.limit > 30
+    for _ in range(60):
+        found = learn_capacity(found, seen(found), late, is_full=is_full)
+    assert found.limit > 30 if is_full else found.limit < 30
+    for _ in range(60):
+        found = learn_capacity(found, seen(found), replace(late, token_s=0.03), is_full=is_full)
+    assert found.limit <= 14
+
+
 @given(st.floats(0.005, 0.1), st.floats(0.0005, 0.02), st.floats(0.0001, 1.0))
 def test_however_late_first_tokens_are_a_replica_gets_what_takes_twice_as_long_as_one(
     step_s: float, request_s: float, first_token_s: float
