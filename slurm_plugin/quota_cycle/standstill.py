@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView
+from cluster.language.jobs import JobTag, JobView, NodeView
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.quota.demand import (
     free_by_node,
@@ -123,18 +123,10 @@ def first_until_s(
     Such a job has stood still for a minute (``since_s`` is what ``standing_still`` found), and no
     job before it waits for GPUs of its types. It goes first for four minutes; if it waits longer,
     something else keeps it. ``before`` is the result of the last look, and its last hour stays: so
-    nobody goes first more often by a hold, or by cancelling a task of an array. Only a job that
-    began may, once it is requeued. A job that takes whole nodes may want more than GPUs, and does
-    not go first.
+    nobody goes first more often by a hold, or by cancelling a task of an array. A job that takes
+    whole nodes may want more than GPUs, and does not go first.
     """
-    jobs = tuple(jobs)
-    # One that began, and was preempted since, has not waited in vain: it kept nothing from others.
-    begun = {job.job_id for job in jobs if job.state in ALLOTTED and job.array_job_id is None}
-    found = {
-        key: at_s
-        for key, at_s in before.items()
-        if now_s < at_s - FIRST_S + _AGAIN_S and key not in begun
-    }
+    found = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
     if all(now_s - at_s < PASSED_OVER_S for at_s in since_s.values()):
         return found
     wanted: set[str] = set()

@@ -115,18 +115,6 @@ def test_who_stands_still_for_a_minute_goes_first_for_four_and_again_an_hour_lat
     assert until_s == {110.0: 350.0, 300.0: 350.0, 3709.0: 350.0, 3710.0: 3950.0}
 
 
-def test_who_went_first_and_began_goes_first_again_once_it_is_requeued() -> None:
-    """Else its GPU is free for an hour: it stands still, and those behind it have no room."""
-    single = replace(WAITS, array_job_id=None)
-    still_s = {Queued(3, 0): 50.0}
-    found = first_until_s({}, still_s, [single], PARTITIONS, 110.0)
-    assert first_until_s(found, {Queued(3, 0): 300.0}, [single], PARTITIONS, 400.0) == {3: 350.0}
-    began = replace(single, state=JobState.RUNNING, nodes=("n1",))
-    found = first_until_s(found, {}, [began], PARTITIONS, 120.0)
-    again = first_until_s(found, {Queued(3, 0): 300.0}, [single], PARTITIONS, 400.0)
-    assert again == {3: 640.0}
-
-
 def test_an_array_goes_first_as_one_though_a_task_of_it_is_cancelled() -> None:
     array = replace(WAITS, array_job_id=814, untouched=frozenset({1, 2, 3}))
     found = first_until_s({}, {Queued(3, 3): 50.0}, [array], PARTITIONS, 110.0)
