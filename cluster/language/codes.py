@@ -698,7 +698,7 @@ class Code(StrEnum):
         `gateway.domain`.
         """)
     GATEWAY_LOST = ("SW-GATEWAY-LOST", Area.CLIENTS, ExitCode.FAILED, """
-        502: the replica ended before it had answered; a used connection is closed instead.
+        502: the replica ended before it had answered.
 
         The request may have begun: send it again if that does no harm, or set `retry_once = true`.
         The log is NAME.logs/JOB_SLOT.log.

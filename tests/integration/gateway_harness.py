@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -448,7 +449,7 @@ async def replicas_up() -> AsyncIterator[tuple[Replica, Replica]]:
 
 @dataclass
 class ReplicaProcess:
-    """One that finishes nothing, in a process of its own.
+    """One in a process of its own.
 
     A server of gRPC in the test's own process cancels its calls as it ends: no replica that is
     killed says so much.
@@ -458,7 +459,7 @@ class ReplicaProcess:
     _process: asyncio.subprocess.Process
 
     async def is_asked(self) -> None:
-        """Returns when the next request has come."""
+        """Returns when the next request has come; of a replica that finishes none."""
         assert await _line(self._process) == "asked"
 
     def hang(self) -> None:
@@ -472,10 +473,11 @@ class ReplicaProcess:
 
 
 @asynccontextmanager
-async def replica_process() -> AsyncIterator[ReplicaProcess]:
+async def replica_process(work_s: float = math.inf) -> AsyncIterator[ReplicaProcess]:
+    """A replica whose requests take so long; without a number it finishes none."""
     script = Path(__file__).with_name("replica_process.py")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(script), str(GATEWAY_CERTIFICATE)),
+        *(sys.executable, str(script), str(GATEWAY_CERTIFICATE), str(work_s)),
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )

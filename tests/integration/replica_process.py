@@ -1,11 +1,13 @@
-"""A replica in a process of its own, which can be killed as a whole; it finishes nothing.
+"""A replica in a process of its own, which can be killed as a whole.
 
-Its argument is the gateway's certificate. It says where it listens in one line of JSON, then
+Its arguments are the gateway's certificate and the seconds that a request takes, ``inf`` if it
+finishes none. It says where it listens in one line of JSON; one that finishes none then says
 ``asked`` for each request.
 """
 
 import asyncio
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,9 +21,14 @@ class _Asked(Replica):
         await super().infer(headers)
 
 
-async def _serve(gateway: Path) -> None:
-    replica = await _Asked(gateway).start()
-    replica.pause()
+async def _serve(gateway: Path, work_s: float) -> None:
+    if work_s == math.inf:
+        replica: Replica = _Asked(gateway)
+        replica.pause()
+    else:
+        replica = Replica(gateway)
+        replica.work_s = work_s
+    await replica.start()
     _say(json.dumps(asdict(replica.endpoint)))
     await asyncio.Event().wait()
 
@@ -32,4 +39,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Path(sys.argv[1])))
+    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2])))

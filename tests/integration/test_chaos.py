@@ -217,7 +217,7 @@ def send(number: signal.Signals, pids: Iterable[int]) -> None:
 def cut_off(clients: SteadyLoad) -> list[Answer]:
     """Those whose replica ended before it had answered; nothing else may have failed.
 
-    HAProxy closes without a word if the connection to the replica had served others before.
+    Rarely HAProxy closes without a word: docs/explanation/gateway.md, what was learned.
     """
     words = ("SW-GATEWAY-LOST", "ServerDisconnectedError")
     lost = [one for one in clients.failed if any(word in one.error for word in words)]

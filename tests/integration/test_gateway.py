@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import aiohttp
 import pytest
 import tritonclient.grpc.aio as triton
 import tritonclient.http.aio as triton_http
@@ -136,7 +137,9 @@ async def test_an_answer_that_nobody_reads_is_no_backlog(gateway: Harness, repli
 
     async def is_answered() -> bool:
         shown = (await gateway.runtime.observe()).backends["pool1"]
-        return shown.sessions == 3 and not any(server.in_flight for server in shown.servers)
+        server = shown.server_of(replicas[0].endpoint)
+        assert server is not None
+        return (server.answers, server.in_flight) == (3, 0)
 
     await gateway.set_replicas((replicas[0], ServerMode.READY))
     client = await unread(gateway.settings.bind, f"/t/a{INFER}", 3)
@@ -894,6 +897,25 @@ async def test_what_a_replicas_death_has_lost_is_sent_again_where_the_owner_allo
         await dies.kill()
         assert (await asked)[0] == status
         assert replicas[0].served == allowed
+
+
+async def test_a_request_that_dies_with_its_replica_is_answered_on_a_used_connection(
+    gateway: Harness, replicas
+):
+    await gateway.set_replicas((replicas[0], ServerMode.READY))
+    url = f"{gateway.settings.url}/t/a{INFER}"
+    async with (
+        replica_process() as dies,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session,
+    ):
+        async with session.post(url, json={}) as answer:
+            assert answer.status == 200
+        await gateway.set_replicas((dies, ServerMode.READY))
+        asked = asyncio.create_task(session.post(url, json={}))
+        await dies.is_asked()
+        await dies.kill()
+        async with await asked as answer:
+            assert (answer.status, error_of(await answer.text())[:15]) == (502, "SW-GATEWAY-LOST")
 
 
 async def test_it_is_sent_again_once(gateway: Harness, replicas):

@@ -192,7 +192,11 @@ async def test_a_replica_that_dies_is_unavailable(gateway: Harness):
         # HAProxy counts a call before it has connected, and what fails by then is sent elsewhere.
         await asyncio.wait_for(replica.is_asked(), 30)
         await replica.kill()
-        assert (await asking).code() is grpc.StatusCode.UNAVAILABLE
+        error = await asking
+        assert (error.code(), str(error.details())[:15]) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "SW-GATEWAY-LOST",
+        )
 
 
 async def test_a_cancelled_call_leaves_the_hold(gateway: Harness, replicas):
