@@ -5,10 +5,10 @@ from math import log
 
 from launcher.autoscale.histogram import added
 
-_EDGES_S = tuple(float(2**step) for step in range(17))
+EDGES_S = tuple(float(2**step) for step in range(17))
 """Edges of bins from a second to 18 hours, each twice the one before."""
 _KEEP = 0.98
-_ASSUMED = (0.5,) * (len(_EDGES_S) + 1)
+_ASSUMED = (0.5,) * (len(EDGES_S) + 1)
 """Assumed before anything is known: all orders of magnitude are alike, so the longer the service
 was idle the longer it will be."""
 
@@ -36,7 +36,7 @@ def learn_pause(known: Pauses, total: int, at_s: float) -> Pauses:
         return known if known.since_s is not None else replace(known, since_s=at_s)
     if known.since_s is None:
         return known
-    return Pauses(None, added(known.pauses, _EDGES_S, at_s - known.since_s, _KEEP))
+    return Pauses(None, added(known.pauses, EDGES_S, at_s - known.since_s, _KEEP))
 
 
 def is_worth_keeping(known: Pauses, at_s: float, start_costs_s: float) -> bool:
@@ -46,7 +46,15 @@ def is_worth_keeping(known: Pauses, at_s: float, start_costs_s: float) -> bool:
     compared with the slice-seconds until then. ``start_costs_s`` includes the harm to requests that
     wait for the start.
     """
-    left = _left(known.pauses, known.age_s(at_s))
+    return is_worth_waiting(known.pauses, known.age_s(at_s), start_costs_s)
+
+
+def is_worth_waiting(pauses: tuple[float, ...], age_s: float, start_costs_s: float) -> bool:
+    """Whether it costs less to wait for the end of a pause that has lasted for ``age_s``.
+
+    ``pauses`` are the weights of bins of earlier pauses, see ``is_worth_keeping``.
+    """
+    left = _left(pauses, age_s)
     total = sum(weight for weight, _, _ in left)
     comes = idle_s = 0.0
     for weight, low_s, high_s in left:
@@ -64,7 +72,7 @@ def _left(pauses: tuple[float, ...], age_s: float) -> list[tuple[float, float, f
     The bin of the current pause counts with the part that is left of it.
     """
     found: list[tuple[float, float, float]] = []
-    for weight, high_s in zip(pauses, (*_EDGES_S, 2 * _EDGES_S[-1]), strict=True):
+    for weight, high_s in zip(pauses, (*EDGES_S, 2 * EDGES_S[-1]), strict=True):
         low_s = high_s / 2
         if high_s > age_s:
             begun_s = max(low_s, age_s)

@@ -9,6 +9,7 @@ from math import ceil, exp, floor
 from operator import attrgetter
 
 from launcher.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
+from launcher.autoscale.attainment import HIGHEST, Attainment, Passing, learn_attainment
 from launcher.autoscale.capacity import (
     FIRST,
     CapacityBounds,
@@ -17,6 +18,7 @@ from launcher.autoscale.capacity import (
     Timed,
     learn_capacity,
 )
+from launcher.autoscale.crests import Crest, Stakes, highest_since, learn_crests, worth_keeping
 from launcher.autoscale.crowding import Crowding, learn_crowding, room_of
 from launcher.autoscale.forecasts import (
     AFTER,
@@ -49,6 +51,8 @@ _RAREST_S = 36.0
 fewer requests pays for a late one as if it had that rate."""
 _DEAREST_IDLE_S = 900.0
 """Highest price of a late request, in slice-seconds, for a service without any request."""
+_DEAREST_CREST_S = 3600.0
+"""Highest price of a burst without a replica that it needs, in slice-seconds."""
 _LATE_AFTER, _LATE_WITHIN = 0.2, 0.1
 """Share of a period's requests that is late if there are no places for its peak: a peak is short.
 After: when a start could help. Within: until then, a longer period, so its peak makes a smaller
@@ -72,6 +76,9 @@ _TOKEN_SHARE = 0.9
 _FULL = 0.75
 """Share of their places that full replicas use at least, at any moment."""
 _NEARLY = 0.001
+_MISSED, _MISSED_SINCE_S = 0.01, 3600.0
+"""Share by which the aim is missed if that is said, and of how many seconds the bursts are that
+show how many replicas would do."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,8 @@ class Memory:
         capacity: how many requests a replica works on, if that is learnt.
         tokens: how long tokens take, if the service has an objective of that.
         crowding: how many requests its servers can work on, if it has one of first tokens.
+        crests: how often it needs how many, lowest level first.
+        attained: which share of its requests began in time.
     """
 
     seen: LastCounters | None = None
@@ -125,6 +134,8 @@ class Memory:
     capacity: ReplicaCapacity = field(default_factory=ReplicaCapacity)
     tokens: TokensDone = field(default_factory=TokensDone)
     crowding: Crowding = field(default_factory=Crowding)
+    crests: tuple[Crest, ...] = ()
+    attained: Attainment = field(default_factory=Attainment)
 
     @property
     def service_s(self) -> float:
@@ -176,8 +187,9 @@ def autoscale(
     kept = max(need.replicas, int(memory.idle.since_s is None and look.supply.ready > 0))
     peaks = _remember(memory.peaks, Peak(until_s, kept), look.at_s)
     wanted = _bounded(scaling, peaks[0].replicas)
-    reason = _reason(scaling, need, peaks[0].replicas, wanted, look)
-    return replace(memory, peaks=peaks), ScalingDecision(
+    memory = replace(memory, peaks=peaks)
+    reason = _reason(scaling, memory, look, need, wanted)
+    return memory, ScalingDecision(
         wanted, reason, _ready_in_s(memory, look, scaling), _in_time(scaling, memory, look.supply)
     )
 
@@ -198,7 +210,9 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     if elapsed_s > _GAP_S:
         settled = Peak(look.at_s + _SETTLE_S, look.supply.coming)
         peaks = _remember(memory.peaks, settled, look.at_s)
-        return replace(memory, seen=seen, delays=delays, idle=idle, peaks=peaks, rests=rests)
+        attained = replace(memory.attained, waiting=())
+        memory = replace(memory, attained=attained, peaks=peaks)
+        return replace(memory, seen=seen, delays=delays, idle=idle, rests=rests)
     if before.counter not in {"", load.counter}:
         # The service has moved to another backend, which has counted other services' requests.
         before = seen
@@ -225,6 +239,8 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
         capacity = _capacity(memory, look, done, scaling, is_full=fills)
     memory = replace(memory, capacity=capacity)
     unqueued = memory.unqueued * exp(-elapsed_s / memory.service_s) + came
+    crests = _crests(memory, unqueued, look, elapsed_s, scaling)
+    attained = _attained(memory, look, scaling, came, elapsed_s)
     seen_load = _seen_load(memory, load, ceil(unqueued), learns=scaling.learns)
     forecasts_now = _forecasts_now(memory, arrivals, load, horizon_of(delays))
     forecasts = learn_forecasts(
@@ -251,7 +267,52 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
         rests=rests,
         woke_s=woke_s,
         capacity=capacity,
+        crests=crests,
+        attained=attained,
     )
+
+
+def _crests(
+    memory: Memory, unqueued: float, look: ServiceLook, elapsed_s: float, scaling: Scaling
+) -> tuple[Crest, ...]:
+    """Learn the bursts; where the concurrency is learnt, a request's time changes with it."""
+    if scaling.learns:
+        return ()
+    horizon_s = horizon_of(memory.delays)
+    return learn_crests(memory.crests, unqueued, look.at_s, elapsed_s, horizon_s)
+
+
+def _attained(
+    memory: Memory, look: ServiceLook, scaling: Scaling, came: int, elapsed_s: float
+) -> Attainment:
+    """Learn whether requests began in time, where an objective is stated.
+
+    Where the concurrency is learnt, that loop already keeps the objectives.
+    """
+    if scaling.learns or not _is_stated(scaling):
+        return Attainment()
+    seen = Passing(
+        look.at_s,
+        elapsed_s,
+        came,
+        look.load.waiting,
+        _wait_s(scaling, memory),
+        _in_time(scaling, memory, look.supply),
+        is_full=_is_full(scaling, look),
+    )
+    return learn_attainment(memory.attained, seen, scaling.aim)
+
+
+def _is_full(scaling: Scaling, look: ServiceLook) -> bool:
+    """Whether all replicas that may run serve."""
+    supply = look.supply
+    return supply.ready >= scaling.max_replicas or (
+        look.room == 0 and supply.ready == supply.coming
+    )
+
+
+def _is_stated(scaling: Scaling) -> bool:
+    return any(one is not None for one in (scaling.max_queue_s, scaling.p95_s, scaling.ttft_s))
 
 
 def _tokens(known: TokensDone, look: ServiceLook, answered: int, scaling: Scaling) -> TokensDone:
@@ -455,7 +516,7 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     best = memory.forecasts.best
     errors, rate = memory.forecasts.errors[best], memory.arrivals.rates[best]
     load, forecast = _forecast(memory, look.load, rate, horizon_s)
-    worth, bursts = _price_s(scaling, memory.arrivals) / service_s, min(1.0, service_s / horizon_s)
+    worth, bursts = _price_s(scaling, memory) / service_s, min(1.0, service_s / horizon_s)
     surprises = errors.of(forecast, wakes=look.at_s - memory.woke_s < AFTER * horizon_s)
     after = at_once(surprises.after, bursts, forecast, _LATE_AFTER * worth)
     within = at_once(surprises.within, bursts, forecast, _LATE_WITHIN * worth)
@@ -469,6 +530,7 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     )
     is_used = look.load.total or _is_kept(scaling, memory, look)
     replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
+    replicas = max(replicas, min(_for_bursts(scaling, memory, look, patience), look.supply.coming))
     if not look.load.total:
         # Without a request replicas are kept, and none is started.
         replicas = min(replicas, look.supply.coming)
@@ -479,23 +541,35 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     return ReplicaNeed(replicas, forecast, needed, horizon_s, in_full_s, untold, given)
 
 
+def _for_bursts(scaling: Scaling, memory: Memory, look: ServiceLook, patience: float) -> int:
+    """Return how many replicas are worth being kept for the next burst; none starts for it."""
+    if scaling.keep_alive_s is not None or scaling.learns or memory.is_given_up:
+        return 0
+    late_s = min(_price_s(scaling, memory), _DEAREST_IDLE_S)
+    stakes = Stakes(late_s, _DEAREST_CREST_S, memory.delays.load_s)
+    crests, service_s = memory.crests, memory.service_s
+    level = worth_keeping(crests, look.at_s, service_s, scaling.concurrency, stakes)
+    return ceil(level * patience / scaling.concurrency - _NEARLY)
+
+
 def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
     """Whether running replicas are kept though there is no request; without one nothing starts."""
     if memory.is_given_up or not memory.peaks or not memory.peaks[0].replicas:
         return False
     if scaling.keep_alive_s is not None:
         return memory.idle.age_s(look.at_s) < scaling.keep_alive_s
-    costs_s = memory.delays.load_s + min(_price_s(scaling, memory.arrivals), _DEAREST_IDLE_S)
+    costs_s = memory.delays.load_s + min(_price_s(scaling, memory), _DEAREST_IDLE_S)
     return is_worth_keeping(memory.idle, look.at_s, costs_s)
 
 
-def _price_s(scaling: Scaling, arrivals: Arrivals) -> float:
+def _price_s(scaling: Scaling, memory: Memory) -> float:
     """Return the price of one late request, in slice-seconds.
 
     If another replica is started at that price whenever without it more than ``1 - aim`` of the
     usual requests would be late, the share ``aim`` is in time.
     """
-    return 1 / ((1 - scaling.aim) * max(arrivals.usual_rate, 1 / _RAREST_S))
+    rate = max(memory.arrivals.usual_rate, 1 / _RAREST_S)
+    return memory.attained.factor / ((1 - scaling.aim) * rate)
 
 
 def _places_for_backlog(
@@ -578,14 +652,20 @@ def _in_time(scaling: Scaling, memory: Memory, supply: Supply) -> int | None:
 
     None if no objective is stated, or if no replica is ready: then all requests are held.
     """
-    objectives = (scaling.max_queue_s, scaling.p95_s, scaling.ttft_s)
-    if not supply.ready or all(one is None for one in objectives):
+    if not supply.ready or not _is_stated(scaling):
         return None
     service_s = memory.service_s
     return floor(supply.ready * scaling.concurrency * _wait_s(scaling, memory) / service_s)
 
 
-def _reason(scaling: Scaling, need: ReplicaNeed, peak: int, wanted: int, look: ServiceLook) -> str:
+def _reason(
+    scaling: Scaling,
+    memory: Memory,
+    look: ServiceLook,
+    need: ReplicaNeed,
+    wanted: int,
+) -> str:
+    peak = memory.peaks[0].replicas
     said = [_load_words(look.load), *_need_words(scaling, need, look)]
     if peak > need.replicas:
         said.append(f"{_replicas_words(peak)} kept for now, as needed moments ago")
@@ -593,10 +673,34 @@ def _reason(scaling: Scaling, need: ReplicaNeed, peak: int, wanted: int, look: S
         said.append(
             f"at most {wanted} may run" if wanted < peak else f"at least {wanted} shall run"
         )
+    if missed := _missed_words(scaling, memory, look):
+        said.append(missed)
     lacking = wanted - look.supply.coming
     if look.room is not None and lacking > look.room:
         said.append(f"quota has room for {look.room} of {lacking} more")
     return "; ".join(said)
+
+
+def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
+    """Say that fewer requests begin in time than shall, if no decision can change that."""
+    share, attained = memory.attained.share, memory.attained
+    if share is None or share >= scaling.aim - _MISSED:
+        return ""
+    late = f"{share:.0%} of the requests of the last half hour began in time, not {scaling.aim:.0%}"
+    most = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
+    replicas = ceil(most / scaling.concurrency)
+    if attained.short < attained.late / 2:
+        is_highest = attained.factor == attained.goal == HIGHEST
+        enough = f"; min_replicas = {replicas} would do"
+        return f"{late}: starts come too late for its bursts{enough}" if is_highest else ""
+    if look.supply.ready < scaling.max_replicas:
+        return f"{late}: quota lets no more replicas run{_would_do(replicas, look.supply.ready)}"
+    enough = _would_do(replicas, scaling.max_replicas)
+    return f"{late}: max_replicas = {scaling.max_replicas} lets no more run{enough}"
+
+
+def _would_do(replicas: int, now: int) -> str:
+    return f", about {replicas} would do" if replicas > now else ""
 
 
 def _load_words(load: Load) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import exp
 
 from launcher.autoscale.arrivals import learn_silence
+from launcher.autoscale.attainment import rested_attainment
 from launcher.autoscale.forecasts import expects_nothing, learn_rest
 from launcher.autoscale.policy import Memory, horizon_of, seen_enough_s
 
@@ -19,6 +20,7 @@ def is_at_rest(memory: Memory) -> bool:
         and not memory.seen.in_flight
         and not any(peak.replicas for peak in memory.peaks)
         and not any(memory.arrivals.rates)
+        and memory.attained.factor == memory.attained.goal
         and expects_nothing(memory.forecasts)
     )
 
@@ -39,4 +41,5 @@ def rested(memory: Memory, at_s: float, looks: int) -> Memory:
         forecasts=learn_rest(memory.forecasts, at_s, look_s, forecast_s, horizon_s),
         unqueued=memory.unqueued * exp(-rested_s / memory.service_s),
         rests=True,
+        attained=rested_attainment(memory.attained, rested_s),
     )

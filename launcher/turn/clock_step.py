@@ -9,6 +9,7 @@ for an hour more.
 from collections.abc import Mapping
 from dataclasses import replace
 
+from launcher.autoscale.attainment import Attainment
 from launcher.autoscale.forecasts import Forecasts
 from launcher.autoscale.policy import Memory
 from launcher.turn.outliers import Watch
@@ -90,7 +91,19 @@ def _memory(memory: Memory, step_s: float) -> Memory:
         idle=idle if idle.since_s is None else replace(idle, since_s=idle.since_s + step_s),
         peaks=tuple(replace(one, until_s=one.until_s + step_s) for one in memory.peaks),
         woke_s=_moved(memory.woke_s, step_s),
+        crests=tuple(
+            replace(one, begun_s=one.begun_s + step_s, last_s=one.last_s + step_s)
+            for one in memory.crests
+        ),
+        attained=_attained(memory.attained, step_s),
     )
+
+
+def _attained(attained: Attainment, step_s: float) -> Attainment:
+    waiting = tuple(
+        replace(one, key_s=one.key_s + step_s, at_s=one.at_s + step_s) for one in attained.waiting
+    )
+    return replace(attained, waiting=waiting)
 
 
 def _forecasts(forecasts: Forecasts, step_s: float) -> Forecasts:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from launcher.autoscale.arrivals import Arrivals
+from launcher.autoscale.attainment import Attainment, Cohort
+from launcher.autoscale.crests import Crest
 from launcher.autoscale.forecasts import Forecasts, ForecastStep, SeenLoad
 from launcher.autoscale.idle import Pauses
 from launcher.autoscale.policy import LastCounters, Memory, Peak
@@ -18,7 +20,8 @@ THEN_S = 1_700_000_000.0
 """No count and no duration is as large."""
 OTHERS = {
     *("late_s", "lasted_s", "silent_s", "busy_s", "load_s", "queue_s", "service_s", "start_s"),
-    *("full_s", "replica_s", "first_s", "token_s", "total_s", "lately_busy_s"),
+    *("full_s", "replica_s", "first_s", "token_s", "total_s", "lately_busy_s", "used_s"),
+    "total_used_s",
 }
 """Durations, and Slurm's own time of a run's start, by which it is known."""
 RUN = ReplicaRun(1, 1, Endpoint("10.0.0.1", 5, 6, "CCCC"))
@@ -29,6 +32,8 @@ FULL = ServiceState(
         idle=Pauses(THEN_S + 2),
         peaks=(Peak(THEN_S + 3, 1),),
         woke_s=THEN_S + 18,
+        crests=(Crest(THEN_S + 19, THEN_S + 20),),
+        attained=Attainment((Cohort(THEN_S + 21, THEN_S + 22, 1),)),
     ),
     {
         7: GenerationState(
@@ -77,7 +82,7 @@ def test_every_time_moves_and_nothing_else():
     before = list(numbers(FULL))
     after = list(numbers(after_step({"t/a": FULL}, -3600.0)["t/a"]))
     assert after == [(name, n - 3600 * (n >= THEN_S)) for name, n in before]
-    assert len({n for _, n in before if n >= THEN_S}) == 19
+    assert len({n for _, n in before if n >= THEN_S}) == 23
 
 
 def test_the_example_has_every_time():
