@@ -22,7 +22,7 @@ bench-lengths: $(STUDIES_READY) ## Study: what forecasts by tokens would save: b
 bench-forecasters: $(STUDIES_READY) ## Study: forecasts of load, trained ones too: build/reports/forecasters.json (minutes)
 	@$(STUDY).forecasters
 
-bench-priorities: $(STUDIES_READY) ## Study: rules of priority, trained ones too, on two clusters: build/reports/priorities.json (minutes)
+bench-priorities: $(STUDIES_READY) ## Study: rules of priority, trained ones too, on five clusters: build/reports/priorities.json (minutes)
 	@$(STUDY).priorities
 
 bench-headline: $(STUDIES_READY) ## Study: two public clusters, and services with batch, beside other systems: build/reports/headline.json (half an hour)

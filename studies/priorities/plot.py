@@ -10,7 +10,8 @@ from studies.bar_panels import bar_panels
 
 _PRODUCT, _RULES, _TRAINED = "#D55E00", "#56B4E9", "#009E73"
 """Colours of Okabe and Ito's palette, which readers with any colour vision can tell apart."""
-_OURS, _LEARNT = ("slicewise", "slicewise_sizeless"), ("linear", "ppo")
+_OURS = ("slicewise", "slicewise_24h", "slicewise_72h", "slicewise_sizeless")
+_LEARNT = ("linear", "ppo")
 _PANELS = (
     ("slowdown", "mean bounded slowdown", 1.0),
     ("wait_s", "mean wait, minutes", 1 / 60),
