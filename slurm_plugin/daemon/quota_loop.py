@@ -285,7 +285,7 @@ class QuotaLoop:
         wanted = needs(inputs, found, self._cluster_state.quotas.standings)
         if frozenset(ledger_view.recalls) != frozenset(written.recalls):
             wanted = replace(wanted, recalls=frozenset(found.recalls))
-        if written.recalls and not wanted.any:
+        if written.recalls and wanted.recalls is None:
             self._renewed = Renewed(ledger_view, found)
         return wanted
 

@@ -636,6 +636,24 @@ async def test_what_replicas_hold_goes_from_the_borrower_first_and_then_to_the_l
     assert world.told() == []
 
 
+async def test_who_goes_is_decided_anew_while_another_tenant_s_limit_has_to_wait(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a lender waits for the next regular round when a run that was told to go is another."""
+    grows, needs = frozenset({(qos_name("audio"), 1000)}), quota_loop.needs
+    monkeypatch.setattr(quota_loop, "needs", lambda *seen: replace(needs(*seen), limits=grows))
+    world = Lent()
+    await world.wanted()
+    for _ in range(3):
+        await world.turn(WAITS)
+    (gone,) = world.told()
+    anew = replace(REPLICAS[gone], start_s=4000)
+    for _ in range(2):
+        await world.turn(WAITS, replicas=(anew, REPLICAS[1 - gone]))
+    assert len(world.told()) == 1
+    assert world.ledger.recalled == (BACK,)
+
+
 async def test_its_other_slots_wait_until_the_lender_s_job_has_started(clock: Clock) -> None:
     world = Lent()
     await world.wanted()
