@@ -29,7 +29,7 @@ class LimitSettings(BaseModel):
         1000, ge=0, description="Requests in flight and waiting, taken together."
     )
     connections_per_host: int = Field(
-        10_000,
+        5_000,
         ge=0,
         description="Open connections of one client address; the default is a fifth of what the "
         "gateway takes.",

@@ -297,12 +297,20 @@ def test_limits_are_rendered_only_if_there_are_any():
     )
 
 
+def test_one_address_takes_a_fifth_of_the_connections_at_most():
+    text = gateway_files(GatewaySettings())["haproxy.cfg"]
+    (most,) = re.findall(
+        r"^frontend gateway\n(?:.*\n){,3}?    maxconn ([0-9]+)\n", text, re.MULTILINE
+    )
+    assert 5 * GatewaySettings().limits.connections_per_host <= int(most)
+
+
 def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
     text = gateway_files(GatewaySettings())["haproxy.cfg"]
     assert "acl protected always_true" in text
     assert 'rate.map",1000)' in text
     assert 'concurrent.map",1000)' in text
-    assert "sc_conn_cur(2) gt 10000" in text
+    assert "sc_conn_cur(2) gt 5000" in text
     opened = gateway_files(GatewaySettings(require_keys=False))["haproxy.cfg"]
     assert "acl protected always_true" not in opened
 
