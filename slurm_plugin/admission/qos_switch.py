@@ -83,7 +83,8 @@ def moves(
 
     Jobs are placed by Slurm's priority. Jobs that fit into what is left of the tenant's guaranteed
     quota, beside what its borrowed runs hold of that, belong in its own QOS. All others belong in
-    the borrowed one if the tenant may borrow: in its own QOS no loan would start them. Only
+    the borrowed one if the tenant may borrow: in its own QOS no loan would start them. What waits
+    for something else than quota stays in its own QOS, since no loan would start it anywhere. Only
     flexible jobs move; other jobs just take their room in turn. Jobs that Slurm has ``refused`` to
     move are left out. A second call after these moves, with nothing else changed, moves nothing.
     """
@@ -174,7 +175,7 @@ def _belongs(
         room.take(tenant, own, taken * cost, {kind: taken * n for kind, n in job.gpus.items()})
         if fit:
             belongs.setdefault(one.unit, own)
-        elif room.borrows(tenant):
+        elif one.tasks and room.borrows(tenant):
             belongs.setdefault(one.unit, borrowed_qos(tenant))
     return belongs
 

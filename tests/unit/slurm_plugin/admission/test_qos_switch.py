@@ -141,6 +141,17 @@ def test_what_waits_for_no_quota_takes_none_from_others(reason: str) -> None:
     assert moved(running(1), replace(first, reason="Priority"), job(20)) == {20: BORROWED}
 
 
+@pytest.mark.parametrize("reason", ["JobArrayTaskLimit", "AssocMaxJobsLimit"])
+def test_what_waits_for_no_quota_does_not_follow_each_start_and_end(reason: str) -> None:
+    """Thousands of one user's jobs may wait for the end of one: all of them would come and go."""
+    waiting = [job(number, reason=reason) for number in (3, 4)]
+    assert moved(running(1), running(2), *waiting) == {}
+    assert moved(running(1), *waiting) == {}
+    back = [replace(one, qos=BORROWED) for one in waiting]
+    assert moved(running(1), running(2), *back) == {}
+    assert moved(running(1), *back) == {3: OWN, 4: OWN}
+
+
 class TestArrays:
     """All waiting tasks of an array are where the next one belongs."""
 
