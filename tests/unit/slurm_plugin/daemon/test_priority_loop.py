@@ -18,8 +18,9 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 _FACTOR = re.compile(r"site_factor=(\d+)")
 START_S = 1_000_000
-WAIT_FULL_S = 24 * 3600
-HALF_LIFE_S = 7 * WAIT_FULL_S
+LIMIT_S = 600
+WAIT_FULL_S = 12 * 3600 + 4 * LIMIT_S
+HALF_LIFE_S = 7 * 24 * 3600
 ALWAYS = 2000 * HALF_LIFE_S / math.log(2)
 """What vision would have used if it had always held its guaranteed quota."""
 
@@ -61,7 +62,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
 
 def waiting(job_id: int = 814, **changes: Any) -> JobView:
     """Of normal class and a tenant that has used nothing: 6500 at first."""
-    fields = {"reason": "Priority", "priority": 0, "eligible_s": START_S, "time_limit_s": 600}
+    fields = {"reason": "Priority", "priority": 0, "eligible_s": START_S, "time_limit_s": LIMIT_S}
     return a_job(job_id, **(fields | changes))
 
 
