@@ -54,7 +54,7 @@ from slurm_plugin.state.slot_recovery import SlotRecovery
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear
 any moment: its array alone is then looked at every ``_AGAIN_S`` seconds. So is one with replicas
-that end for a lender."""
+that end for a lender, within the grace."""
 _SPENT_S = 1.0
 """The same where the questions that the settings allow are used up."""
 _AVOIDS_AGAIN_S = 10.0
@@ -376,10 +376,13 @@ class ClusterState:
             self._starts = asyncio.create_task(self._until_changed(arrays))
 
     def _awaited(self, found: tuple[ServiceView, ...]) -> Sequence[ServiceView]:
-        """The services with replicas that end while a lender waits."""
+        """The services with replicas that end while a lender waits, within the grace: an end that
+        takes longer, as on a node that hangs, may take hours.
+        """
         if not self.evictions.has_waiting:
             return ()
-        return [one for one in found if any(slot.state == "ending" for slot in one.slots)]
+        leaving = (one for one in found if self.evictions.waits(one.tenant))
+        return [one for one in leaving if any(slot.state == "ending" for slot in one.slots)]
 
     async def _until_changed(self, arrays: frozenset[int]) -> None:
         seen = start_marks(job for job in self.jobs if job.array_job_id in arrays)

@@ -189,6 +189,25 @@ async def test_while_a_lender_waits_the_end_of_a_replica_is_seen_at_once(
         await cluster_state.acted.wait()
 
 
+async def test_an_end_that_takes_longer_than_the_grace_is_left_to_the_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a node that hangs it takes hours, and slurmctld was asked seven times a second."""
+    monkeypatch.setattr(controller, "_AGAIN_S", 0.0)
+    runs = job(0, JobState.RUNNING, start_s=1000, qos=borrowed_qos("vision"))
+    slurm = CountedTasks(runs)
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    victims = {(slot.job_id, slot.start_s): "for a lender" for slot in _slots(cluster_state)}
+    cluster_state.evictions.end(victims, {}, cluster_state.view.services, grace_s=0.0)
+    slurm.shown = (replace(runs, state=JobState.COMPLETING),)
+    await cluster_state.turn()
+    asked = slurm.looks
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert slurm.looks == asked
+
+
 def _slots(cluster_state: ClusterState) -> Iterable[SlotView]:
     return (slot for service in cluster_state.view.services for slot in service.slots)
 
