@@ -246,12 +246,11 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
     forecasts = learn_forecasts(
         memory.forecasts, seen_load, look.at_s, horizon_of(delays), forecasts_now, wakes=wakes
     )
-    peaks, is_given_up = memory.peaks, memory.is_given_up
     if answered or load.in_flight:
-        is_given_up = False
+        memory = replace(memory, is_given_up=False)
     elif given_up > 0 and not look.supply.ready:
-        peaks = _cut(peaks, look.at_s + _HOLD_LOADS * delays.load_s)
-        is_given_up = not load.total
+        peaks = _cut(memory.peaks, look.at_s + _HOLD_LOADS * delays.load_s)
+        memory = replace(memory, peaks=peaks, is_given_up=not load.total)
     woke_s = look.at_s if wakes else memory.woke_s
     return replace(
         memory,
@@ -261,12 +260,9 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
         work=work,
         delays=delays,
         idle=idle,
-        peaks=peaks,
         unqueued=unqueued,
-        is_given_up=is_given_up,
         rests=rests,
         woke_s=woke_s,
-        capacity=capacity,
         crests=crests,
         attained=attained,
     )
