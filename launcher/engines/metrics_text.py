@@ -10,8 +10,9 @@ from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
 
 _MOST_LINES = 20_000
 """Lines that are read at most: a tenant controls what its replicas say."""
-_MOST = 1e15
-"""No server counts so far; what is added up of such figures stays a finite number."""
+_LEAST, _MOST = 1e-9, 1e15
+"""No server counts so far, nor so finely; what such figures, or 0, are added up, multiplied and
+divided to stays a finite number."""
 _MOST_BUCKETS = 100
 """Bounds that a histogram has at most."""
 _BOUND = re.compile(r'(?:^|,)le="([0-9.eE+-]{1,24}|\+Inf)"')
@@ -20,7 +21,8 @@ _BOUND = re.compile(r'(?:^|,)le="([0-9.eE+-]{1,24}|\+Inf)"')
 def figures(said: bytes, names: Collection[str]) -> Mapping[str, float]:
     """Return these metrics by name; those of several labels are added up.
 
-    A metric that is missing, negative, no number or beyond all that is counted is left out.
+    A metric that is missing, negative, no number, nearly 0 or beyond all that is counted is left
+    out.
     """
     found: dict[str, float] = {}
     for name, _, value in _samples(said, names):
@@ -40,7 +42,7 @@ def _samples(said: bytes, names: Collection[str]) -> Iterator[tuple[str, str, fl
             value = float(text.split()[0])
         except (ValueError, IndexError):
             continue
-        if 0 <= value <= _MOST:
+        if value == 0 or _LEAST <= value <= _MOST:
             yield name, head[len(name) + 1 :], value
 
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from launcher.autoscale.crowding import room_of
 from launcher.engines.engine import FIRST_TOKEN_S, BatchingEngine, TokenCounts, TokenEngine
 from launcher.engines.llamacpp import LlamaCpp
-from launcher.engines.load import EngineCounts, EngineLoad
+from launcher.engines.load import CountsSeen, EngineCounts, EngineLoad, servers_load
 from launcher.engines.metrics_text import figures, histogram
 from launcher.engines.sglang import SGLang
 from launcher.engines.triton import Triton
@@ -161,6 +162,17 @@ def test_what_no_server_counts_is_left_out_and_so_is_its_sum():
     """An infinite figure could not be saved, nor subtracted from the next one."""
     many = b'c{m="x"} 6e14\n' * 2
     assert figures(b"a 1e308\na 1e308\nb 1e15\nd 2e15\n" + many, set("abcd")) == {"b": 1e15}
+
+
+@pytest.mark.parametrize("share_in_use", [b"5e-324", b"1e-300", b"1e-10"])
+def test_a_figure_that_nothing_can_be_divided_by_is_left_out(share_in_use: bytes):
+    said = b"vllm:num_requests_running 30\nvllm:num_requests_waiting 0\n"
+    cache = b"vllm:kv_cache_usage_perc %s\n"
+    told = servers_load([Vllm().engine_load(said + cache % share_in_use)], CountsSeen())
+    assert told is not None
+    assert room_of(told) is None
+    nearly_none = b"".join(b"%s %s\n" % (name, share_in_use) for name in (b"a", b"b"))
+    assert figures(nearly_none + b"c 0\nd 1e-9\n", set("abcd")) == {"c": 0.0, "d": 1e-9}
 
 
 def test_no_more_lines_are_read_than_an_engine_has():
