@@ -56,6 +56,9 @@ def is_worth_waiting(pauses: tuple[float, ...], age_s: float, start_costs_s: flo
     """
     left = _left(pauses, age_s)
     total = sum(weight for weight, _, _ in left)
+    if not total:
+        # After tens of thousands of shorter pauses nothing is left of what was assumed.
+        return False
     comes = idle_s = 0.0
     for weight, low_s, high_s in left:
         chance = weight / total

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from launcher.autoscale.crests import Crest, Stakes, highest_since, learn_crests, worth_keeping
+from launcher.autoscale.histogram import added
+from launcher.autoscale.idle import EDGES_S, Pauses, is_worth_waiting
 from launcher.autoscale.policy import autoscale, initial
 from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 from launcher.gateway.types import Load
@@ -19,6 +21,15 @@ def bursts(count: int, gap_s: int, places: int = 8, lasts_s: int = 10) -> tuple[
         here = places if second % (gap_s + lasts_s) < lasts_s else 0
         known = learn_crests(known, here, 1000.0 + second, 1.0, HORIZON_S)
     return known
+
+
+@pytest.mark.parametrize("age_s", [100.0, 100_000.0, 131_000.0, 200_000.0])
+def test_a_long_pause_after_months_of_short_ones_is_not_waited_for(age_s: float):
+    """Weights of pauses never seen fade with each that was, to the least numbers there are."""
+    pauses = Pauses().pauses
+    for _ in range(40_000):
+        pauses = added(pauses, EDGES_S, 40.0, 0.98)
+    assert not is_worth_waiting(pauses, age_s, 30.0)
 
 
 def test_a_crest_has_its_length_and_the_pause_before_it():
