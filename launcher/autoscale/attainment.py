@@ -11,8 +11,11 @@ from operator import attrgetter
 
 _SPAN_S = 1800.0
 """Seconds over which the share is taken."""
-_FEW = 50.0
-"""Requests in time as asked that are assumed besides, so that a few say little."""
+_ENOUGH = 50.0
+"""Requests that say what share is in time."""
+_FEW_LATE = 50.0
+"""So many late requests, and others as the aim permits, are assumed besides, so that a few say
+little: with an aim of 0.99, hundreds in time don't show that fewer replicas would do."""
 _FRAME_S = 20.0
 """As at the gateway: of requests beyond those that can wait in time, the newest of a frame is
 served first."""
@@ -57,7 +60,7 @@ class Attainment:
     @property
     def share(self) -> float | None:
         """The share in time; None before enough is known."""
-        return 1 - self.late / self.begun if self.begun >= _FEW else None
+        return 1 - self.late / self.begun if self.begun >= _ENOUGH else None
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def learn_attainment(known: Attainment, seen: Passing, aim: float) -> Attainment
     begun, left = _split(waits, before + came - seen.waiting)
     begun_s = seen.at_s - seen.elapsed_s / 2
     count = sum(one.count for one in begun)
-    late = sum(one.count for one in begun if begun_s - one.at_s > seen.within_s)
+    late = sum(_late(one, begun_s, seen) for one in begun)
     found = rested_attainment(known, seen.elapsed_s)
     found = replace(
         found,
@@ -111,6 +114,19 @@ def rested_attainment(known: Attainment, elapsed_s: float) -> Attainment:
         short=keep * known.short,
         factor=min(max(known.goal, known.factor / most), known.factor * most),
     )
+
+
+def _late(begun: Cohort, begun_s: float, seen: Passing) -> float:
+    """Return how many of the requests that have got a place in this look waited too long.
+
+    Both ends of a wait are known to the length of a look, so near the bound a share of them did.
+    Whether those that came in this look have waited at all is not known: they count as in time.
+    """
+    waited_s = begun_s - begun.at_s
+    if not waited_s:
+        return 0.0
+    share = 0.5 + (waited_s - seen.within_s) / seen.elapsed_s
+    return begun.count * min(max(share, 0.0), 1.0)
 
 
 def _newest(seen: Passing, before: int, came: int) -> Iterable[Cohort]:
@@ -142,14 +158,14 @@ def _merged(waits: list[Cohort]) -> tuple[Cohort, ...]:
     return (*first, replace(last, count=last.count + sum(w.count for w in waits[_MOST_COHORTS:])))
 
 
-def _moved(known: Attainment, count: int, late: int, aim: float) -> float:
+def _moved(known: Attainment, count: int, late: float, aim: float) -> float:
     """Return the goal after ``count`` more requests have begun, ``late`` of them too late.
 
     Its logarithm is the integral of what was late beyond what the aim permits, so in the long run
     neither more nor less is. A span whose requests are all in time lowers it by ``_GAIN``.
     """
     permitted = 1 - aim
-    beyond = (late - permitted * count) / (permitted * (known.begun + _FEW))
+    beyond = (late - permitted * count) / (permitted * known.begun + _FEW_LATE)
     return min(max(known.goal * exp(_GAIN * min(beyond, 1.0)), LEAST), HIGHEST)
 
 
