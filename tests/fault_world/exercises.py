@@ -112,6 +112,7 @@ class Exercises:
     Attributes:
         away_until_s: until when the launcher is not started again.
         cancelled: arrays that their owners have cancelled.
+        by_hand: tasks (array, index) that somebody released: their limit is their last run's.
         broken: what did not happen in time.
         disturbed_s: when something last failed all the same.
     """
@@ -123,6 +124,7 @@ class Exercises:
         self._recalled_s = inf
         self.away_until_s = 0.0
         self.cancelled: set[int] = set()
+        self.by_hand: set[tuple[int, int]] = set()
         self.broken: list[str] = []
         self.disturbed_s = -inf
         world.trace.heard.append(self._hear)
@@ -238,6 +240,7 @@ class Exercises:
                 self.away_until_s = world.clock.passed_s + AWAY_S
                 world.kill_launcher()
                 world.trace.note("world", f"scontrol release {one.array}_{held[0]}")
+                self.by_hand.add((one.array, held[0]))
                 world.site.model.release(Tasks(one.array, frozenset({held[0]})))
                 await asyncio.sleep(AWAY_S)
                 for job_id in world.jobs[before:]:

@@ -88,8 +88,11 @@ async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end(
         on_gpu01(2, **lent),
         on_gpu01(3, JobState.COMPLETING, **lent),
         on_gpu01(4, **lent),
+        on_gpu01(5, **lent),
     )
     site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
-    names = ("job 900", "job 901", "job 903", "job 904")
-    await site.end_loans(frozenset({900, 901, 902, 903}), names)
+    names = ("job 900", "job 901", "job 903", "job 904", "job 905")
+    # What runs as job 905 by now is not the run that was planned for.
+    runs = frozenset({(900, 1000), (901, 1000), (902, 1000), (903, None), (905, 400)})
+    await site.end_loans(runs, names)
     assert given(tmp_path) == ["scontrol requeue 900"]
