@@ -211,21 +211,23 @@ def decide(
         except InvalidInputError as error:
             spec, unreadable[key] = None, str(error)
         last = (known.generations.get(one.array_job_id) for one in views)
-        if spec is None or any(_is_stale(view, one, now_s) for one in last):
+        found[key], plan = known, None
+        if spec is not None and not any(_is_stale(view, one, now_s) for one in last):
+            look = ServiceInput(
+                *(key, spec, views, counted[0], load_of(*counted)),
+                *(most, answers, free, aborted, avoided.of(key)),
+                lineless=claims.why_none(key),
+                tokens=heard.tokens.get(key),
+                adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
+                servers=heard.loads.get(key),
+                used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
+            )
+            found[key], plan, why_none = _decided(look, known, now_s)
+            unreadable |= {key: why_none} if why_none else {}
+        if plan is None:
             places = scaling_inputs.concurrency(spec, engine, known.memory) if spec else 1
             waiting.append(_as_it_is(gateway, views[-1], places, engine.pool))
-            found[key] = known
             continue
-        look = ServiceInput(
-            *(key, spec, views, counted[0], load_of(*counted)),
-            *(most, answers, free, aborted, avoided.of(key)),
-            lineless=claims.why_none(key),
-            tokens=heard.tokens.get(key),
-            adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
-            servers=heard.loads.get(key),
-            used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
-        )
-        found[key], plan = decide_service(look, known, now_s)
         plans.append(plan)
         if plan.decision.wanted:
             claims.claim(key)
@@ -233,6 +235,19 @@ def decide(
             resting[key] = begun
     routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
     return found, TurnPlan(tuple(plans), routes, unreadable, resting)
+
+
+def _decided(
+    look: "ServiceInput", known: ServiceState, now_s: float
+) -> tuple[ServiceState, ServicePlan | None, str]:
+    """Decide for one service; if its figures can't be computed with, nothing of it changes.
+
+    Its replicas may have told any figures: they cost no other service its turn.
+    """
+    try:
+        return *decide_service(look, known, now_s), ""
+    except ArithmeticError as error:
+        return known, None, f"its figures can't be computed with: {error!r}"
 
 
 def unless_aborted(

@@ -1,6 +1,7 @@
 """Tests whole decisions: restart, stale and incomplete looks, backoff, expiry, drain to the end."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from builders.gateways import NOWHERE, a_server
@@ -843,6 +844,25 @@ def test_directives_that_are_no_service_change_nothing():
     _, plan = decided(view(a_slot(0, "held"), concurrency="many"), shown)
     assert (plan.services, plan.routes.changes) == ((), ())
     assert "concurrency" in plan.unreadable["vision/chat"]
+
+
+def test_figures_that_nothing_can_be_computed_with_cost_their_own_service_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computed = services.decide_service
+
+    def divides(look: services.ServiceInput, *others: Any) -> Any:
+        return 1 / 0 if look.key == SERVICE else computed(look, *others)
+
+    state, _ = decided(view(running(0)), HUNG, answers=OURS)
+    seen = view(running(0), at_s=110.0)
+    other = a_service(name="bert", array_job_id=ARRAY + 1, directives=KEYS, slots=())
+    both = seen.model_copy(update={"services": (*seen.services, other)})
+    monkeypatch.setattr(services, "decide_service", divides)
+    after, plan = decided(both, HUNG, state, now_s=110.0)
+    assert "ZeroDivisionError" in plan.unreadable[SERVICE]
+    assert [one.service for one in plan.services] == ["vision/bert"]
+    assert after[SERVICE] == state[SERVICE]
 
 
 def test_what_is_remembered_can_be_written_down_and_read_again():
