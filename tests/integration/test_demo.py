@@ -68,7 +68,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     assert not DIRECTORY.exists()
     report = json.loads((tmp_path / "demo.json").read_text())
     assert report["failed"] == 0
-    assert report["requests"] > 1000
+    assert report["requests"] > 700
     assert report["replicas_max"] >= 4
     assert report["replicas_end"] == 0
     assert report["woke_from_zero"] is True
