@@ -35,7 +35,15 @@ from slurm_plugin.quota_cycle.compile import (
     is_uninstalled,
     slurm_now,
 )
-from slurm_plugin.quota_cycle.due import NO_NEEDS, LastRound, RoundNeeds, is_due, needs
+from slurm_plugin.quota_cycle.due import (
+    NO_NEEDS,
+    REST,
+    LastRound,
+    RoundNeeds,
+    is_due,
+    needs,
+    rest_s,
+)
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, renew
@@ -47,16 +55,16 @@ from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
 from slurm_plugin.reclaim.hold_back import about_to_start
 from slurm_plugin.state.controller import ClusterState
 
-_QUICK_S, _REST = 0.1, 4.0
-"""A plan that took longer than ``_QUICK_S`` is not made again for ``_REST`` times as long as it
-took. On a large cluster it takes a second of the processor, which sync and bookkeeping need too."""
+_QUICK_S = 0.1
+"""A plan that took longer is not made again for ``REST`` times as long as it took. On a large
+cluster it takes a second of the processor, which sync and bookkeeping need too."""
 _LONGEST_REST_S = 15.0
 """Upper bound of that pause."""
 
 
 _ACCOUNTS_S = 5.0
 """Seconds at least after a look at the accounts of Slurm's users because one of them was refused,
-until the next; ``_REST`` times as long as the look took if that is more. slurmdbd may take seconds
+until the next; ``REST`` times as long as the look took if that is more. slurmdbd may take seconds
 for it, and every user can be refused at any time."""
 _MOVE_AGAIN_S = 300.0
 """Seconds until an uninstall tries again to move the jobs that Slurm refused to move."""
@@ -452,8 +460,8 @@ class QuotaLoop:
                     self._cluster_state.set_accounts(accounts)
             finally:
                 ended_s = time.monotonic()
-                rest_s = max(_ACCOUNTS_S, _REST * (ended_s - began_s))
-                self._see_again_s = ended_s + rest_s
+                pause_s = max(_ACCOUNTS_S, REST * (ended_s - began_s))
+                self._see_again_s = ended_s + pause_s
 
     async def _publish(self, ledger_view: LedgerView, associations: Iterable[Association]) -> None:
         accounts = await self._accounts(associations)
@@ -478,13 +486,12 @@ class QuotaLoop:
 
 
 def _rested_s(began_s: float) -> float:
-    """When a decision that began at ``began_s`` and ends now may be repeated, by the monotonic
-    clock.
+    """When a plan that began at ``began_s`` and ends now may be made again, by the monotonic clock.
 
-    0 (any time) if it took at most ``_QUICK_S``.
+    At once if it took at most ``_QUICK_S``.
     """
-    took_s = time.monotonic() - began_s
-    return began_s + took_s + min(_REST * took_s, _LONGEST_REST_S) if took_s > _QUICK_S else 0.0
+    ended_s = time.monotonic()
+    return ended_s + rest_s(ended_s - began_s, _QUICK_S, _LONGEST_REST_S)
 
 
 def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:

@@ -17,11 +17,13 @@ from slurm_plugin.quota_cycle.round import RoundPlan
 _REGULAR_S = 15.0
 """Seconds between rounds while nobody needs one: limits are changed outside Slicewise, budgets are
 used up, what nobody uses is to be lent to others."""
-_QUICK_S, _REST = 0.5, 4.0
-"""A round that took longer than ``_QUICK_S`` is followed by a pause of ``_REST`` times as long as
-it took. Nearly all of that are answers of slurmdbd and slurmctld, which are slow where they have
-much to do: on a large cluster slurmdbd takes several seconds to show all associations. Quick ones
-come as looks do, which are a second apart while something moves."""
+REST = 4.0
+"""What took long is followed by a pause of so many times as long."""
+_QUICK_S = 0.5
+"""A round that took longer is followed by a pause. Nearly all of that are answers of slurmdbd and
+slurmctld, which are slow where they have much to do: on a large cluster slurmdbd takes several
+seconds to show all associations. Quick ones come as looks do, which are a second apart while
+something moves."""
 _LONGEST_S = 60.0
 """Upper bound of that pause, so that jobs which could borrow wait no longer, however slow slurmdbd
 was once."""
@@ -87,10 +89,15 @@ def is_due(last: LastRound, wanted: RoundNeeds, now_s: float) -> bool:
 
     What the last round could not do is left to the regular one.
     """
-    rest_s = min(_REST * last.took_s, _LONGEST_S) if last.took_s > _QUICK_S else 0.0
+    pause_s = rest_s(last.took_s, _QUICK_S, _LONGEST_S)
     if wanted.recalls is None and wanted.limits <= last.unserved:
-        rest_s = max(rest_s, _REGULAR_S)
-    return now_s >= last.ended_s + rest_s
+        pause_s = max(pause_s, _REGULAR_S)
+    return now_s >= last.ended_s + pause_s
+
+
+def rest_s(took_s: float, quick_s: float, longest_s: float) -> float:
+    """Return for how many seconds to pause after what took so long; 0 after what was quick."""
+    return min(REST * took_s, longest_s) if took_s > quick_s else 0.0
 
 
 def _limits(

@@ -172,14 +172,7 @@ async def test_while_a_lender_waits_the_end_of_a_replica_is_seen_at_once(
 ) -> None:
     """It showed in the next look at all of Slurm, a second later."""
     monkeypatch.setattr(controller, "_AGAIN_S", 0.005)
-    runs = job(0, JobState.RUNNING, start_s=1000, qos=borrowed_qos("vision"))
-    slurm = CountedTasks(runs)
-    cluster_state = sync_of(slurm)
-    await cluster_state.turn()
-    victims = {(slot.job_id, slot.start_s): "for a lender" for slot in _slots(cluster_state)}
-    cluster_state.evictions.end(victims, {}, cluster_state.view.services, 60.0)
-    slurm.shown = (replace(runs, state=JobState.COMPLETING),)
-    await cluster_state.turn()
+    slurm, cluster_state = await _ending_for_a_lender(grace_s=60.0)
     cluster_state.acted.clear()
     async with asyncio.timeout(20):
         while slurm.looks < 5:  # noqa: ASYNC110 -- a look sets no event
@@ -194,18 +187,24 @@ async def test_an_end_that_takes_longer_than_the_grace_is_left_to_the_looks(
 ) -> None:
     """On a node that hangs it takes hours, and slurmctld was asked seven times a second."""
     monkeypatch.setattr(controller, "_AGAIN_S", 0.0)
+    slurm, _ending = await _ending_for_a_lender(grace_s=0.0)
+    asked = slurm.looks
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert slurm.looks == asked
+
+
+async def _ending_for_a_lender(grace_s: float) -> tuple[CountedTasks, ClusterState]:
+    """A look at a borrowed replica that was told to go and ends now."""
     runs = job(0, JobState.RUNNING, start_s=1000, qos=borrowed_qos("vision"))
     slurm = CountedTasks(runs)
     cluster_state = sync_of(slurm)
     await cluster_state.turn()
     victims = {(slot.job_id, slot.start_s): "for a lender" for slot in _slots(cluster_state)}
-    cluster_state.evictions.end(victims, {}, cluster_state.view.services, grace_s=0.0)
+    cluster_state.evictions.end(victims, {}, cluster_state.view.services, grace_s)
     slurm.shown = (replace(runs, state=JobState.COMPLETING),)
     await cluster_state.turn()
-    asked = slurm.looks
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert slurm.looks == asked
+    return slurm, cluster_state
 
 
 def _slots(cluster_state: ClusterState) -> Iterable[SlotView]:
