@@ -24,7 +24,8 @@ from benchmarks import crowd
 from benchmarks.submissions import ECHO, QUESTION, SLICEWISE
 from cluster.language.jobs import JobView, NodeView, StepView
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import DaemonSettings, load_settings
+from cluster.settings.file import DaemonSettings
+from cluster.settings.read import load_settings
 from cluster.slurm.interface import Submission
 from cluster.slurm_client.commands import CommandSlurm
 from slurm_plugin.admission.snapshot import Snapshot

@@ -22,7 +22,7 @@ from benchmarks.machine import machine
 from benchmarks.reporting import run
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.host.inventory import CLUSTER
 from slurm_plugin.accounting.budgets import Amend

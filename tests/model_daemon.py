@@ -18,6 +18,7 @@ from stand_ins.slurm_database import CLUSTER, FreeLock, Row
 
 from cluster.language.gres import parse_gpu_requests
 from cluster.language.jobs import WAITING, JobState, JobView
+from cluster.language.leader import ALONE
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
 from cluster.rpc.messages import (
@@ -27,7 +28,6 @@ from cluster.rpc.messages import (
     SubmitAnswer,
     SubmitRequest,
 )
-from cluster.runtime.leadership import ALONE
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, Slurm, Target
 from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode

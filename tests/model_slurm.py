@@ -38,8 +38,8 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
-from cluster.slurm.slurmctld_clock import SlurmctldClock
 from cluster.slurm_client.batch import named_qos
+from cluster.slurm_client.slurmctld_clock import SlurmctldClock
 from simulation.cluster import SimulatedCluster
 from simulation.slurm_model.model import SlurmModel
 from simulation.slurm_model.records import EndedRun, JobRecord

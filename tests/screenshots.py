@@ -39,7 +39,7 @@ from cluster.rpc.history_messages import (
 )
 from cluster.rpc.message import Answer, Request
 from cluster.rpc.read_messages import StatementAnswer, StatementRequest
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from slurm_plugin.accounting.types import Run, RunKey, StatementRow

@@ -23,7 +23,8 @@ from benchmarks.server import server
 from cluster.language.codes import Code
 from cluster.language.errors import UnreachableError
 from cluster.runtime.database import postgres_engine, writing
-from cluster.settings.file import DaemonSettings, Settings, load_settings
+from cluster.settings.file import DaemonSettings, Settings
+from cluster.settings.read import load_settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.cli.rebalance import GARBAGE_AFTER

@@ -21,6 +21,7 @@ class Period(StrEnum):
 
 RENEWED = tuple(period for period in Period if period is not Period.NONE)
 """Periods after which a budget begins again."""
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 LENGTH_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
 """Seconds of a period for rates, whatever the calendar has: a month is 30 days."""
 
@@ -130,3 +131,12 @@ def _midnight_s(day: date, tz: tzinfo) -> int:
     first.
     """
     return int(datetime.combine(day, time(), tz).timestamp())
+
+
+def age_text(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
+    if seconds < _MINUTE_S:
+        return f"{max(0.0, seconds):.0f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds / _HOUR_S:.1f} h" if seconds < _DAY_S else f"{seconds / _DAY_S:.1f} d"

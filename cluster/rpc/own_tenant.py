@@ -44,7 +44,7 @@ def _tenants() -> list[str]:
     # Imported here: most commands that take a tenant are given one, and do not ask the daemon.
     from cluster.rpc.client import DaemonClient  # noqa: PLC0415
     from cluster.rpc.messages import ViewRequest  # noqa: PLC0415
-    from cluster.settings.file import load_settings  # noqa: PLC0415
+    from cluster.settings.read import load_settings  # noqa: PLC0415
 
     view = DaemonClient(load_settings().daemon).call(ViewRequest())
     return sorted(one.name for one in view.tenants)

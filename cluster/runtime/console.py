@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.language.errors import Refusal
+from cluster.language.printable import printable
 
 _PIPE_WIDTH = 10_000
 """Width where there is no terminal: nothing is left out, shortened or folded."""
@@ -92,14 +93,6 @@ def print_refusal_json(refusal: Refusal, exit_code: int) -> None:
     """Print the same on stderr as JSON, in one line, for scripts that asked for ``--json``."""
     words = {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
     sys.stderr.write(json.dumps({**words, "exit_code": exit_code}) + "\n")
-
-
-def printable(text: str) -> str:
-    """The text with each control character, which a terminal would obey, replaced by U+FFFD.
-
-    Line breaks and tabs stay.
-    """
-    return "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
 
 
 @dataclass(frozen=True)

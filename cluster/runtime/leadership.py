@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
+from cluster.language.leader import Leader
 from cluster.runtime.log import emit
 
 T = TypeVar("T")
@@ -26,32 +27,6 @@ class Lock(Protocol):
     def holder(self) -> str:
         """The host of the process that has the lock, or ""."""
         ...
-
-
-class Leader(Protocol):
-    """Says whether this process may act."""
-
-    def leads(self) -> bool:
-        """Whether this process may act now."""
-        ...
-
-    def require(self) -> None:
-        """Raise UnreachableError unless this process may act now."""
-        ...
-
-
-class Alone:
-    """The leader where there is no other process."""
-
-    def leads(self) -> bool:
-        """Always True."""
-        return True
-
-    def require(self) -> None:
-        """Raise nothing."""
-
-
-ALONE = Alone()
 
 
 class Lead:

@@ -1,15 +1,16 @@
-"""Reads slicewise.toml, the one settings file of the daemon, the launcher and the commands."""
+"""What slicewise.toml says, the one settings file of the daemon, the launcher and the commands.
 
-import os
+``read.py`` reads it.
+"""
+
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from fractions import Fraction
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from annotated_types import Gt, Le
@@ -19,14 +20,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
 from cluster.language.billing import MILLISLICES, BillingUnit
-from cluster.language.codes import Code
 from cluster.language.engine_names import EngineName
-from cluster.language.errors import InvalidInputError
 from cluster.language.gres import SHARED
 from cluster.language.job_class import JobClass
 from cluster.language.mig_names import has_mig_size
@@ -41,7 +39,6 @@ from cluster.language.mig_profiles import (
     whole_memory_mib,
 )
 from cluster.language.periods import check_zone
-from cluster.language.toml_text import read_toml
 from cluster.language.units import Millislices, slices_words
 from cluster.language.vendors import accelerator
 from cluster.settings.engines import EngineSettings
@@ -50,11 +47,7 @@ from cluster.settings.lending import LendingSettings
 from cluster.settings.log import LogSettings
 from cluster.settings.repartition import RepartitionSettings
 
-CONFIG_VARIABLE = "SLICEWISE_CONFIG"
-DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"
-LAUNCHER_DATABASE_VARIABLE = "SLICEWISE_LAUNCHER_DATABASE_URL"
 _PORTS, _PORT = 65536, re.compile(r"[0-9]{1,5}")
-DEFAULT_CONFIG = Path("/etc/slicewise/slicewise.toml")
 
 
 class _Section(BaseModel):
@@ -665,125 +658,3 @@ class Settings(_Section):
     def boards_by_type(self) -> Mapping[str, Board]:
         """The board of each GRES type of MIG instances."""
         return {t: board(model) for model, gpu in self.gpus.items() for t in gpu.types}
-
-
-def settings_file(path: Path | None = None) -> Path:
-    """``path``, or $SLICEWISE_CONFIG, or /etc/slicewise/slicewise.toml."""
-    return path or Path(os.environ.get(CONFIG_VARIABLE, DEFAULT_CONFIG))
-
-
-def load_settings(path: Path | None = None) -> Settings:
-    """Read and check the ``settings_file``.
-
-    Raises InvalidInputError (SW-SETTINGS) naming the file, the key and what is wrong with it.
-    """
-    place = settings_file(path)
-    try:
-        settings = Settings.model_validate(read_toml(place.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise InvalidInputError(
-            Code.SETTINGS,
-            f"{place} does not exist.",
-            f"Copy etc/slicewise.toml there, or set {CONFIG_VARIABLE}.",
-        ) from None
-    except OSError as error:
-        raise InvalidInputError(Code.SETTINGS, f"{place}: {error.strerror}.") from None
-    except InvalidInputError as error:
-        refusal = error.refusal
-        raise InvalidInputError(
-            Code.SETTINGS, f"{place}: gpus: {refusal.message}", refusal.hint
-        ) from None
-    except ValidationError as error:
-        problems = "; ".join(_problem(item) for item in error.errors())
-        raise InvalidInputError(Code.SETTINGS, f"{place}: {problems}.") from None
-    except ValueError as error:  # Also of what is no UTF-8.
-        raise InvalidInputError(Code.SETTINGS, f"{place} is not TOML: {error}.") from None
-    return settings
-
-
-def _problem(item: Any) -> str:
-    key = ".".join(str(part) for part in item["loc"])
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "missing":
-        return f"{key}: missing"
-    if item["type"] == "extra_forbidden":
-        return f"{key}: {_no_key(item['loc'])}"
-    return message if not key else f"{key}: {message}, not {item.get('input')!r}"
-
-
-def _no_key(place: Sequence[str | int]) -> str:
-    """Say which key is meant by one that does not exist: the nearest, and all beside it."""
-    *above, key = map(str, place)
-    known = _keys(Settings, above)
-    near = get_close_matches(key, known, n=1)
-    meant = f", but there is {near[0]}" if near else ""
-    of_section = f" of [{'.'.join(above)}]" if above else ""
-    return f"there is no such key{meant}; keys{of_section}: {', '.join(known)}"
-
-
-def _keys(section: type[BaseModel], place: Sequence[str]) -> Sequence[str]:
-    """Return the keys of the section at ``place`` below ``section``; of a table, of its entries."""
-    for name in place:
-        field = section.model_fields.get(name)
-        section = (field and _section_in(field.annotation)) or section
-    return tuple(section.model_fields)
-
-
-def _section_in(kind: Any) -> type[BaseModel] | None:
-    """Return the section in a type, such as EngineSettings in Mapping[str, EngineSettings]."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next(filter(None, map(_section_in, get_args(kind))), None)
-
-
-def database_url(settings: DatabaseSettings) -> str:
-    """The ledger's URL: $SLICEWISE_DATABASE_URL first, then [database] url_file.
-
-    There is no default. Raises InvalidInputError (SW-SETTINGS) if neither is set, or if the
-    file can't be read; only operators can read it.
-    """
-    url = os.environ.get(DATABASE_VARIABLE, "")
-    if not url and settings.url_file is not None:
-        hint = (
-            "This is a command for operators: only they may read the file."
-            " For your tenants: slicewise why TENANT, budget show, ledger statement"
-        )
-        url = _url_in(settings.url_file, "database", DATABASE_VARIABLE, hint)
-    if not url:
-        raise InvalidInputError(
-            Code.SETTINGS,
-            "No ledger database is configured.",
-            f"Set {DATABASE_VARIABLE} to postgresql://..., or [database] url_file.",
-        )
-    return url
-
-
-def launcher_database_url(settings: LauncherSettings) -> str:
-    """The URL of the launcher's own database; "" if none is configured.
-
-    $SLICEWISE_LAUNCHER_DATABASE_URL first, then [launcher] url_file. Raises InvalidInputError
-    (SW-SETTINGS) if the file can't be read.
-    """
-    url = os.environ.get(LAUNCHER_DATABASE_VARIABLE, "")
-    if url or settings.url_file is None:
-        return url
-    hint = "It must belong to the user that runs the launcher (daemon.launcher_user)."
-    return _url_in(settings.url_file, "launcher", LAUNCHER_DATABASE_VARIABLE, hint)
-
-
-def _url_in(file: Path, section: str, variable: str, denied_hint: str) -> str:
-    try:
-        if url := file.read_text(encoding="utf-8").strip():
-            return url
-        why = "it is empty"  # As after an editor on a full disk.
-    except PermissionError as error:
-        raise InvalidInputError(
-            Code.SETTINGS, f"{section}.url_file {file}: {error.strerror}.", denied_hint
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = str(error.strerror) if isinstance(error, OSError) else "not UTF-8 text"
-    raise InvalidInputError(
-        Code.SETTINGS,
-        f"{section}.url_file {file}: {why}.",
-        f"Write postgresql://... into it, or set {variable}.",
-    )

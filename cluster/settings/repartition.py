@@ -1,13 +1,8 @@
 """[repartition] of slicewise.toml: whether GPUs are repartitioned, and how Slurm learns of it."""
 
-import os
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
-
-DEVICES_VARIABLE = "SLICEWISE_DEVICES"
-"""Set by the sandbox, whose nodes share one /dev: where each node's device files are, with %n in
-place of the node's name."""
 
 
 class RepartitionSettings(BaseModel):
@@ -46,8 +41,3 @@ class RepartitionSettings(BaseModel):
     def gres_conf(self) -> Path:
         """Path of gres.conf: Slurm reads it beside slurm.conf."""
         return self.slurm_conf.with_name("gres.conf")
-
-    @staticmethod
-    def devices_of(node: str) -> str:
-        """The directory of this node's device files."""
-        return os.environ.get(DEVICES_VARIABLE, "/dev").replace("%n", node)

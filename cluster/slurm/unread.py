@@ -4,22 +4,16 @@ An unreadable value is left out of its record, or the record out of its list; al
 count as ever.
 """
 
-import logging
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cluster.language.errors import SlicewiseError
-from cluster.runtime.log import emit
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 _LONGEST = 80
-_AGAIN_S = 3600.0
-_MOST = 100
 RECORDS = (
     *("association", "excluded nodes", "job", "node", "partition", "pending tasks", "place"),
     *("plan", "priority", "QOS", "request", "reservation", "reserved job", "run", "step"),
@@ -27,7 +21,6 @@ RECORDS = (
 """Kinds of records that are read."""
 UNREADABLE = (SlicewiseError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 """Exceptions that reading a value can raise, whatever the value is."""
-_LOG = logging.getLogger("slicewise.slurm")
 
 
 @dataclass(frozen=True)
@@ -65,44 +58,6 @@ class LogsEvent(Protocol):
     def __call__(self, event: str, /, **fields: object) -> None:
         """Take an event and fields as ``cluster.runtime.log.emit`` does."""
         ...
-
-
-def warn(event: str, /, **fields: object) -> None:
-    """Log the event as a warning; a command's warnings go to its standard error."""
-    emit(_LOG, logging.WARNING, event, fields)
-
-
-class UnreadLog:
-    """Logs each unreadable value once an hour, at most 100 values an hour, and counts all of them.
-
-    Attributes:
-        counts: how often values could not be read, by kind of record.
-    """
-
-    def __init__(self, tell: LogsEvent = warn) -> None:
-        self._tell = tell
-        self._until_s = 0.0
-        self._said: set[tuple[str, str, str]] = set()
-        # A count of 0, too: Prometheus sees no increase from nothing to 1.
-        self.counts = Counter(dict.fromkeys(RECORDS, 0))
-
-    def __call__(self, unread: Unread) -> None:
-        """Count the value, and log it unless that was done within the hour."""
-        self.counts[unread.record] += 1
-        now_s = time.monotonic()
-        if now_s >= self._until_s:
-            self._said, self._until_s = set(), now_s + _AGAIN_S
-        key = (unread.record, unread.name, unread.field)
-        if key in self._said or len(self._said) >= _MOST:
-            return
-        self._said.add(key)
-        self._tell(
-            "slurm_unreadable",
-            record=unread.record,
-            name=unread.name,
-            field=unread.field or "-",
-            text=unread.text,
-        )
 
 
 class Fields:

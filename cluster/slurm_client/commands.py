@@ -69,10 +69,9 @@ from cluster.slurm.requests import (
     parse_excluded,
     parse_requests,
 )
-from cluster.slurm.slurmctld_clock import SlurmctldClock
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unnamed_gpus import shown_gpus
-from cluster.slurm.unread import ReportsUnread, Unread, UnreadLog, quoted
+from cluster.slurm.unread import ReportsUnread, Unread, quoted
 from cluster.slurm_client.batch import address, named_qos, weights_script
 from cluster.slurm_client.change_jobs import change_jobs
 from cluster.slurm_client.clock import slurmctld_s
@@ -87,7 +86,9 @@ from cluster.slurm_client.run import (
     secret,
     secret_columns,
 )
+from cluster.slurm_client.slurmctld_clock import SlurmctldClock
 from cluster.slurm_client.steps import StepReader
+from cluster.slurm_client.unread_log import UnreadLog
 
 _LONGEST_WAIT_S = 2.0
 """Wait before a release at most, should slurmctld's clock have been set meanwhile."""

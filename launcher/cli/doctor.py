@@ -19,7 +19,7 @@ from cluster.language.findings import (
 )
 from cluster.mig.host import ROOT
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from launcher.cli.show_findings import fix_text, print_reports
 
 _GATHERERS = (

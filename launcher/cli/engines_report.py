@@ -12,7 +12,8 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ViewRequest
 from cluster.runtime.section_look import looked
 from cluster.settings.engines import EngineSettings
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from launcher.engines.model_files import listed
 from launcher.engines.registry import OWN_ENGINES

@@ -12,8 +12,8 @@ import typer
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
+from cluster.settings.read import load_settings
 from launcher.engines.registry import ENGINES, require_known
 from launcher.gateway import haproxy
 from launcher.gateway.checks import SOON_S

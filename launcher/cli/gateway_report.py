@@ -29,8 +29,9 @@ from cluster.runtime.host_look import (
 )
 from cluster.runtime.section_look import looked, unread
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
 from cluster.settings.gateway import GatewaySettings
+from cluster.settings.read import load_settings
 from launcher.gateway import haproxy
 from launcher.gateway.certificates import answer_at, certificate_facts, identity_facts
 from launcher.gateway.checks import GatewayFacts, gateway_checks, identity_checks

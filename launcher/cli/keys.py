@@ -26,7 +26,8 @@ from cluster.runtime.console import Column, FittingTable, column, console, print
 from cluster.runtime.questions import confirm
 from cluster.runtime.time_options import local_time
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 
 key_app = typer.Typer(
     help="API keys: which clients may send requests to a tenant's services.", no_args_is_help=True

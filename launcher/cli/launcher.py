@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cluster.runtime.log import configure_logging
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 
 
 def run_launcher(

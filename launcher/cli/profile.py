@@ -16,19 +16,14 @@ from typer.core import TyperGroup
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.measurements import (
-    Measurement,
-    merged,
-    read_measurements,
-    require_one_load,
-    shown_loads,
-    update_measurements,
-)
+from cluster.language.measurements import Measurement, merged, require_one_load, shown_loads
 from cluster.language.service import ServiceSpec, service_spec
 from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest
 from cluster.rpc.own_tenant import own_tenant
 from cluster.runtime.console import console, print_json, terminal_console
-from cluster.settings.file import Settings, load_settings
+from cluster.runtime.measurement_file import read_measurements, update_measurements
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.open import open_slurm
 from cluster.slurm_client.sbatch import submit
 from launcher.cli.json_shapes import CheapestJson

@@ -10,7 +10,7 @@ import typer
 
 from cluster.language.errors import SlicewiseError
 from cluster.rpc.own_tenant import complete_tenant, typed_account
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from launcher.engines.engine import MeasuredEngine, PromptedEngine
 from launcher.profiling.figures import ProfileTask
 from launcher.profiling.token_figures import TokenTask

@@ -17,7 +17,8 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import CheckRequest, SubmitAnswer
 from cluster.rpc.order_messages import OrderRequest
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.sbatch import Submitted, submit_service, why_no_start
 from launcher.cli import show_file
 from launcher.cli.service_history import HistoryName, earlier_generation, history_app

@@ -12,7 +12,8 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ViewRequest
 from cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
 from cluster.runtime.console import FittingTable, column, console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from launcher.services.apply_plan import KeyChange, generations_of
 from launcher.services.history import PastGeneration, Stands, history, to_go_back_to
 from launcher.services.lookup import Json, choose, complete_service

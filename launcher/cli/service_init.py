@@ -7,11 +7,11 @@ import typer
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import read_measurements
 from cluster.language.serving_cost import TokenObjective
 from cluster.rpc.own_tenant import own_tenant, typed_account
 from cluster.runtime.console import print_json
-from cluster.settings.file import load_settings
+from cluster.runtime.measurement_file import read_measurements
+from cluster.settings.read import load_settings
 from launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
 from launcher.services.draft import DraftChoice, MeasuredModels, draft
 from launcher.services.lookup import Json

@@ -16,7 +16,7 @@ from cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
 from cluster.rpc.order_messages import OrderRequest
 from cluster.rpc.read_messages import BudgetsRequest
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from launcher.services.apply_plan import generations_of
 from launcher.services.lookup import Json, Name, find
 

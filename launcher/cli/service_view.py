@@ -14,7 +14,8 @@ from rich.live import Live
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import console, print_json, print_json_line
 from cluster.runtime.time_options import local_time
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from launcher.cli import show_services
 from launcher.services.logs import (
     Chosen,

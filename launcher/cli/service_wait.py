@@ -12,12 +12,14 @@ import typer
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.language.printable import printable
 from cluster.language.service import whole_number
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import OrderRequest, ServiceOrder
-from cluster.runtime.console import print_json, printable, terminal_console
-from cluster.settings.file import Settings, load_settings
+from cluster.runtime.console import print_json, terminal_console
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from launcher.cli import show_services
 from launcher.services.lookup import Json, Name, find
 from launcher.services.overview import ServiceObservation, observe

@@ -6,7 +6,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from cluster.language.findings import TITLES, Finding, Place, SectionReport, Severity, key_of
-from cluster.runtime.console import console, printable
+from cluster.language.printable import printable
+from cluster.runtime.console import console
 
 _STYLES: Mapping[Severity, str] = {
     Severity.ERROR: "bold red",

@@ -1,6 +1,5 @@
 """Certificates by which gateway and replicas know each other; each is signed by its own key."""
 
-import base64
 import ssl
 import subprocess
 import tempfile
@@ -12,6 +11,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.settings.gateway import GatewaySettings
 from launcher.gateway.files import replace_file
+from launcher.gateway.pem import pem
 
 KEY = "identity.pem"
 """Name, in the gateway's directory, of the file with the gateway's key and certificate, for HAProxy
@@ -97,14 +97,6 @@ def ends_s(file: Path) -> int:
             Code.CERTIFICATE, f"{file} has no certificate that openssl can read."
         )
     return ssl.cert_time_to_seconds(done.stdout.strip().partition("=")[2])
-
-
-def pem(certificate: str) -> str:
-    """Return a replica's certificate in PEM, as HAProxy takes it, from what its script publishes.
-
-    That is base64 of DER; raises ValueError for what is no base64.
-    """
-    return ssl.DER_cert_to_PEM_cert(base64.b64decode(certificate, validate=True))
 
 
 @lru_cache(_KNOWN_REPLICAS)

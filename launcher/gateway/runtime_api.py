@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from cluster.settings.gateway import GatewaySettings
 from launcher.engines.registry import ENGINES
-from launcher.gateway.identity import pem
+from launcher.gateway.pem import pem
 from launcher.gateway.routing import (
     AddRoute,
     EndSessions,

@@ -26,12 +26,12 @@ from launcher.engines.engine import (
     TokenCounts,
     TokenEngine,
 )
-from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
 from launcher.engines.load import EngineLoad
 from launcher.engines.statistics import Counts
 from launcher.gateway.identity import context
 from launcher.probing.bounded_tls import BoundedTls, NotLetInError, TooLongError, connected
+from launcher.probing.engine_failures import ENGINE_FAILURES
 from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 
 DEADLINE_S = 1.0

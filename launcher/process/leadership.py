@@ -6,7 +6,8 @@ import socket
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import Lead, Lock
-from cluster.settings.file import Settings, launcher_database_url
+from cluster.settings.file import Settings
+from cluster.settings.read import launcher_database_url
 from launcher.process.store import StateStore
 
 _LOG = logging.getLogger("slicewise.launcher")

@@ -15,8 +15,9 @@ from functools import partial
 from typing import Literal
 
 from cluster.language.errors import SlicewiseError, UnreachableError
+from cluster.language.leader import ALONE, Leader
 from cluster.runtime import log
-from cluster.runtime.leadership import ALONE, Leader, led_only
+from cluster.runtime.leadership import led_only
 from cluster.runtime.systemd import tell_systemd
 from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import LauncherSettings, Settings

@@ -9,8 +9,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from cluster.language.codes import Code
+from cluster.language.leader import Leader
 from cluster.rpc.messages import ServiceQuality
-from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import family, served, single
 from cluster.runtime.wall_clock import wall_s
 from launcher.autoscale.tokens import TokensDone

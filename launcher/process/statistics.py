@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from cluster.language.service import tenant_of
 from launcher.engines.engine import CountedEngine, Engine
-from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.registry import ENGINES
 from launcher.engines.statistics import Counts, StatisticsAnswer, bounded
+from launcher.probing.engine_failures import ENGINE_FAILURES
 from launcher.probing.prober import Replica
 from launcher.process import saved_statistics
 from launcher.process.counted_service import CountedService

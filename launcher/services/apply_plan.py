@@ -10,7 +10,9 @@ from cluster.language.service import AUTO, ServiceSpec, follows_by_adapters, val
 from cluster.language.units import Millislices, slices_text, slices_words
 from cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
 from launcher.engines.model_files import ModelNeeds
-from launcher.services.draft import SEQUENCES
+
+SEQUENCES = 64
+"""Places of a replica whose model keeps the state of sequences."""
 
 Action = Literal["create", "roll over", "nothing"]
 

@@ -15,6 +15,7 @@ from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, s
 from launcher.engines.engine import MeasuredEngine, PromptedEngine
 from launcher.engines.model_files import ModelNeeds, listed
 from launcher.engines.registry import ENGINES
+from launcher.services.apply_plan import SEQUENCES
 from launcher.services.model_repository import (
     description,
     directories,
@@ -27,8 +28,6 @@ from launcher.services.model_repository import (
 _DEFAULT = "triton"
 _GIB = 1024**3
 _REPLICAS = 2
-SEQUENCES = 64
-"""Places of a replica whose model keeps the state of sequences."""
 _DEADLINE_S = 60
 _LONGEST_NAME = 32
 _SNAPSHOTS = "snapshots"

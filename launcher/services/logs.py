@@ -17,9 +17,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.language.printable import printable
 from cluster.language.service import follows_by_adapters
 from cluster.rpc.messages import ServiceView
-from cluster.runtime.console import printable
 from cluster.runtime.wall_clock import wall_s
 from launcher.engines.engine import Engine
 from launcher.engines.failed_start import cause

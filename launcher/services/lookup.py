@@ -10,7 +10,8 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from launcher.services.apply_plan import generations_of
 
 

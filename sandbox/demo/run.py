@@ -17,7 +17,7 @@ from rich.console import Console
 
 from cluster.language.errors import Refusal
 from cluster.language.mig_profiles import board, cost_millislices
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.acts import let_the_guest_in
 from sandbox.demo.commands import (

@@ -13,8 +13,7 @@ from typing import Any
 
 from cluster.language.codes import Code
 from cluster.language.errors import SlicewiseError
-from cluster.settings.file import CONFIG_VARIABLE
-from cluster.settings.repartition import DEVICES_VARIABLE
+from cluster.settings.read import CONFIG_VARIABLE, DEVICES_VARIABLE
 from sandbox.host import process, state
 from sandbox.host.inventory import ACCOUNTS, NODES
 from sandbox.host.layout import DAEMON_ROLE, Layout

@@ -16,7 +16,8 @@ from cluster.slurm.unread import quoted
 from launcher.services.service_file import TABLE, read_tables
 from simulation.cli.inputs import Demand, SiteInputs
 from simulation.history.jobs import HistoryJob
-from simulation.history.requests import RequestTrace, TracedRequest, read_requests
+from simulation.history.requests import RequestTrace, read_requests
+from simulation.history.traced_request import TracedRequest
 from simulation.report.words import count_text, length_text, unread_text
 from simulation.services.service import SimulatedService
 from simulation.services.traffic import EngineFigures, traffic

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from simulation.history.csv_rows import Row, columns_of, count, moment_s, read_rows, seconds
 from simulation.history.lines import Line, UnreadLines, lines_of, opened, read_each
+from simulation.history.traced_request import TracedRequest
 
 _IN_SECONDS_COLUMNS = ("arrival_s", "arrived_at")
 """Columns of which the unit is known; numbers in one of another name might be milliseconds."""
@@ -22,22 +23,6 @@ _SERVICE_COLUMNS = ("service_s",)
 _MOST_TOKENS = 100_000_000
 _MOST_BLOCK = 1 << 64
 """Numbers of blocks are hashes in some traces."""
-
-
-class TracedRequest(NamedTuple):
-    """One request.
-
-    Attributes:
-        at_s: seconds since the first one of the trace.
-        service_s: seconds that a replica works on it; None if the trace has tokens instead.
-        blocks: which blocks of ``RequestTrace.block_tokens`` tokens the prompt has (``hash_ids``).
-    """
-
-    at_s: float
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    service_s: float | None = None
-    blocks: tuple[int, ...] = ()
 
 
 class RequestTrace(NamedTuple):

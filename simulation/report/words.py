@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from cluster.language.periods import age_text
 from cluster.language.units import slices_text
 from simulation.report.comparison import Measure, is_far
 from simulation.runs.figures import Estimate, ReplayedTenant, SelfCheck, SimulationResult
-from slurm_plugin.cli_views.overview import age_text
 
 NOTHING = "–"
 _DAY_S, _MILLISLICES = 86_400, 1000

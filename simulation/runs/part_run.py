@@ -10,11 +10,12 @@ from simulation.history.jobs import HistoryJob
 from simulation.runs.experiment import Experiment
 from simulation.runs.figures import Figures
 from simulation.runs.measure import Guarantee, RunSums, Yardstick, measured
+from simulation.runs.outages import outages
 from simulation.runs.parts import Part, parts_of
 from simulation.runs.spending import spent_before
 from simulation.runs.summary import figures
 from simulation.site.capacity import capacity_millislices
-from simulation.site.failures import Outage, outages
+from simulation.site.failures import Outage
 from simulation.site.loop import Site
 from simulation.site.past_use import earlier_runs
 from simulation.site.plans import SitePlan, SlicewisePlan

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from cluster.language.jobs import JobView, RunOfJob
+from cluster.language.leader import ALONE
 from cluster.language.service import limit_min
 from cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
-from cluster.runtime.leadership import ALONE
 from cluster.slurm.interface import JobChange, Target, Tasks
 from launcher.gateway.types import ServerMode
 from launcher.turn.state import DesiredSlots

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster.language.service import ServiceSpec
-from simulation.history.requests import TracedRequest
+from simulation.history.traced_request import TracedRequest
 from simulation.services.service import EngineModel
 
 PROMPT_TOKEN_S, OUTPUT_TOKEN_S = 0.000_2, 0.03

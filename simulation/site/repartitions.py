@@ -40,7 +40,7 @@ from slurm_plugin.mig.gpu_state import NodeLook, Past, holder_name
 from slurm_plugin.mig.guaranteed_shapes import needs
 from slurm_plugin.mig.planner import HORIZON_S, RepartitionTerms
 from slurm_plugin.mig.problem import SiteObservation, inputs
-from slurm_plugin.mig.steps import PlannedRepartition, RepartitionStep
+from slurm_plugin.mig.steps import POLL_S, PlannedRepartition, RepartitionStep
 from slurm_plugin.quota.demand import (
     free_on_nodes,
     holdings,
@@ -50,7 +50,6 @@ from slurm_plugin.quota.demand import (
 )
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.reclaim.busy import busy_tasks
-from slurm_plugin.repartition.actions import POLL_S
 from slurm_plugin.services.state import used_by_tenant
 from slurm_plugin.slurm_config.gres import types_by_kind
 

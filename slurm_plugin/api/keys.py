@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.language.leader import Leader
 from cluster.rpc.key_messages import (
     GrantsAnswer,
     KeyCreateRequest,
@@ -18,7 +19,6 @@ from cluster.rpc.key_messages import (
     KeyView,
 )
 from cluster.rpc.message import DoneAnswer
-from cluster.runtime.leadership import Leader
 from cluster.runtime.wall_clock import wall_s
 from cluster.slurm_client.user_names import uid_of
 from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers

@@ -7,11 +7,11 @@ from functools import partial
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.language.leader import Leader
 from cluster.language.service import whole_number
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import ServiceView
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest
-from cluster.runtime.leadership import Leader
 from cluster.runtime.wall_clock import wall_s
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.rate_limit import RateLimiter

@@ -21,7 +21,8 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import StatusAnswer, StatusRequest
 from cluster.runtime.console import console, print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, load_settings, settings_file
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings, settings_file
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.admission.partitions_beside import partitions_beside
 from slurm_plugin.admission.shares import GpuSize, shares

@@ -11,7 +11,8 @@ from rich.text import Text
 from cluster.language.exit_codes import ExitCode
 from cluster.language.jobs import JobView
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm.interface import JobChange, Target, target_of
 from cluster.slurm_client.batch import address
 from cluster.slurm_client.open import open_slurm

@@ -13,7 +13,8 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import RENEWED, period_start_s
 from cluster.runtime.console import console, print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from slurm_plugin.accounting.budgets import Amend, amended, lost
 from slurm_plugin.accounting.types import BudgetEntry
 from slurm_plugin.cli_common.options import (

@@ -15,7 +15,8 @@ from cluster.language.units import Millislices, millislices_from_text, slices_te
 from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.console import console, print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import (
     AnyTenant,
     BorrowingLimit,

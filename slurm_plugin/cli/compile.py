@@ -14,7 +14,8 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, opened_ledger
 from slurm_plugin.cli_views.limits import (

@@ -11,9 +11,10 @@ import typer
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
-from cluster.settings.file import DaemonSettings, Settings, database_url, load_settings
-from cluster.slurm.unread import UnreadLog
+from cluster.settings.file import DaemonSettings, Settings
+from cluster.settings.read import database_url, load_settings
 from cluster.slurm_client.open import open_lasting_slurm
+from cluster.slurm_client.unread_log import UnreadLog
 from slurm_plugin.common.log import configure_logging, report, warn
 
 if TYPE_CHECKING:

@@ -24,14 +24,8 @@ from cluster.runtime.section_look import looked
 from cluster.runtime.together import together
 from cluster.runtime.wall_clock import wall_s
 from cluster.settings.engines import EngineSettings
-from cluster.settings.file import (
-    DATABASE_VARIABLE,
-    Settings,
-    WebSettings,
-    database_url,
-    load_settings,
-    settings_file,
-)
+from cluster.settings.file import Settings, WebSettings
+from cluster.settings.read import DATABASE_VARIABLE, database_url, load_settings, settings_file
 from cluster.slurm.interface import Slurm
 from cluster.slurm_client.account_bounds import admins, qos_bounds
 from cluster.slurm_client.open import open_slurm

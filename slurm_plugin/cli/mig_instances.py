@@ -12,11 +12,12 @@ import typer
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, read_measurements, require_one_load
+from cluster.language.measurements import Measurement, require_one_load
 from cluster.language.mig_profiles import Board, board, boards, cost_millislices, profile_of
 from cluster.language.serving_cost import TokenObjective
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import load_settings
+from cluster.runtime.measurement_file import read_measurements
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.instances import ChosenInstances, as_json, report
 from slurm_plugin.mig.instances import Measured, ServiceLoad, fewest_gpus, fewest_slices

@@ -20,8 +20,8 @@ from cluster.mig.driver import read_inventory
 from cluster.mig.host import ROOT
 from cluster.mig.inventory import Inventory
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings, settings_file
-from cluster.settings.repartition import RepartitionSettings
+from cluster.settings.file import Settings
+from cluster.settings.read import devices_directory, load_settings, settings_file
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views.mig import node_report
 from slurm_plugin.slurm_config import gres as slurm_gres
@@ -136,7 +136,7 @@ def _with_pads(
     nothing = [None] * max(len(found), node_lines.room(inventory))
     enforces = settings is not None and settings.daemon.mode == "enforce"
     arranged = node_lines.positions(nothing, found, (), pads_between=enforces)
-    return node_lines.padded(arranged, inventory.vendor, _directory(settings, name))
+    return node_lines.padded(arranged, inventory.vendor, devices_directory(name))
 
 
 def _devices(
@@ -148,13 +148,7 @@ def _devices(
         if settings is None
         else slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
     )
-    return slurm_gres.devices(inventory, types, _directory(settings, name))
-
-
-def _directory(settings: Settings | None, name: str) -> str:
-    return (settings.repartition if settings is not None else RepartitionSettings()).devices_of(
-        name
-    )
+    return slurm_gres.devices(inventory, types, devices_directory(name))
 
 
 def _settings() -> Settings | None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.accounting.statement import part
 from slurm_plugin.cli_common.options import Json, opened_ledger
 from slurm_plugin.cli_views import observed as present

@@ -9,7 +9,7 @@ from cluster.language.errors import SlicewiseError
 from cluster.language.units import millislices_from_text
 from cluster.runtime.console import console, print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import (
     AnyTenant,
     Json,

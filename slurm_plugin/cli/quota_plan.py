@@ -12,7 +12,8 @@ from rich.text import Text
 
 from cluster.rpc.messages import ServiceView
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.accounting.budgets import Amend
 from slurm_plugin.accounting.ledger_view import LedgerView

@@ -12,7 +12,8 @@ import typer
 from rich.text import Text
 
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import rebalances as present
 from slurm_plugin.common.log import configure_logging

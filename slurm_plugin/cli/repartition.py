@@ -13,7 +13,8 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.exit_codes import ExitCode
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli_common.options import Json, author_name, opened_ledger
 from slurm_plugin.cli_views import repartitions as present

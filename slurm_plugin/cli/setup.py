@@ -17,7 +17,8 @@ from cluster.language.findings import Place
 from cluster.language.toml_text import read_toml
 from cluster.runtime.console import console
 from cluster.runtime.questions import is_at_a_terminal
-from cluster.settings.file import Settings, settings_file
+from cluster.settings.file import Settings
+from cluster.settings.read import settings_file
 from cluster.slurm_client.open import open_slurm
 from slurm_plugin.cli.admission import proposed_script
 from slurm_plugin.cli_common.slurm_facts import slurm_facts

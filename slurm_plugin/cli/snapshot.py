@@ -14,7 +14,8 @@ from cluster.language.jobs import JobView, PastRun
 from cluster.language.service import directives_of_script, head_lines
 from cluster.runtime.console import print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm.interface import Slurm
 from cluster.slurm.job_history import history_lines
 from cluster.slurm_client.open import open_slurm

@@ -13,7 +13,7 @@ from cluster.language.errors import InvalidInputError
 from cluster.rpc.own_tenant import typed_account
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli_common.in_force import force_text
 from slurm_plugin.cli_common.options import (

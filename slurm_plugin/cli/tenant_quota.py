@@ -12,7 +12,8 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.language.units import Millislices, millislices_from_text, slices_text, slices_words
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from slurm_plugin.accounting.overview import tenant_statuses
 from slurm_plugin.cli.calendar import calendar_app
 from slurm_plugin.cli.quota import plan_and_loans_app

@@ -14,7 +14,8 @@ from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.language.periods import next_start_s
 from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings, database_url
+from cluster.settings.file import Settings
+from cluster.settings.read import database_url
 from slurm_plugin.cli_common.in_force import sets_no_limits
 from slurm_plugin.common.known_names import names_text
 from slurm_plugin.quota.types import Budget, Policy, Tenant

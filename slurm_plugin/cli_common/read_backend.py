@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from cluster.language.errors import InvalidInputError
-from cluster.settings.file import DatabaseSettings, Settings, database_url
+from cluster.settings.file import DatabaseSettings, Settings
+from cluster.settings.read import database_url
 from slurm_plugin.accounting.types import BalanceLine, Statement
 from slurm_plugin.cli_common.options import opened_ledger
 

@@ -8,7 +8,8 @@ import typer
 
 from cluster.language.mig_profiles import boards, cost_millislices, whole_cost, whole_memory_mib
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import GpuSettings, SharedSettings, load_settings
+from cluster.settings.file import GpuSettings, SharedSettings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_views import headroom as present
 from slurm_plugin.cli_views.headroom import ProfileCost

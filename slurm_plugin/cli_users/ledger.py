@@ -21,7 +21,7 @@ from cluster.language.errors import OutsideError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.time_options import local_time
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.accounting.charge_lines import charge_lines
 from slurm_plugin.accounting.run_csv import csv_text, inert, runs_csv, runs_json
 from slurm_plugin.accounting.statement import by_day, by_service, by_user, part, totals

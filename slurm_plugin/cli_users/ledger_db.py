@@ -14,7 +14,7 @@ from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.console import console, print_json
 from cluster.runtime.questions import confirm
-from cluster.settings.file import database_url, load_settings
+from cluster.settings.read import database_url, load_settings
 from slurm_plugin.accounting.types import BackupRecord
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_common.output import spinner, whole_file

@@ -8,7 +8,7 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.overview_messages import OverviewRequest
 from cluster.runtime.console import console, print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json
 
 overview_app = typer.Typer()

@@ -13,7 +13,7 @@ from cluster.language.periods import Period, period_start_s
 from cluster.rpc.own_tenant import complete_tenant, typed_account
 from cluster.runtime.console import console, print_json
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.cli_common.output import spinner, whole_file
 from slurm_plugin.cli_common.read_backend import opened_source

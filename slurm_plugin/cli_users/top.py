@@ -27,7 +27,7 @@ from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
 from cluster.rpc.read_messages import WhyAnswer, WhyRequest
 from cluster.runtime.console import terminal_console
 from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_users.keyboard import Keyboard
 from slurm_plugin.cli_views.top import Frame, table_of
 from slurm_plugin.cli_views.top_state import TopState, pressed, within

@@ -9,10 +9,12 @@ import typer
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
+from cluster.language.printable import printable
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.web_messages import WebLoginRequest
-from cluster.runtime.console import console, print_json, printable
-from cluster.settings.file import WebSettings, load_settings
+from cluster.runtime.console import console, print_json
+from cluster.settings.file import WebSettings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json
 from slurm_plugin.common.log import configure_logging
 

@@ -7,7 +7,7 @@ import typer
 
 from cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from cluster.runtime.console import console, print_json
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.cli_common.options import Json
 
 why_app = typer.Typer()

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from cluster.language.findings import Severity
 from cluster.language.mig_names import short_name
+from cluster.language.periods import age_text
+from cluster.language.printable import printable
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.overview_messages import (
     AttentionItem,
@@ -27,14 +29,7 @@ from cluster.rpc.overview_messages import (
     TenantNow,
     WaitingNow,
 )
-from cluster.runtime.console import (
-    Column,
-    FittingTable,
-    PipeConsole,
-    column,
-    fitted,
-    printable,
-)
+from cluster.runtime.console import Column, FittingTable, PipeConsole, column, fitted
 
 Row = TypeVar("Row")
 
@@ -71,7 +66,7 @@ _SLICES_A_LINE = 8
 """Memory slices that are drawn on a line where it is not known how they lie on GPUs."""
 _LEAST_SLICE, _MOST_SLICE = 3, 12
 """Width of a memory slice in characters."""
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_HOUR_S = 3600
 _GPU_LEGEND = "[held] <held on loan> (free) · not cut"
 _GPU_CELLS = 22
 """Width that the table of GPUs takes beside the names of nodes and the drawn slices."""
@@ -263,15 +258,6 @@ SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
 
 
 # Jobs that wait
-
-
-def age_text(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3.5 h``, ``2.1 d``."""
-    if seconds < _MINUTE_S:
-        return f"{max(0.0, seconds):.0f} s"
-    if seconds < _HOUR_S:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _HOUR_S:.1f} h" if seconds < _DAY_S else f"{seconds / _DAY_S:.1f} d"
 
 
 def _gpus(one: WaitingNow) -> str:

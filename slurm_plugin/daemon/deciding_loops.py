@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from cluster.runtime.leadership import Leader
+from cluster.language.leader import Leader
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
 from slurm_plugin.daemon.charging_loop import ChargingLoop

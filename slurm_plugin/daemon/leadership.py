@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from cluster.language.codes import Code
 from cluster.language.errors import UnreachableError
-from cluster.runtime.leadership import Lead, Leader, Lock, led_only
+from cluster.language.leader import Leader
+from cluster.runtime.leadership import Lead, Lock, led_only
 from cluster.slurm.interface import Slurm, SlurmActor
 
 _LOG = logging.getLogger("slicewise.daemon")

@@ -19,7 +19,7 @@ from cluster.rpc.messages import StatusAnswer
 from cluster.runtime.systemd import tell_systemd
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Slurm
-from cluster.slurm.unread import UnreadLog
+from cluster.slurm_client.unread_log import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.api.desk import Desk, roles

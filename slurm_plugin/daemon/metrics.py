@@ -9,13 +9,13 @@ from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.language.jobs import JobState, JobTag
+from cluster.language.leader import Leader
 from cluster.language.periods import LENGTH_S
-from cluster.runtime.leadership import Leader
 from cluster.runtime.prometheus import family, served, single
 from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.asked import ASKED
-from cluster.slurm.unread import UnreadLog
+from cluster.slurm_client.unread_log import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.common.qos_names import holder_of

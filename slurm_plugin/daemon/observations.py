@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import (
     DAY_S,
@@ -20,6 +19,7 @@ from slurm_plugin.common.observations import (
     Submissions,
     day_of,
 )
+from slurm_plugin.common.steady_clock import SteadyClock
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.quota_cycle.what_if import ImaginedRound, loan_sums, quota_sums
 

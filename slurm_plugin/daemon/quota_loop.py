@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import JobView, NodeView
+from cluster.language.leader import ALONE, Leader
 from cluster.language.units import slices_text
-from cluster.runtime.leadership import ALONE, Leader
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Slurm
 from slurm_plugin.accounting.ledger_view import LedgerView

@@ -27,7 +27,8 @@ from cluster.runtime.host_look import (
     working_directory,
 )
 from cluster.settings.engines import EngineSettings
-from cluster.settings.file import Settings, database_url, host_and_port, settings_file
+from cluster.settings.file import Settings, host_and_port
+from cluster.settings.read import database_url, settings_file
 from cluster.slurm.fields import numbers
 from slurm_plugin.common.job_submit import job_submit_script
 from slurm_plugin.doctor.facts import FileFacts, HostFacts

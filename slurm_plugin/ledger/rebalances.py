@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError
 from cluster.runtime.database import reading, writing
-from slurm_plugin.accounting.clock import SETTLED_S
+from slurm_plugin.common.clock import SETTLED_S
 from slurm_plugin.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,

@@ -12,6 +12,9 @@ from enum import StrEnum
 from cluster.language.jobs import REPARTITION_RESERVATION
 from cluster.mig.layouts import Placement
 
+POLL_S = 2.0
+"""Seconds between two looks at whether a step is through."""
+
 
 class RepartitionStep(StrEnum):
     """The steps of a repartition, in their order."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.language.jobs import RunRecord
 from slurm_plugin.accounting.charging import charge
-from slurm_plugin.accounting.clock import SETTLED_S, distrusted
 from slurm_plugin.accounting.types import Charge, RunKey
+from slurm_plugin.common.clock import SETTLED_S, distrusted
 from slurm_plugin.common.rebalance_steps import StepOutcome
 from slurm_plugin.daemon.charging_loop import tariff
 from slurm_plugin.quota_cycle.post_charges import post

@@ -18,11 +18,10 @@ from cluster.language.jobs import NodeView, RunOfJob
 from cluster.mig.inventory import Inventory
 from cluster.mig.placement_text import placements_text
 from slurm_plugin.mig import checks
-from slurm_plugin.mig.steps import Direction, Next, Repartition, RepartitionStep
+from slurm_plugin.mig.steps import POLL_S, Direction, Next, Repartition, RepartitionStep
 from slurm_plugin.repartition.ports import Journal, RepartitionPort
 from slurm_plugin.slurm_config.node_lines import node_positions, positions
 
-POLL_S = 2.0
 _RESERVED_MIN = 10
 _CUT_MIN = 60
 """Minutes of the reservation from the cut on: while Slurm does not know the new cut, nothing may

@@ -17,6 +17,7 @@ from cluster.mig.placement_text import placements_text
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import EvictRequest
 from cluster.settings.file import Settings
+from cluster.settings.read import devices_directory
 from cluster.slurm.interface import SlurmReader
 from cluster.slurm_client import maintenance, node_command
 from slurm_plugin.common.qos_names import is_borrowed
@@ -98,7 +99,7 @@ class ClusterSite:
 
     def devices(self, node: str, inventory: Inventory) -> tuple[Device, ...]:
         """The devices that Slurm should be told about."""
-        return slurm_gres.devices(inventory, self._types, self._repartition.devices_of(node))
+        return slurm_gres.devices(inventory, self._types, devices_directory(node))
 
     def texts(self) -> tuple[str, str]:
         """The texts of slurm.conf and gres.conf."""
@@ -109,7 +110,7 @@ class ClusterSite:
     def write(self, node: str, vendor: str, found: Sequence[Device | None]) -> None:
         """Write both files, or neither if one of them can't hold the devices."""
         slurm_conf, gres_conf = self.texts()
-        devices = node_lines.padded(found, vendor, self._repartition.devices_of(node))
+        devices = node_lines.padded(found, vendor, devices_directory(node))
         lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
         gres_conf = node_lines.with_node_lines(gres_conf, node, lines)
         slurm_conf = node_lines.with_node_gres(slurm_conf, node, gres)

@@ -11,19 +11,19 @@ from typing import Protocol
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobView, NodeView, folded_tasks
+from cluster.language.leader import ALONE, Leader
 from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from cluster.runtime.leadership import ALONE, Leader
 from cluster.runtime.wall_clock import wall_s
 from cluster.settings.file import Settings
 from cluster.slurm.asked import ASKED
 from cluster.slurm.interface import Slurm
-from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission.partitions_beside import partitions_beside
 from slurm_plugin.admission.snapshot import Snapshot
 from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.common.job_submit import script_since_s
 from slurm_plugin.common.log import report_failure, warn
+from slurm_plugin.common.steady_clock import SteadyClock
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED
 from slurm_plugin.services.avoidance import Release, waits_too_long
@@ -143,7 +143,7 @@ class ClusterState:
         self.pacing = Pacing(pace, lambda: ASKED.total)
         self._looked: list[asyncio.Event] = []
         self.service_reports = ServiceReports(leader, self.pacing.stir)
-        self.evictions = Evictions(leader)
+        self.evictions = Evictions(leader, time.monotonic)
         self.clock = SteadyClock()
         self._observed_s = 0.0
         self.looked_s = 0.0

@@ -1,15 +1,14 @@
 """Remembers which replicas were told to end: in memory, and only for a while."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cluster.language.jobs import RunOfJob
+from cluster.language.leader import Leader
 from cluster.language.service import tenant_of
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import EvictRequest, ServiceView, SlotView
-from cluster.runtime.leadership import Leader
 from slurm_plugin.quota.types import Recall
 from slurm_plugin.reclaim.hold_back import Lenders, still_waiting
 from slurm_plugin.services.leases import SlotRunKey
@@ -45,9 +44,9 @@ class Eviction:
 class Evictions:
     """Runs of slots that shall end, and why: now, or once other replicas serve in their place."""
 
-    def __init__(self, leader: Leader, clock: Callable[[], float] | None = None) -> None:
-        """``clock`` returns seconds, and is never set back; None: the monotonic clock."""
-        self._leader, self._clock = leader, clock or _monotonic_s
+    def __init__(self, leader: Leader, clock: Callable[[], float]) -> None:
+        """``clock`` returns seconds, and is never set back."""
+        self._leader, self._clock = leader, clock
         self._told: dict[SlotRunKey, tuple[float, str]] = {}
         self._ends: dict[SlotRunKey, Eviction] = {}
         self._waits: dict[str, float] = {}
@@ -140,10 +139,6 @@ class Evictions:
             return slot.model_copy(update={"ends_in_s": 0, "ends_why": self._ends[key].why})
         until_s, why = self._told.get(key, (0.0, ""))
         return to_be_replaced(slot, why) if until_s > self._clock() else slot
-
-
-def _monotonic_s() -> float:
-    return time.monotonic()
 
 
 def _runs(services: Iterable[ServiceView]) -> Iterator[tuple[ServiceView, SlotView, int]]:

@@ -11,7 +11,7 @@ from cluster.language.jobs import NodeView
 from cluster.mig.inventory import Inventory
 from cluster.mig.inventory_json import inventory_of
 from cluster.settings.file import Settings
-from cluster.settings.repartition import RepartitionSettings
+from cluster.settings.read import devices_directory
 from slurm_plugin.mig.gpu_state import NodeLook, lines_by_node
 from slurm_plugin.quota.demand import has_gpus
 from slurm_plugin.slurm_config.gres import Device, ProfileKind, devices_of, types_by_kind
@@ -70,7 +70,7 @@ def node_looks(
             node=node,
             inventory=inventory,
             age_s=now_s - survey.seen_s if survey is not None else 0.0,
-            devices=_devices(settings.repartition, node.name, inventory, types),
+            devices=_devices(node.name, inventory, types),
             positions=_positions(records, node.name),
         )
         for node in nodes
@@ -89,12 +89,11 @@ def _inventory(survey: "NodeSurvey | None") -> Inventory | None:
 
 
 def _devices(
-    settings: RepartitionSettings,
     node: str,
     inventory: Inventory | None,
     types: Mapping[ProfileKind, str],
 ) -> Mapping[str, Sequence[Device]]:
-    directory = settings.devices_of(node)
+    directory = devices_directory(node)
     if inventory is None:
         return {}
     return {

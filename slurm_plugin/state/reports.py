@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterable
 
+from cluster.language.leader import Leader
 from cluster.rpc.message import DoneAnswer
 from cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
-from cluster.runtime.leadership import Leader
 from slurm_plugin.services.orders import ServiceKey
 
 OLD_S = 30.0

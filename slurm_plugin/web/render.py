@@ -10,8 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from cluster.language.errors import Refusal
+from cluster.language.printable import printable
 from cluster.language.units import slices_text, slices_words
-from cluster.runtime.console import printable
 from slurm_plugin.accounting.run_csv import gres_text
 from slurm_plugin.web.assets import TEMPLATES, Asset
 from slurm_plugin.web_views import (

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from cluster.language.mig_names import short_name
+from cluster.language.printable import printable
 from cluster.language.units import slices_text
 from cluster.rpc.journal_messages import PlacedInstance
 from cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState
-from cluster.runtime.console import printable
 from slurm_plugin.web_views.rows import named
 from slurm_plugin.web_views.words import shortened
 

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cluster.runtime.console import printable
+from cluster.language.printable import printable
 from slurm_plugin.web_views.charts import CHART_CSS
 
 if TYPE_CHECKING:

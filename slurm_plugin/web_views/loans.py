@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from cluster.language.printable import printable
 from cluster.language.units import slices_words
 from cluster.rpc.tenant_messages import LoanFlow
-from cluster.runtime.console import printable
 from slurm_plugin.web_views.words import shortened
 
 _MOST = 12

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, read_measurements
+from cluster.language.measurements import Measurement
 from cluster.language.mig_profiles import board
 from cluster.mig.layouts import geometry
+from cluster.runtime.measurement_file import read_measurements
 from slurm_plugin.common.solver import LinearProgram
 from slurm_plugin.mig.instances import (
     LATENCY_SHARE,

@@ -12,7 +12,7 @@ from typing import Any
 from waiting import PATIENCE_S, until
 
 from cluster.language.errors import UnreachableError
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from launcher.cli import show_services
 from launcher.services.address import wait_for_route
 from launcher.services.overview import ServiceObservation, observe

@@ -11,7 +11,7 @@ from waiting import until, until_is
 
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import ViewRequest
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.host.probes import unix_socket_answers
 

@@ -21,7 +21,7 @@ from service_status import services, status, until_routed
 from tritonclient.utils import InferenceServerException
 from waiting import until, until_is
 
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from launcher.gateway.haproxy import HaproxyRuntime
 from launcher.gateway.types import Gateway
 from sandbox.cluster import Sandbox

@@ -19,7 +19,7 @@ from waiting import until
 
 from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import EvictRequest
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from sandbox.cluster import Sandbox
 from sandbox.demo.commands import publish_models
 from sandbox.host.probes import unix_socket_answers

@@ -21,8 +21,8 @@ from quotas import until_in_force
 from waiting import until, until_is
 
 from cluster.language.codes import Code
-from cluster.settings.file import load_settings
 from cluster.settings.gateway import GatewaySettings
+from cluster.settings.read import load_settings
 from launcher.gateway.identity import create
 from sandbox.cluster import Sandbox
 from sandbox.host.inventory import CLUSTER

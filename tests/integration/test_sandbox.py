@@ -20,7 +20,7 @@ from waiting import until, until_is
 from cluster.language.errors import SlicewiseError
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.placement_text import placements_text
-from cluster.settings.file import load_settings
+from cluster.settings.read import devices_directory, load_settings
 from cluster.slurm_client import maintenance, node_command
 from sandbox.cluster import Sandbox
 from sandbox.host import process
@@ -317,11 +317,11 @@ async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
     found = slurm_gres.devices(
         replace(inventory_of(probed), gpus=(gpu,)),
         slurm_gres.types_by_kind(settings.boards_by_type),
-        repartition.devices_of(node),
+        devices_directory(node),
     )
     there = node_lines.node_positions(slurm_conf, gres_conf, node)
     arranged = node_lines.positions(there, found, held)
-    devices = node_lines.padded(arranged, "NVIDIA", repartition.devices_of(node))
+    devices = node_lines.padded(arranged, "NVIDIA", devices_directory(node))
     lines, gres = slurm_gres.gres_conf(node, devices), slurm_gres.node_gres(devices)
     repartition.gres_conf.write_text(node_lines.with_node_lines(gres_conf, node, lines))
     repartition.slurm_conf.write_text(node_lines.with_node_gres(slurm_conf, node, gres))

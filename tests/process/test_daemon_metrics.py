@@ -15,10 +15,11 @@ from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import SlicewiseError
 from cluster.language.jobs import JobView, NodeView
+from cluster.language.leader import ALONE
 from cluster.language.periods import Period
 from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.runtime.leadership import ALONE
-from cluster.slurm.unread import RECORDS, Unread, UnreadLog
+from cluster.slurm.unread import RECORDS, Unread
+from cluster.slurm_client.unread_log import UnreadLog
 from slurm_plugin.admission_server.pipe import Decided, Decisions
 from slurm_plugin.admission_server.process import AdmissionProcess
 from slurm_plugin.common.qos_names import qos_name

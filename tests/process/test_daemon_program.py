@@ -27,7 +27,7 @@ from cluster.language.errors import (
 from cluster.language.jobs import NodeView
 from cluster.runtime.systemd import tell_systemd
 from cluster.slurm.interface import Association
-from cluster.slurm.unread import UnreadLog
+from cluster.slurm_client.unread_log import UnreadLog
 from slurm_plugin.admission_server import process as admission_process
 from slurm_plugin.daemon.main import serve
 from slurm_plugin.daemon.metrics import Metrics

@@ -25,7 +25,7 @@ from cluster.language.jobs import CERTIFICATE
 from cluster.language.service import service_spec
 from cluster.settings.engines import EngineSettings
 from launcher.engines.registry import start_settings
-from launcher.gateway.identity import pem
+from launcher.gateway.pem import pem
 from launcher.scripts.render import LOG_BYTES, service_script
 from launcher.services.model_repository import repository_digest
 

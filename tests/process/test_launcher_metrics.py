@@ -12,8 +12,8 @@ from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.language.errors import SlicewiseError
+from cluster.language.leader import ALONE
 from cluster.rpc.messages import ServiceQuality
-from cluster.runtime.leadership import ALONE
 from launcher.autoscale.policy import Memory
 from launcher.autoscale.tokens import TokensDone
 from launcher.autoscale.types import ScalingDecision

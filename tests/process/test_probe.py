@@ -15,11 +15,11 @@ from log_lines import lines
 from waiting import PATIENCE_S, until_true
 
 from launcher.engines.engine import Answer, Probe, Request
-from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.registry import ENGINES
 from launcher.engines.statistics import Counts
 from launcher.engines.triton import Triton as TritonEngine
 from launcher.probing import prober as probing
+from launcher.probing.engine_failures import ENGINE_FAILURES
 from launcher.probing.prober import Prober, Replica, probe
 
 ME = "bert.814.0"

@@ -17,10 +17,10 @@ from builders.replica_keys import gateway_directory, replica_context, replica_ke
 from waiting import PATIENCE_S
 
 from launcher.engines.engine import Engine, TokenCounts
-from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.load import EngineCounts, EngineLoad
 from launcher.engines.registry import ENGINES
 from launcher.probing import prober as probing
+from launcher.probing.engine_failures import ENGINE_FAILURES
 from launcher.probing.prober import EngineMetrics, Replica, engine_metrics
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -8,8 +8,8 @@ import pytest
 from stand_ins.statistics_world import KEY, World
 
 from launcher.engines import triton_statistics
-from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.statistics import Counts, StatisticsAnswer
+from launcher.probing.engine_failures import ENGINE_FAILURES
 from launcher.process import statistics
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simulation.cluster import NodeFailures, SimulatedCluster, SimulatedNode
 from simulation.history.jobs import HistoryJob
-from simulation.site.failures import outages
+from simulation.runs.outages import outages
 from simulation.site.loop import Site, SiteTimes
 from simulation.site.records import SiteRecord
 from simulation.site.requests import Replayable, replays

@@ -36,9 +36,10 @@ from cluster.slurm.planned_starts import (
 )
 from cluster.slurm.priorities import parse_priorities
 from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
-from cluster.slurm.unread import Unread, UnreadLog, ignored
+from cluster.slurm.unread import Unread, ignored
 from cluster.slurm_client.nodes import NodeConfig, parse_places
 from cluster.slurm_client.pyslurm_records import job_view
+from cluster.slurm_client.unread_log import UnreadLog
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -24,7 +24,8 @@ from cluster.language.jobs import (
 from cluster.rpc.key_messages import GrantsAnswer, KeyView
 from cluster.rpc.messages import DesiredSlotsAnswer
 from cluster.rpc.read_messages import GenerationRecord
-from cluster.settings.file import DaemonSettings, Settings, load_settings
+from cluster.settings.file import DaemonSettings, Settings
+from cluster.settings.read import load_settings
 from cluster.slurm.interface import (
     Association,
     Changed,

@@ -14,9 +14,9 @@ from builders.tenants import policy_of, tenant
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.jobs import JobState
+from cluster.language.leader import ALONE
 from cluster.language.units import Millislices, MillisliceSeconds, slices_text
-from cluster.runtime.leadership import ALONE
-from cluster.slurm.unread import UnreadLog
+from cluster.slurm_client.unread_log import UnreadLog
 from launcher.cli import show_services
 from launcher.services.overview import join
 from slurm_plugin.accounting.overview import OverviewInput, tenant_statuses

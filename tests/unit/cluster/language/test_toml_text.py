@@ -4,7 +4,7 @@ import pytest
 
 from cluster.language.errors import InvalidInputError
 from cluster.language.toml_text import read_toml
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from launcher.services.service_file import read_tables
 
 LONG = ("9" * 5000, "0x" + "f" * 5000, "9" * 4000, "-" + "9" * 19, "0b" + "1" * 64)

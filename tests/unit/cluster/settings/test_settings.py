@@ -12,14 +12,9 @@ from cluster.language.billing import MILLISLICES
 from cluster.language.errors import InvalidInputError
 from cluster.language.mig_profiles import WholeBoard
 from cluster.language.units import Millislices
-from cluster.settings.file import (
-    DaemonSettings,
-    DatabaseSettings,
-    database_url,
-    host_and_port,
-    load_settings,
-)
+from cluster.settings.file import DaemonSettings, DatabaseSettings, host_and_port
 from cluster.settings.log import LogSettings
+from cluster.settings.read import database_url, load_settings
 
 MINIMAL = """
 [cluster]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
 from cluster.language.jobs import JobState, JobView, NodeView
-from cluster.language.measurements import read_measurements
+from cluster.runtime.measurement_file import read_measurements
 from cluster.slurm_client.commands import CommandSlurm
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import profile, profile_options

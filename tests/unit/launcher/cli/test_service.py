@@ -23,7 +23,8 @@ from cluster.rpc.messages import (
     ViewRequest,
 )
 from cluster.rpc.order_messages import OrderRequest
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher import main
 from launcher.cli import service as cli

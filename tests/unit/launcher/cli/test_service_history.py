@@ -14,7 +14,7 @@ from cluster.language.errors import SlicewiseError
 from cluster.language.service import directives_of_script
 from cluster.rpc.messages import CheckRequest, SubmitAnswer, ViewAnswer, ViewRequest
 from cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import service as cli
 from launcher.services import address

@@ -26,7 +26,8 @@ from cluster.rpc.messages import (
     ViewRequest,
 )
 from cluster.rpc.order_messages import OrderRequest, ServiceOrder
-from cluster.settings.file import Settings, load_settings
+from cluster.settings.file import Settings
+from cluster.settings.read import load_settings
 from cluster.slurm_client.sbatch import Submitted
 from launcher.cli import service as cli
 from launcher.cli import service_wait

@@ -17,7 +17,8 @@ from stand_ins.scripted import ETC
 
 from cluster.language.errors import InvalidInputError, UnreachableError
 from cluster.runtime.leadership import led_only
-from cluster.settings.file import LauncherSettings, launcher_database_url, load_settings
+from cluster.settings.file import LauncherSettings
+from cluster.settings.read import launcher_database_url, load_settings
 from launcher.gateway.identity import KEY
 from launcher.probing.prober import Prober, Replica, probe
 from launcher.process import loop

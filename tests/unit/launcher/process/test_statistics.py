@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 from stand_ins.statistics_world import KEY, World, counts
 
-from launcher.engines.failures import ENGINE_FAILURES
 from launcher.engines.statistics import MOST_KEYS, Counts
+from launcher.probing.engine_failures import ENGINE_FAILURES
 from launcher.process import counted_service, saved_statistics, statistics, tenant_share
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster.language.errors import InvalidInputError
-from simulation.history.requests import RequestTrace, TracedRequest, read_requests
+from simulation.history.requests import RequestTrace, read_requests
+from simulation.history.traced_request import TracedRequest
 
 
 def read(folder: Path, text: str) -> RequestTrace:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.language.service import ServiceSpec
-from simulation.history.requests import TracedRequest
+from simulation.history.traced_request import TracedRequest
 from simulation.services.service import EngineModel
 from simulation.services.traffic import EngineFigures, traffic
 

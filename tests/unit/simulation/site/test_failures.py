@@ -18,9 +18,10 @@ from builders.site_world import (
 from simulation.cluster import NodeFailures, SimulatedCluster
 from simulation.runs.figures import FailureFigures
 from simulation.runs.node_figures import failure_figures
+from simulation.runs.outages import outages
 from simulation.runs.part_run import part_run
 from simulation.runs.simulate import simulate
-from simulation.site.failures import Outage, outages
+from simulation.site.failures import Outage
 from simulation.site.loop import Site, SiteTimes
 from simulation.site.plans import SitePlan
 from simulation.site.records import BrokenRun, DownNode, SiteRecord

@@ -12,6 +12,7 @@ from stand_ins.http_peer import sent
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, SlicewiseError
+from cluster.language.leader import ALONE
 from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
 from cluster.rpc.message import (
     DoneAnswer,
@@ -30,7 +31,6 @@ from cluster.rpc.messages import (
 )
 from cluster.rpc.read_messages import HeadroomAnswer
 from cluster.rpc.web_messages import WhoamiAnswer
-from cluster.runtime.leadership import ALONE
 from cluster.settings.file import WebSettings
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.api import desk as desk_module

@@ -9,8 +9,8 @@ import pytest
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
 from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from cluster.language.leader import ALONE, Leader
 from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
-from cluster.runtime.leadership import ALONE, Leader
 from slurm_plugin.api import rate_limit as rates
 from slurm_plugin.api.access import Principal
 from slurm_plugin.api.orders import ServiceOrders

@@ -17,7 +17,7 @@ from cluster.language.findings import Finding
 from cluster.mig.inventory_json import gpu_of, inventory_of
 from cluster.mig.layouts import Placement
 from cluster.mig.nvml import create_instance, read_inventory
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
 from sandbox.nvml.driver import EmulatedGpu
 from slurm_plugin.cli.mig import mig_app

@@ -9,7 +9,8 @@ from builders.measurements import a_measurement
 from typer.testing import CliRunner, Result
 
 from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, TokenFigures, update_measurements
+from cluster.language.measurements import Measurement, TokenFigures
+from cluster.runtime.measurement_file import update_measurements
 from slurm_plugin.cli.mig import mig_app
 
 SETTINGS = """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.settings.file import CONFIG_VARIABLE
+from cluster.settings.read import CONFIG_VARIABLE
 from slurm_plugin.cli_users.costs import print_costs
 
 

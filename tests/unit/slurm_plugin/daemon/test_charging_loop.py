@@ -17,11 +17,11 @@ from cluster.language.errors import OutsideError, SlicewiseError, UnreachableErr
 from cluster.language.jobs import JobState, JobView, RunRecord
 from cluster.language.periods import Period
 from cluster.language.units import MillisliceSeconds
-from cluster.settings.file import load_settings
+from cluster.settings.read import load_settings
 from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S
-from slurm_plugin.accounting.clock import SETTLED_S
 from slurm_plugin.accounting.lost_runs import LOST_AFTER_S
 from slurm_plugin.accounting.types import Charge, RunKey
+from slurm_plugin.common.clock import SETTLED_S
 from slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
 from slurm_plugin.quota.types import Budget
 from slurm_plugin.state.controller import ClusterState
@@ -187,7 +187,7 @@ class Books:
         wall = SimpleNamespace(time=lambda: self.now_s + self.ahead_s, monotonic=lambda: self.now_s)
         for module in (
             "cluster.runtime.wall_clock",
-            "slurm_plugin.accounting.steady_clock",
+            "slurm_plugin.common.steady_clock",
             "slurm_plugin.daemon.charging_loop",
             "slurm_plugin.state.controller",
             "slurm_plugin.state.observer",

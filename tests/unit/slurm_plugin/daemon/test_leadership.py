@@ -11,7 +11,7 @@ from stand_ins.led_launcher import Switch
 from stand_ins.scripted import ScriptedSlurm, desire, job, settings
 
 from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.runtime.leadership import ALONE
+from cluster.language.leader import ALONE
 from cluster.slurm.interface import Slurm, Tasks
 from slurm_plugin.admission_server.admit import Admission
 from slurm_plugin.daemon.leadership import Leadership, led_slurm

@@ -8,9 +8,9 @@ import pytest
 
 from cluster.language.errors import UnreachableError
 from cluster.language.units import Millislices
-from slurm_plugin.accounting.steady_clock import SteadyClock
 from slurm_plugin.admission_server.pipe import GpuVerdict
 from slurm_plugin.common.observations import DAY_S, LentBetween, Observations, QuotaUse
+from slurm_plugin.common.steady_clock import SteadyClock
 from slurm_plugin.daemon import observations
 from slurm_plugin.daemon.observations import OTHERS, ObservationLoop
 from slurm_plugin.quota.types import Loan

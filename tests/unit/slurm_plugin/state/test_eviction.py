@@ -228,7 +228,7 @@ class Standby:
 async def test_a_daemon_that_stands_by_takes_none() -> None:
     cluster_state, _ = await looked(RUNS)
     with pytest.raises(UnreachableError, match="SW-DAEMON-STANDBY"):
-        Evictions(Standby()).take(ASKED, cluster_state.view.services)
+        Evictions(Standby(), lambda: 0.0).take(ASKED, cluster_state.view.services)
 
 
 RUNNING = SlotView(index=0, state="running")

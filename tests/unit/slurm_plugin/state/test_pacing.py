@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from builders.service_views import a_report
 
+from cluster.language.leader import ALONE
 from cluster.rpc.messages import ServiceReportRequest
-from cluster.runtime.leadership import ALONE
 from slurm_plugin.services.pace import Pace
 from slurm_plugin.state.pacing import Pacing
 from slurm_plugin.state.reports import ServiceReports

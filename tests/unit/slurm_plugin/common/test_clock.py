@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from slurm_plugin.accounting.clock import IDLE_S, SETTLED_S, STEP_S, Clock, distrusted, followed
+from slurm_plugin.common.clock import IDLE_S, SETTLED_S, STEP_S, Clock, distrusted, followed
 
 WALL_S = 1_000_000.0
 MONOTONIC_S = 500.0

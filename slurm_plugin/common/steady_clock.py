@@ -3,12 +3,12 @@
 import time
 
 from cluster.runtime.wall_clock import wall_s
-from slurm_plugin.accounting.clock import STEP_S, Clock, followed
+from slurm_plugin.common.clock import STEP_S, Clock, followed
 from slurm_plugin.common.log import report, warn
 
 
 class SteadyClock:
-    """A clock in Unix seconds; see ``accounting.clock``."""
+    """A clock in Unix seconds; see ``common.clock``."""
 
     def __init__(self) -> None:
         self._clock: Clock | None = None

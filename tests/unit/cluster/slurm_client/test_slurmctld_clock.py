@@ -4,9 +4,9 @@ import pytest
 from fault_world.virtual_time import START_S, WorldClock
 
 from cluster.language.errors import OutsideError
-from cluster.slurm.slurmctld_clock import SlurmctldClock
 from cluster.slurm_client import clock as slurm_client_clock
 from cluster.slurm_client.clock import slurmctld_ahead_s, slurmctld_s
+from cluster.slurm_client.slurmctld_clock import SlurmctldClock
 
 YEAR_S = 365 * 86_400.0
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.slurm.unread import RECORDS, Unread, UnreadLog
+from cluster.slurm.unread import RECORDS, Unread
+from cluster.slurm_client.unread_log import UnreadLog
 
 pytestmark = pytest.mark.usefixtures("clock")
 
