@@ -50,9 +50,10 @@ _AWAY = "ReqNodeNotAvail, UnavailableNodes:away"
 _OWN, _RUNS, _NAMES_AWAY, _TOO_LARGE, _LIMITED, _DEEP = 0.5, 0.6, 0.15, 0.1, 0.1, 0.3
 """Shares: of own jobs, of busy instances, of jobs that name a node that is away or fit nowhere, of
 tenants with a limit of a GPU, and of worlds with a group."""
+_COSTS = {kind: Millislices(cost) for kind, cost in COSTS.items()}
 _RULES = QuotaRules(
     _PARTITIONS,
-    {kind: Millislices(cost) for kind, cost in COSTS.items()},
+    _COSTS,
     whole_boards={},
     models={},
     grace_s=60,
@@ -106,15 +107,15 @@ class World:
         self.loans, self.recalls = planned.loans, planned.recalls
         allowed = inputs.after(self.loans, self.recalls).allowed()
         room = Counter[str]()
-        for name, one in allowed.standings.items():
-            room[qos_name(name)] = one.own_qos_limit_millislices
-            room[borrowed_qos(name)] = one.borrowed_qos_limit_millislices
+        for name, standing in allowed.standings.items():
+            room[qos_name(name)] = standing.own_qos_limit_millislices
+            room[borrowed_qos(name)] = standing.borrowed_qos_limit_millislices
         for one in self.jobs.values():
             if one.state is JobState.RUNNING:
-                room[one.qos] -= run_cost(one.gpus, COSTS)
+                room[one.qos] -= run_cost(one.gpus, _COSTS)
         free = self.free()
         for one in sorted(self.jobs.values(), key=lambda each: -each.priority):
-            cost = run_cost(one.gpus, COSTS)
+            cost = run_cost(one.gpus, _COSTS)
             if one.state is JobState.PENDING and one.reason != _AWAY and cost <= room[one.qos]:
                 need = Counter(one.gpus)
                 node = next((name for name, there in free.items() if need <= there), None)
@@ -155,7 +156,7 @@ def world(seed: int) -> World:
     chance = Random(seed)  # noqa: S311 -- no secret
     nodes = {f"n{n}": chance.choice(_LAYOUTS) for n in range(chance.randint(1, 4))}
     names = "abcde"[: chance.randint(2, 5)]
-    policy = _policy(chance, names, sum(run_cost(there, COSTS) for there in nodes.values()))
+    policy = _policy(chance, names, sum(run_cost(there, _COSTS) for there in nodes.values()))
     found = World(policy, nodes, {})
     left = Counter(guaranteed_quota(policy))
     for node, there in nodes.items():
@@ -196,11 +197,11 @@ def _policy(chance: Random, names: Sequence[str], left: int) -> Policy:
 
 
 def _quota(chance: Random, nominal: int) -> Quota:
-    limits = [
-        Millislices(COSTS["7g.80gb"]) if chance.random() < _LIMITED else MAX_NOMINAL_MILLISLICES
+    borrows, lends = (
+        _COSTS["7g.80gb"] if chance.random() < _LIMITED else MAX_NOMINAL_MILLISLICES
         for _ in range(2)
-    ]
-    return Quota(Millislices(nominal), *limits, weight=chance.randint(1, 3))
+    )
+    return Quota(Millislices(nominal), borrows, lends, weight=chance.randint(1, 3))
 
 
 def _job(job_id: int, tenant: str, shape: tuple[str, int], *, is_own_job: bool) -> JobView:
@@ -249,7 +250,7 @@ def started(seed: int) -> Started:
 
 def _held(one: World) -> int:
     runs = (job for job in one.jobs.values() if job.state is JobState.RUNNING)
-    return sum(run_cost(job.gpus, COSTS) for job in runs)
+    return sum(run_cost(job.gpus, _COSTS) for job in runs)
 
 
 def _most(one: World, *, keeps: bool) -> int:
@@ -263,10 +264,10 @@ def _most(one: World, *, keeps: bool) -> int:
     jobs = [job for job in one.jobs.values() if job.state is JobState.PENDING]
     free, own = one.free(), Counter(guaranteed_quota(one.policy))
     for job in one.jobs.values():
-        own[job.account] -= run_cost(job.gpus, COSTS) if job.state is JobState.RUNNING else 0
+        own[job.account] -= run_cost(job.gpus, _COSTS) if job.state is JobState.RUNNING else 0
     has, pays = Counter(own), set[int]()
     for job in sorted(jobs, key=lambda each: -each.priority) if keeps else ():
-        cost = run_cost(job.gpus, COSTS)
+        cost = run_cost(job.gpus, _COSTS)
         if is_own(job.qos) and cost <= has[job.account]:
             has[job.account] -= cost
             pays.add(job.job_id)
@@ -288,7 +289,7 @@ def _most(one: World, *, keeps: bool) -> int:
         ]
     )
     for job in jobs:
-        cost, need = run_cost(job.gpus, COSTS), Counter(job.gpus)
+        cost, need = run_cost(job.gpus, _COSTS), Counter(job.gpus)
         entries: dict[int, float] = {row[job.job_id]: -1}
         if job.job_id not in pays:
             entries[row["has", job.account]] = -cost

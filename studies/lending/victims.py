@@ -37,8 +37,8 @@ Policy = Callable[[ReclaimInput], Eviction]
 
 def candidates(reclaim_input: ReclaimInput) -> Sequence[Running]:
     """Runs that may be sent away: those beyond their term."""
-    oldest_s = reclaim_input.now_s - reclaim_input.term_s
-    return [run for run in reclaim_input.running if run.start_s <= oldest_s]
+    now_s, term_s = reclaim_input.now_s, reclaim_input.term_s
+    return [run for run in reclaim_input.running if run.age_s(now_s) >= term_s]
 
 
 def in_turn(reclaim_input: ReclaimInput) -> Sequence[Wanting]:
@@ -118,7 +118,7 @@ def with_slurm(reclaim_input: ReclaimInput, *, youngest_first: bool) -> Eviction
 
 def newest_first(reclaim_input: ReclaimInput) -> Eviction:
     """Send away runs with a type that is wanted, the newest first, until the job fits."""
-    return _one_by_one(reclaim_input, lambda run: (-run.start_s, run.job_id), gives_back=False)
+    return _one_by_one(reclaim_input, _youngest_first, gives_back=False)
 
 
 def lowest_priority_first(reclaim_input: ReclaimInput) -> Eviction:
@@ -166,12 +166,16 @@ def _fewest_nodes_first(run: Running) -> tuple[float, ...]:
     return (len(run.instances), run.job_id)
 
 
+def _start_s(run: Running) -> int:
+    return run.start_s or 0
+
+
 def _youngest_first(run: Running) -> tuple[float, ...]:
-    return (0.0 if run.start_s is None else -run.start_s, run.job_id)
+    return (-_start_s(run), run.job_id)
 
 
 def _least_important(run: Running) -> tuple[float, ...]:
-    return (run.priority, -run.start_s, run.job_id)
+    return (run.priority, -_start_s(run), run.job_id)
 
 
 _Choice = Callable[[Wanting, Sequence[Running], Places], Sequence[Running] | None]
