@@ -60,7 +60,7 @@ class SitePriorities:
         return self._use.at_s
 
     @property
-    def lately(self) -> Mapping[str, int]:
+    def lately(self) -> Mapping[str, float]:
         """Millislices that each tenant has held on average; {} where loans do not ask."""
         return averages(self._use, self._rules.half_life_s) if self._rules.counts_past else {}
 

@@ -106,7 +106,7 @@ class QuotaRounds:
         there: Holdings,
         evicting: frozenset[RunOfJob] = frozenset(),
         stuck: frozenset[int] = frozenset(),
-        lately: Mapping[str, int],
+        lately: Mapping[str, float],
     ) -> SiteRound:
         """Lend and recall, as the daemon does, and find which of Slurm's limits change.
 

@@ -70,13 +70,14 @@ def shares(
     }
 
 
-def averages(use: DecayedUse, half_life_s: float) -> Mapping[str, int]:
-    """Compute the millislices that each tenant has held on average.
+def averages(use: DecayedUse, half_life_s: float) -> Mapping[str, float]:
+    """Compute the millislices that each tenant has held on average, unrounded: a job of seconds
+    counts for less than one.
 
     A tenant that always held exactly its average would have the same decayed use.
     """
     whole_s = _gained_s(math.inf, half_life_s)
-    return {tenant: int(amount / whole_s) for tenant, amount in use.millislice_s.items()}
+    return {tenant: amount / whole_s for tenant, amount in use.millislice_s.items()}
 
 
 def _kept(passed_s: float, half_life_s: float) -> float:

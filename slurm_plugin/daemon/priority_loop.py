@@ -61,7 +61,7 @@ class PriorityLoop:
         state, formula = self._cluster_state, self._formula
         return PriorityInput(by_tenant, state.urgencies, self._costs, formula, state.passed_over)
 
-    def held_lately(self) -> Mapping[str, int]:
+    def held_lately(self) -> Mapping[str, float]:
         """Millislices that each tenant has held on average; {} until that is known."""
         return averages(self._use.now, self._settings.half_life_s)
 

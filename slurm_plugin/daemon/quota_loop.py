@@ -87,7 +87,7 @@ class QuotaLoop:
         cluster_state: ClusterState,
         leader: Leader = ALONE,
         *,
-        held_lately: Callable[[], Mapping[str, int]] = dict,
+        held_lately: Callable[[], Mapping[str, float]] = dict,
         on_imagined: Callable[[ImaginedRound], None] = lambda _: None,
     ) -> None:
         """``held_lately`` returns the millislices that each tenant has held on average.

@@ -29,7 +29,7 @@ def recent_use(ledger: "Ledger", settings: Settings, at_s: float) -> DecayedUse:
     return recorded(holdings, at_s, half_life_s)
 
 
-def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, int]:
+def held_lately(ledger: "Ledger", settings: Settings, at_s: float) -> Mapping[str, float]:
     """Millislices that each tenant has held on average; {} where loans do not depend on it."""
     if not settings.lending.past_use:
         return {}

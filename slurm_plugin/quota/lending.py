@@ -48,7 +48,9 @@ from slurm_plugin.quota.types import (
 )
 
 _SLICE_MILLISLICES = 1000
-_MILLION = 10**6
+NANOSLICES = 10**6
+"""Of past use in a millislice: one of a day counts what a job of seconds has used, too."""
+_BILLION = 10**9
 
 _Gate = tuple[Literal["lends", "borrows", "out", "in"], str]
 """A point that loans pass: from or to a tenant's own account, out of or into its subtree."""
@@ -62,7 +64,7 @@ def lend(
     demand: Mapping[str, int],
     current: Sequence[Loan],
     capacity: int | None,
-    lately: Mapping[str, int] | None = None,
+    lately: Mapping[str, float] | None = None,
 ) -> tuple[Loan, ...]:
     """Decide the loans that should exist, sorted by lender and borrower.
 
@@ -226,36 +228,38 @@ _Parts = Mapping[str, Sequence[_Part]]
 """The parts that lend to each other at each tenant, and at "" above the whole tree."""
 
 
-def borrowed_lately(policy: Policy, lately: Mapping[str, int]) -> Flow:
-    """Compute what own accounts and subtrees have lately borrowed, in millislices.
+def borrowed_lately(policy: Policy, lately: Mapping[str, float]) -> Flow:
+    """Compute what own accounts and subtrees have lately borrowed, in nanoslices.
 
     ``lately`` is what each tenant's own jobs have held on average, in millislices.
     """
-    return Counter(
-        {gate: held - own for gate, (held, own) in _lately(policy, lately) if held > own}
-    )
+    found = _lately(policy, lately)
+    return Counter({gate: held - own for gate, (held, own) in found if held > own})
 
 
-def used_lately(policy: Policy, lately: Mapping[str, int]) -> Flow:
-    """Compute what own accounts and subtrees have lately held, in millionths of their guaranteed
+def used_lately(policy: Policy, lately: Mapping[str, float]) -> Flow:
+    """Compute what own accounts and subtrees have lately held, in billionths of their guaranteed
     quotas.
     """
     found = _lately(policy, lately)
-    return Counter({gate: held * _MILLION // max(1, own) for gate, (held, own) in found})
+    return Counter({gate: held * _BILLION // max(NANOSLICES, own) for gate, (held, own) in found})
 
 
-def _lately(policy: Policy, lately: Mapping[str, int]) -> Iterator[tuple[_Gate, tuple[int, int]]]:
-    """Yield what passes each gate: what was held lately, and what is guaranteed."""
+def _lately(policy: Policy, lately: Mapping[str, float]) -> Iterator[tuple[_Gate, tuple[int, int]]]:
+    """Yield what passes each gate, in nanoslices: what was held lately, and what is guaranteed."""
     nominal, own = effective_nominal(policy), guaranteed_quota(policy)
-    sums = Counter({name: lately.get(name, 0) for name in policy})
+    # Whole numbers: sums of floats would tell equals apart.
+    held = {name: round(lately.get(name, 0) * NANOSLICES) for name in policy}
+    sums = Counter(held)
     for name in reversed(downward(policy)):
-        yield ("borrows", name), (lately.get(name, 0), own[name])
-        yield ("in", name), (sums[name], nominal[name])
+        yield ("borrows", name), (held[name], own[name] * NANOSLICES)
+        yield ("in", name), (sums[name], nominal[name] * NANOSLICES)
         sums[parent(policy, name)] += sums[name]
 
 
-def _whole(amount: int) -> int:
-    return amount // _SLICE_MILLISLICES * _SLICE_MILLISLICES
+def _whole(amount_nanoslices: int) -> int:
+    """Whole slices of it, in millislices."""
+    return amount_nanoslices // (_SLICE_MILLISLICES * NANOSLICES) * _SLICE_MILLISLICES
 
 
 def _parts(policy: Policy, idle: Mapping[str, int], want: Mapping[str, int], past: Flow) -> _Parts:

@@ -37,7 +37,7 @@ class SlurmView:
     nodes: tuple[NodeView, ...] = field(hash=False)
     services: tuple[ServiceView, ...] = field(hash=False)
     evicting: frozenset[RunOfJob] = frozenset()
-    lately: Mapping[str, int] = field(default_factory=dict, hash=False)
+    lately: Mapping[str, float] = field(default_factory=dict, hash=False)
     stuck: frozenset[int] = frozenset()
 
     def holdings(self, rules: "QuotaRules") -> Holdings:

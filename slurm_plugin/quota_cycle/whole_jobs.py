@@ -47,6 +47,7 @@ from slurm_plugin.quota.demand import (
 )
 from slurm_plugin.quota.holdings import Holdings, QosQueue, place_in_order
 from slurm_plugin.quota.lending import (
+    NANOSLICES,
     Flow,
     borrowed_lately,
     fair_shares,
@@ -244,7 +245,7 @@ def lend_whole_jobs(
     current: Sequence[Loan],
     *,
     capacity: int | None,
-    lately: Mapping[str, int],
+    lately: Mapping[str, float],
     at_most: Mapping[str, int] = _NOTHING,
 ) -> Lent:
     """The loans that should exist, by lender and borrower: like ``lend``, in units of waiting jobs.
@@ -664,7 +665,8 @@ class _Grants:
 
     def _part(self, name: str, since_s: int, is_account: bool) -> "_Part":
         into: Literal["borrows", "in"] = "borrows" if is_account else "in"
-        borrowed = self._tree.borrowed(name, is_account=is_account) + self._past[into, name]
+        now = self._tree.borrowed(name, is_account=is_account) * NANOSLICES
+        borrowed = now + self._past[into, name]
         weight = self._policy[name].quota.weight
         past = self._lately[into, name] // weight
         return _Part(borrowed * MAX_WEIGHT // weight, past, since_s, name, is_account)

@@ -137,3 +137,23 @@ def test_quota_of_a_guaranteed_job_whose_gpu_is_busy_starts_another_meanwhile() 
         site.until(lambda: not site.jobs("third"), 1200)
         site.until(lambda: site.runs("lab"), SETTINGS.lending.grace_s)
         assert site.runs("other")
+
+
+def test_tenants_whose_jobs_take_seconds_take_turns() -> None:
+    """In whole millislices such a job is nothing of a week's use. Who comes last has as many of the
+    next turns as the others.
+    """
+    names, turns = "abc", 5
+    with site_of(dict.fromkeys(names, 1.2), LARGE) as site:
+        for late in ("ab", "c"):
+            for name in late:
+                for _ in range(3 * turns):
+                    site.sbatch(name, LARGE, minutes=1, run_s=5)
+            site.wait(20)
+        waited = {name: len(site.jobs(name)) for name in names}
+
+        def had() -> list[int]:
+            return [waited[name] - len(site.jobs(name)) for name in names]
+
+        site.until(lambda: sum(had()) >= turns * len(names), 1200)
+        assert min(had()) >= turns - 1, had()
