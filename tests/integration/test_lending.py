@@ -1,9 +1,10 @@
 """Lending of whole jobs on a real Slurm: no deadlock, turns, and a tenant's own borrowed run.
 
-What takes half an hour to be due, or many tenants, is tried on the model of Slurm (tests/model).
+What needs many tenants is tried on the model of Slurm (tests/model).
 """
 
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -86,27 +87,6 @@ def test_what_a_tenants_own_borrowed_run_keeps_out_starts_on_a_loan(users: Users
     until_is(lambda: states(users, running, waiting), ["RUNNING", "RUNNING"])
 
 
-@pytest.fixture
-def short_memory(users: Users) -> Iterator[None]:
-    """Past use counts in thousandths of a slice on average: with a half-life of a week jobs of a
-    few seconds come to nothing.
-    """
-    file = users.sandbox.layout.settings_file
-    before = file.read_text()
-    file.write_text(f"{before}\n[priority]\nhalf_life_h = 0.05\n")
-    restart_daemon(users)
-    yield
-    file.write_text(before)
-    restart_daemon(users)
-
-
-def restart_daemon(users: Users) -> None:
-    users.sandbox.kill("daemon", signal.SIGKILL)
-    users.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    until(lambda: unix_socket_answers(users.sandbox.layout.run_dir / "user.sock"))
-
-
-@pytest.mark.usefixtures("short_memory")
 def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
     """Who comes last has as many of the next turns as the others."""
     quotas(users, 1.2, *ACCOUNT.values())
@@ -131,3 +111,45 @@ def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
     until(lambda: len(since_she_came()) >= turns * len(ACCOUNT), 3 * PATIENCE_S)
     had = Counter(since_she_came()[: turns * len(ACCOUNT)])
     assert min(had[user] for user in ACCOUNT) >= turns - 1, had
+
+
+HASTY = """
+from slurm_plugin.quota_cycle import gather
+gather.TURN_S = 20
+from launcher.main import main
+main()
+"""
+"""The daemon, but that a job is due after 20 s, for which others wait half an hour."""
+
+
+def restart_daemon(users: Users, *argv: str) -> None:
+    users.sandbox.kill("daemon", signal.SIGKILL)
+    users.sandbox.start("daemon", "slurm", argv or ("slicewise", "daemon"))
+    until(lambda: unix_socket_answers(users.sandbox.layout.run_dir / "user.sock"))
+
+
+@pytest.fixture
+def hasty_daemon(users: Users) -> Iterator[None]:
+    restart_daemon(users, sys.executable, "-c", HASTY, "daemon")
+    yield
+    restart_daemon(users)
+
+
+@pytest.mark.usefixtures("hasty_daemon")
+def test_a_large_job_that_is_due_starts_beside_small_ones_that_come_and_go(users: Users) -> None:
+    """It takes all of the first node, which is beyond its tenant's share; small jobs always waited
+    for what became free.
+    """
+    quotas(users, 0, "vision", "nlp")
+    quotas(users, 7, "guest")
+    script = "#!/bin/sh\nsleep $((4 + SLURM_ARRAY_TASK_ID * 7 % 11))\n"
+    small = submitted(users, "bob", SMALL, "--array=1-200", script=script)
+
+    def tasks(state: str) -> int:
+        squeue = ("squeue", "--noheader", "--array", f"--states={state}", f"--jobs={small}")
+        return len(users.sandbox.run("root", squeue).stdout.splitlines())
+
+    until_is(lambda: tasks("RUNNING"), 7)
+    large = submitted(users, "alice", "--gres=gpu:1g.10gb:7")
+    until(lambda: states(users, large) == ["RUNNING"] or not tasks("PENDING"), 4 * PATIENCE_S)
+    assert tasks("PENDING")
