@@ -3,16 +3,21 @@ the ports of each run.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cluster.language.codes import Code
 from cluster.language.errors import InvalidInputError, OutsideError
 from cluster.language.jobs import JobState, JobView, NodeView, StepView
 from cluster.language.service import directives_of_script, head_lines
+from cluster.slurm.fields import hosts
 from cluster.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
+from cluster.slurm.node_states import OUT_OF_USE, RESERVED, UNFIT
 from slurm_plugin.common.log import report_failure
+from slurm_plugin.quota.demand import NODES_AWAY
 from slurm_plugin.services.state import Observation, service_arrays
 
 _LOOKS = 5
@@ -21,6 +26,9 @@ Slurm has lost for good would otherwise keep all others from being seen."""
 _NODES_S = 60.0
 """Seconds for which nodes are not read again while nothing moves and no job has changed: what an
 operator does with a node without jobs shows so late. ``scontrol`` asks for partitions each time."""
+_UNAVAILABLE = re.compile(NODES_AWAY + r",[ _]UnavailableNodes:(\S+)")
+_BUSY = "Resources"
+_AWAY = OUT_OF_USE | RESERVED | frozenset(UNFIT)
 _RunKey = tuple[int, int, int | None]
 """Job id, number of requeues, Unix second of the start."""
 
@@ -55,6 +63,7 @@ class SlurmObserver:
         """
         at_s = await self._slurm.clock_s(CLOCK_KNOWN_S)
         jobs, nodes = await self._jobs_and_nodes(at_rest=at_rest)
+        jobs = _as_nodes_are(jobs, nodes)
         arrays = service_arrays(jobs)
         # Only replicas' steps are read: the ports of other jobs are not needed.
         running = (job for job in jobs if job.state is JobState.RUNNING)
@@ -141,6 +150,28 @@ class SlurmObserver:
 
 def _run(job: JobView) -> _RunKey:
     return job.job_id, job.restarts, job.start_s
+
+
+def _as_nodes_are(jobs: tuple[JobView, ...], nodes: Iterable[NodeView]) -> tuple[JobView, ...]:
+    """The jobs; those that name nodes as unavailable which are all there wait for what is busy.
+
+    While a job that must have a busy node waits, slurmctld keeps the node from all jobs behind it,
+    and calls it unavailable to them.
+    """
+    named = {job.reason for job in jobs if job.reason.startswith(NODES_AWAY)}
+    if not named:
+        return jobs
+    there = frozenset(node.name for node in nodes if not node.states & _AWAY)
+    kept = {reason for reason in named if there >= _unavailable(reason) != frozenset()}
+    return tuple(replace(job, reason=_BUSY) if job.reason in kept else job for job in jobs)
+
+
+def _unavailable(reason: str) -> frozenset[str]:
+    """The nodes that a reason names as unavailable; none if it says something else."""
+    found = _UNAVAILABLE.fullmatch(reason)
+    with suppress(OutsideError):
+        return frozenset(hosts(found[1]) if found else ())
+    return frozenset()
 
 
 def _places(jobs: Iterable[JobView]) -> frozenset[tuple[int, JobState, tuple[str, ...], int]]:

@@ -143,7 +143,7 @@ def test_a_large_job_that_is_due_starts_beside_small_ones_that_come_and_go(users
     quotas(users, 0, "vision", "nlp")
     quotas(users, 7, "guest")
     script = "#!/bin/sh\nsleep $((4 + SLURM_ARRAY_TASK_ID * 7 % 11))\n"
-    small = submitted(users, "bob", SMALL, "--array=1-200", script=script)
+    small = submitted(users, "bob", SMALL, f"--nodelist={AWAY}", "--array=1-200", script=script)
 
     def tasks(state: str) -> int:
         squeue = ("squeue", "--noheader", "--array", f"--states={state}", f"--jobs={small}")

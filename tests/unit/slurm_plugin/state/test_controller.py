@@ -325,6 +325,32 @@ async def test_a_look_that_fails_leaves_no_old_nodes_beside_new_jobs(
     assert slurm.asked["nodes"] == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "seen"),
+    [
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-2]", "Resources"),
+        ("ReqNodeNotAvail,_UnavailableNodes:n1", "Resources"),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", ""),
+        ("ReqNodeNotAvail, UnavailableNodes:n4", ""),
+        ("ReqNodeNotAvail, UnavailableNodes:n5", ""),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1", ""),
+        ("ReqNodeNotAvail, Reserved for maintenance", ""),
+        ("ReqNodeNotAvail", ""),
+        ("Priority", ""),
+    ],
+)
+async def test_nodes_that_are_there_are_only_busy(reason: str, seen: str) -> None:
+    """Slurm keeps them for a job that names them, and calls them unavailable to those behind it."""
+    slurm = ScriptedSlurm(job(0, held=False, reason=reason))
+    slurm.known_nodes = (
+        *(a_node(name, "ALLOCATED") for name in ("n1", "n2")),
+        a_node("n3", "IDLE", "DRAIN"),
+        a_node("n4", "IDLE", "RESERVED"),
+    )
+    found = await SlurmObserver(slurm).look()
+    assert [one.reason for one in found.jobs] == [seen or reason]
+
+
 async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> None:
     """At rest that look may be ten seconds old, and a request waits for the replica."""
     held = job(0), job(1)
