@@ -50,9 +50,7 @@ async def test_what_nobody_repeats_is_over(monkeypatch: pytest.MonkeyPatch) -> N
     cluster_state.evictions.take(ASKED, cluster_state.view.services)
     told_s = time.monotonic()
     for later_s, now in ((EVICTION_S - 1, GOES), (EVICTION_S + 1, STAYS)):
-        monkeypatch.setattr(
-            "slurm_plugin.state.eviction.time.monotonic", lambda s=later_s: told_s + s
-        )
+        monkeypatch.setattr(cluster_state.evictions, "_clock", lambda s=later_s: told_s + s)
         await cluster_state.turn()
         assert ends(cluster_state)[0] == now
 
@@ -152,9 +150,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         began_s, self.now_s = time.monotonic(), 0.0
-        monkeypatch.setattr(
-            "slurm_plugin.state.eviction.time.monotonic", lambda: began_s + self.now_s
-        )
+        monkeypatch.setattr("time.monotonic", lambda: began_s + self.now_s)
 
 
 @pytest.fixture
