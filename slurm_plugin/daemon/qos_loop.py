@@ -2,7 +2,7 @@
 
 from cluster.settings.file import Settings
 from cluster.slurm.interface import JobChange, SlurmActor, Target
-from slurm_plugin.admission.qos_switch import moves
+from slurm_plugin.admission.qos_switch import MOVES, moves
 from slurm_plugin.common.log import report
 from slurm_plugin.quota.demand import holdings
 from slurm_plugin.state.controller import ClusterState
@@ -42,6 +42,9 @@ class QosLoop:
             refused = await self._slurm.update(changes)
             report("qos_moved", jobs=len(changes) - len(refused), refused=len(refused))
             self._refused |= refused.keys()
-            if len(refused) < len(changes):
+            if len(wanted) == MOVES:
+                # More to come: a second apart, as slurmctld starts nothing meanwhile.
+                cluster_state.pacing.stir()
+            elif len(refused) < len(changes):
                 cluster_state.acted.set()
         self._moved_at_s = looked_s

@@ -225,6 +225,18 @@ class TestTurn:
             assert not cluster_state.acted.is_set()
         assert tried == [MOVES, MOVES + 5, MOVES + 5]
 
+    @pytest.mark.parametrize(("count", "at_once"), [(MOVES - 1, True), (MOVES + 5, False)])
+    async def test_a_long_queue_is_moved_with_pauses(self, *, count: int, at_once: bool) -> None:
+        jobs = (job(number) for number in range(3, count + 3))
+        slurm = ScriptedSlurm(running(1), running(2), *jobs)
+        cluster_state = sync_of(slurm)
+        wide = {"borrowing_limit_millislices": Millislices(10**6)}
+        cluster_state.set_policy(policy_of(tenant("vision", 2000, **wide)), {})
+        await cluster_state.turn()
+        cluster_state.acted.clear()
+        await QosLoop(site(), slurm, cluster_state).turn()
+        assert cluster_state.acted.is_set() == at_once
+
     @pytest.mark.parametrize("mode", ["observe", "advise"])
     async def test_it_does_nothing_in_other_modes(self, mode: str) -> None:
         assert (await self.turned(mode)).actions == []
