@@ -47,7 +47,7 @@ from slurm_plugin.quota_cycle.due import (
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, renew
-from slurm_plugin.quota_cycle.round import plan
+from slurm_plugin.quota_cycle.round import RoundPlan, plan
 from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
 from slurm_plugin.quota_cycle.wanted import Conf
@@ -295,6 +295,9 @@ class QuotaLoop:
             wanted = replace(wanted, recalls=frozenset(found.recalls))
         if written.recalls and wanted.recalls is None:
             self._renewed = Renewed(ledger_view, found)
+        elif written.recalls and self._renewed is not None:
+            # Others go only after a round, which may rest.
+            self._renewed = replace(self._renewed, plan=_still(self._renewed.plan, found))
         return wanted
 
     def _take_back(self) -> None:
@@ -483,6 +486,14 @@ class QuotaLoop:
             return await self._slurm.associations()
         except (UnreachableError, OutsideError):
             return ()
+
+
+def _still(before: RoundPlan, now: RoundPlan) -> RoundPlan:
+    """The plan ``before``, by which only those runs go that would go ``now``, too."""
+    going = before.reclaim.victims.items()
+    victims = {run: why for run, why in going if run in now.reclaim.victims}
+    over = {name: min(amount, now.over.get(name, 0)) for name, amount in before.over.items()}
+    return replace(before, reclaim=replace(before.reclaim, victims=victims), over=over)
 
 
 def _rested_s(began_s: float) -> float:

@@ -654,6 +654,21 @@ async def test_who_goes_is_decided_anew_while_another_tenant_s_limit_has_to_wait
     assert world.ledger.recalled == (BACK,)
 
 
+async def test_nobody_goes_for_a_job_that_is_gone_while_rounds_rest(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a slow one for up to a minute."""
+    world = Lent()
+    await world.wanted()
+    await world.turn(WAITS)
+    assert len(world.told()) == 1
+    monkeypatch.setattr(quota_loop, "is_due", lambda *_: False)
+    for _ in range(2):
+        await world.turn()
+    assert world.told() == []
+    assert world.ledger.recalled == (BACK,)
+
+
 async def test_its_other_slots_wait_until_the_lender_s_job_has_started(clock: Clock) -> None:
     world = Lent()
     await world.wanted()
