@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, replace
 from math import exp
+from typing import Annotated
+
+from launcher.autoscale.histogram import of_length
 
 AVERAGED_S = (30.0, 120.0, 480.0)
 """Seconds over which rates are averaged. Each is the base of a forecast; ``forecasts.py`` chooses
@@ -11,6 +14,7 @@ _LONG_S = 3600.0
 _LEAST_S = 15.0
 """Seconds over which a rate is taken at least: a first request is no rate of one a second."""
 _ALL_S = (*AVERAGED_S, _LONG_S)
+_Averages = Annotated[tuple[float, ...], of_length(len(_ALL_S))]
 _ASSUMED = (0.0, 0.0, 0.0, 300.0)
 """One request a second for five minutes, so that a new service does not count as one of the
 rarest."""
@@ -29,8 +33,8 @@ class Arrivals:
 
     seen_s: float = 0.0
     total: int = 0
-    counts: tuple[float, ...] = _ASSUMED
-    spans: tuple[float, ...] = _ASSUMED
+    counts: _Averages = _ASSUMED
+    spans: _Averages = _ASSUMED
 
     @property
     def rates(self) -> tuple[float, ...]:

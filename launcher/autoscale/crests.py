@@ -6,9 +6,12 @@ for each of the levels, as the last one is in ``idle.py``.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from launcher.autoscale.histogram import added
-from launcher.autoscale.idle import EDGES_S, is_worth_waiting
+from launcher.autoscale.idle import EDGES_S, PauseWeights, is_worth_waiting
 
 LEVELS: tuple[int, ...] = tuple(round(2.0 ** (step / 2)) for step in (0, *range(2, 25)))
 """Requests in parallel, each about 1.4 times the one before, up to 4,096."""
@@ -36,12 +39,16 @@ class Crest:
     used_s: float = 0.0
     count: float = 0.0
     total_used_s: float = 0.0
-    pauses: tuple[float, ...] = _ASSUMED
+    pauses: PauseWeights = _ASSUMED
+
+
+Crests = Annotated[tuple[Crest, ...], Field(max_length=len(LEVELS))]
+"""One of each level that was reached, the lowest first."""
 
 
 def learn_crests(
-    known: tuple[Crest, ...], unqueued: float, at_s: float, elapsed_s: float, horizon_s: float
-) -> tuple[Crest, ...]:
+    known: Crests, unqueued: float, at_s: float, elapsed_s: float, horizon_s: float
+) -> Crests:
     """Learn from a look with ``unqueued`` requests in parallel; lowest level first."""
     reached = sum(level <= unqueued for level in LEVELS)
     seen = [_seen(one, at_s, elapsed_s, horizon_s) for one in known[:reached]]
@@ -80,7 +87,7 @@ class Stakes:
 
 
 def worth_keeping(
-    known: tuple[Crest, ...], at_s: float, service_s: float, concurrency: int, stakes: Stakes
+    known: Crests, at_s: float, service_s: float, concurrency: int, stakes: Stakes
 ) -> int:
     """Return the highest level whose places are worth being there for its next crest; 0: none.
 
@@ -98,7 +105,7 @@ def worth_keeping(
     return 0
 
 
-def highest_since(known: tuple[Crest, ...], since_s: float) -> int:
+def highest_since(known: Crests, since_s: float) -> int:
     """Return the highest level that was reached since then; 0: none."""
     reached = [level for level, one in zip(LEVELS, known, strict=False) if one.last_s >= since_s]
     return max(reached, default=0)

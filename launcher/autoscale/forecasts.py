@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from math import ceil, exp, floor, sqrt
 from operator import add
+from typing import Annotated
 
 from launcher.autoscale.arrivals import AVERAGED_S
-from launcher.autoscale.histogram import added
+from launcher.autoscale.histogram import added, of_length
 
 _STEPS = 8
 """Number of steps in a start's delay; each begins a forecast."""
@@ -31,7 +32,8 @@ _BODY = (0.4, 2.8, 3.0, 3.8, 3.8, 3.0, 1.8, 0.8, 0.4)
 _TAIL = (0.12, 0.06, 0.02, 0.01, 0.004, 0.002, 0.001, 0.0004, 0.0002)
 """Assumed weights of surprises, added to those seen: nearly at random, with a heavier upper tail,
 from which bursts come."""
-_NOTHING = (0.0,) * len(_LOWS)
+_Weights = Annotated[tuple[float, ...], of_length(len(_LOWS))]
+_NOTHING: _Weights = (0.0,) * len(_LOWS)
 QUIET = 1.0
 """Requests in parallel below which a forecast counts as one of a quiet service."""
 _CALM = 0.375
@@ -64,7 +66,7 @@ class ForecastStep:
     """
 
     at_s: float
-    forecasts: tuple[float, ...]
+    forecasts: Annotated[tuple[float, ...], of_length(len(AVERAGED_S))]
     most: SeenLoad
     wakes: bool = False
 
@@ -78,8 +80,8 @@ class Surprises:
         after: of the peak when it would have ended.
     """
 
-    within: tuple[float, ...] = _NOTHING
-    after: tuple[float, ...] = _NOTHING
+    within: _Weights = _NOTHING
+    after: _Weights = _NOTHING
 
     def added(self, within: float, after: float, keep: float) -> "Surprises":
         """Add one of each; ``keep`` is the share of the previous weights that stays."""
@@ -122,12 +124,15 @@ class Errors:
         return self.squares - self.total * self.total / self.weight if self.weight else 0.0
 
 
+_OfEach = Annotated[tuple[Errors, ...], of_length(len(AVERAGED_S))]
+
+
 @dataclass(frozen=True)
 class Forecasts:
     """Forecasts under way (``under_way``), and the errors of those before, by average."""
 
     under_way: tuple[ForecastStep, ...] = ()
-    errors: tuple[Errors, ...] = (Errors(),) * len(AVERAGED_S)
+    errors: _OfEach = (Errors(),) * len(AVERAGED_S)
 
     @property
     def best(self) -> int:

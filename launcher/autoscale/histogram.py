@@ -3,6 +3,17 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
+
+from pydantic import Field
+
+
+def of_length(items: int) -> Any:
+    """Return what says that a saved tuple has so many items.
+
+    One that a program with other bins has saved would be misread; so it is not read at all.
+    """
+    return Field(min_length=items, max_length=items)
 
 
 def added(

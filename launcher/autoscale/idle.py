@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, replace
 from math import log
+from typing import Annotated
 
-from launcher.autoscale.histogram import added
+from launcher.autoscale.histogram import added, of_length
 
 EDGES_S = tuple(float(2**step) for step in range(17))
 """Edges of bins from a second to 18 hours, each twice the one before."""
+PauseWeights = Annotated[tuple[float, ...], of_length(len(EDGES_S) + 1)]
 _KEEP = 0.98
-_ASSUMED = (0.5,) * (len(EDGES_S) + 1)
+_ASSUMED: PauseWeights = (0.5,) * (len(EDGES_S) + 1)
 """Assumed before anything is known: all orders of magnitude are alike, so the longer the service
 was idle the longer it will be."""
 
@@ -23,7 +25,7 @@ class Pauses:
     """
 
     since_s: float | None = None
-    pauses: tuple[float, ...] = _ASSUMED
+    pauses: PauseWeights = _ASSUMED
 
     def age_s(self, at_s: float) -> float:
         """Seconds for which the service has been idle; 0 if it is not."""

@@ -18,7 +18,7 @@ from launcher.autoscale.capacity import (
     Timed,
     learn_capacity,
 )
-from launcher.autoscale.crests import Crest, Stakes, highest_since, learn_crests, worth_keeping
+from launcher.autoscale.crests import Crests, Stakes, highest_since, learn_crests, worth_keeping
 from launcher.autoscale.crowding import Crowding, learn_crowding, room_of
 from launcher.autoscale.forecasts import (
     AFTER,
@@ -134,7 +134,7 @@ class Memory:
     capacity: ReplicaCapacity = field(default_factory=ReplicaCapacity)
     tokens: TokensDone = field(default_factory=TokensDone)
     crowding: Crowding = field(default_factory=Crowding)
-    crests: tuple[Crest, ...] = ()
+    crests: Crests = ()
     attained: Attainment = field(default_factory=Attainment)
 
     @property
@@ -270,7 +270,7 @@ def _learnt(memory: Memory, look: ServiceLook, scaling: Scaling) -> Memory:
 
 def _crests(
     memory: Memory, unqueued: float, look: ServiceLook, elapsed_s: float, scaling: Scaling
-) -> tuple[Crest, ...]:
+) -> Crests:
     """Learn the bursts; where the concurrency is learnt, a request's time changes with it."""
     if scaling.learns:
         return ()

@@ -1,13 +1,15 @@
 """How long a service's starts take: what was seen of them, and what is assumed until then."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from launcher.autoscale.histogram import added, quantile
+from launcher.autoscale.histogram import added, of_length, quantile
 from launcher.autoscale.types import ReplicaStart
 
 _EDGES_S = tuple(0.5 * 1.25**step for step in range(43))
 """Edges of bins from half a second to over an hour and a half, each a quarter more than the one
 before: finer than starts repeat."""
+_Weights = Annotated[tuple[float, ...], of_length(len(_EDGES_S) + 1)]
 _KEEP = 0.97
 """Share of the old weights that stays with each start, so that the last 30 or so count: models and
 clusters change."""
@@ -16,10 +18,13 @@ _HIGH = 0.75
 comes later than expected is late."""
 
 
-def _assumed(about_s: float, weight: float) -> tuple[float, ...]:
+def _assumed(about_s: float, weight: float) -> _Weights:
     """Return a distribution with a little weight in the bin of one value."""
     empty = (0.0,) * (len(_EDGES_S) + 1)
     return tuple(weight * share for share in added(empty, _EDGES_S, about_s, 1.0))
+
+
+_QUEUE, _LOAD = _assumed(3.0, 0.5), _assumed(25.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,8 @@ class Delays:
         load: from the allotment until the model answers.
     """
 
-    queue: tuple[float, ...] = _assumed(3.0, 0.5)
-    load: tuple[float, ...] = _assumed(25.0, 0.5)
+    queue: _Weights = _QUEUE
+    load: _Weights = _LOAD
 
     @property
     def queue_s(self) -> float:

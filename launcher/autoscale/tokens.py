@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from launcher.autoscale.histogram import added_bins, counted_since, quantile
-from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
+from launcher.engines.engine import FIRST_TOKEN_S, FirstTokens, TokenCounts
 
 _FADE_REQUESTS, _FADE_TAIL = 200.0, 500.0
 """Number of requests that count, the newest most; and where the slowest of 20 are looked at."""
@@ -33,7 +33,7 @@ class TokensDone:
     tokens: float = 0.0
     token_s: float = 0.0
     answers: float = 0.0
-    firsts: tuple[float, ...] = ()
+    firsts: FirstTokens = ()
 
     @property
     def is_overdue(self) -> bool:

@@ -10,7 +10,9 @@ import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
+
+from pydantic import Field
 
 from cluster.language.service import ServiceSpec
 from launcher.engines.load import EngineLoad
@@ -385,6 +387,9 @@ FIRST_TOKEN_S = (
 )
 """Seconds between which times to the first token are counted: all bounds of the histograms that
 vLLM and SGLang have, so that those of any replica can be added up."""
+_BINS = len(FIRST_TOKEN_S) + 1
+FirstTokens = tuple[()] | Annotated[tuple[float, ...], Field(min_length=_BINS, max_length=_BINS)]
+"""Requests by the time to their first token; what was saved with other bounds is not read."""
 
 
 @dataclass(frozen=True)
@@ -404,7 +409,7 @@ class TokenCounts:
     tokens: float
     token_s: float
     requests: float | None = None
-    firsts: tuple[float, ...] = ()
+    firsts: FirstTokens = ()
 
 
 @runtime_checkable

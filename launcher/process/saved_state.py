@@ -100,13 +100,19 @@ def _line(key: str, state: ServiceState) -> bytes:
 
 def _restored(saved: Saved) -> State:
     """Return the states that this program can read; what another version wrote is learnt again."""
-    found: dict[str, ServiceState] = {}
-    for key, value in saved.items():
-        try:
-            found[key] = _STATE.validate_json(json.dumps(value))
-        except ValidationError as error:
-            _warn("state_unreadable", service=key, problems=error.error_count())
-    return found
+    found = {key: _read(key, value) for key, value in saved.items()}
+    return {key: one for key, one in found.items() if one is not None}
+
+
+def _read(key: str, value: object) -> ServiceState | None:
+    """Read one state; if only what the autoscaler knows can't be read, the rest of it counts."""
+    try:
+        return _STATE.validate_json(json.dumps(value))
+    except ValidationError as error:
+        _warn("state_unreadable", service=key, problems=error.error_count())
+    if isinstance(value, dict) and value.get("memory") is not None:
+        return _read(key, {**value, "memory": None})
+    return None
 
 
 def _warn(event: str, **fields: object) -> None:

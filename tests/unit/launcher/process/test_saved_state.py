@@ -5,11 +5,15 @@ import logging
 import time
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cluster.language.errors import UnreachableError
+from launcher.autoscale.crests import Crest
 from launcher.autoscale.policy import LastCounters, Memory
+from launcher.autoscale.tokens import TokensDone
+from launcher.engines.engine import TokenCounts
 from launcher.gateway.types import Endpoint
 from launcher.process import saved_state
 from launcher.process.saved_state import SavedState
@@ -108,6 +112,41 @@ async def test_what_another_version_has_written_is_learnt_anew(
     assert ["state_unreadable service=a/b" in one for one in caplog.messages] == [True]
     await saved.save({"a/b": BERT})
     assert await SavedState(rows).load() == {"a/b": after_restart(BERT)}
+
+
+@pytest.mark.parametrize(
+    ("path", "items"),
+    [
+        (("arrivals", "counts"), 3),
+        (("delays", "load"), 43),
+        (("idle", "pauses"), 17),
+        (("forecasts", "errors"), 2),
+        (("forecasts", "errors", 0, "busy", "after"), 20),
+        (("tokens", "firsts"), 34),
+        (("tokens", "seen", "firsts"), 36),
+        (("crests", 0, "pauses"), 19),
+        (("crests",), 26),
+    ],
+)
+async def test_bins_of_another_version_are_dropped_and_not_misread(
+    path: tuple[str | int, ...], items: int
+) -> None:
+    """The first bin of 17 is not the first of 18; what else is known of the service stays."""
+    firsts = (0.0,) * 35
+    tokens = TokensDone(TokenCounts(1.0, 1.0, 1.0, 1.0, firsts), firsts=firsts)
+    rows = Rows()
+    memory = Memory(seen=SEEN, tokens=tokens, crests=(Crest(1.0, 1.0),))
+    await (await loaded(rows)).save({"a/b": replace(BERT, memory=memory)})
+    found = await SavedState(rows).load()
+    assert found["a/b"].memory == memory
+    *parents, last = path
+    saved: Any = rows.rows["a/b"]
+    inner = saved["memory"]
+    for part in parents:
+        inner = inner[part]
+    inner[last] = (inner[last] * items)[:items]
+    found = await SavedState(rows).load()
+    assert found["a/b"] == replace(after_restart(BERT), memory=None)
 
 
 async def test_what_could_not_be_read_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
