@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from benchmarks.machine import machine
 from studies import command_line
 from studies.autoscale import bursts, llm, plot, traces
 from studies.autoscale.curves import ATTAINMENTS, one_setting, saving, slice_hours_at
-from studies.autoscale.sweeps import BASELINES, SWEEPS
+from studies.autoscale.sweeps import BASELINES, HINDSIGHT, SWEEPS
 from studies.autoscale.workload import SLO_S, Workload
 from studies.command_line import save, side_by_side
 
 _SEED = 20_261_121
 _OURS = "slicewise"
-_NAMES = (*traces.STORED, *bursts.LOADS)
+_LLM = "llm"
+_NAMES = (*traces.STORED, *bursts.LOADS, _LLM)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def main() -> None:
         for target in SWEEPS[policy].targets
     ]
     report = _report(_replay(cells), options.seed)
-    if "azure" in options.only:
+    if _LLM in options.only:
         report["llm"] = llm.replayed(options.traces, options.seed)
     save(report, options.report)
     picture = options.report.with_suffix(".png")
@@ -91,6 +93,7 @@ def _workloads(options: argparse.Namespace) -> dict[str, Workload]:
             name, options.traces, options.seed
         )
         for name in options.only
+        if name != _LLM
     ]
     found += [traces.given(path, options.traces, options.seed) for path in options.trace]
     return {workload.name: workload for workload in found}
@@ -132,12 +135,26 @@ def _report(points: Mapping[_Cell, Mapping[str, Any]], seed: int) -> dict[str, A
             for policy in dict.fromkeys(cell.policy for cell in points)
             if policy in (*BASELINES, _OURS)
         },
+        "hindsight": {
+            policy: {trace: _cheapest(found[trace][policy]) for trace in found}
+            for policy in HINDSIGHT
+            if all(policy in policies for policies in found.values())
+        },
         "workloads": {name: _described(workload) for name, workload in _WORKLOADS.items()},
         "slo_s": SLO_S,
         "seed": seed,
         "command": " ".join(("python -m studies.autoscale", *sys.argv[1:])),
         "machine": machine(),
     }
+
+
+def _cheapest(points: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any] | None]:
+    """Return the cheapest setting of one load by the attainment in %; None: none attains it."""
+    found: dict[str, Mapping[str, Any] | None] = {}
+    for level in ATTAINMENTS:
+        enough = [point for point in points if point["attainment"] >= level]
+        found[f"{100 * level:g}"] = min(enough, key=itemgetter("slice_hours"), default=None)
+    return found
 
 
 def _described(workload: Workload) -> Mapping[str, float]:

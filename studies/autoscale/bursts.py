@@ -36,7 +36,12 @@ class Bursts:
     service_s: float = 1.25
 
 
-LOADS: Mapping[str, Bursts] = {"bursts": Bursts()}
+LOADS: Mapping[str, Bursts] = {
+    "bursts": Bursts(),
+    "bursts-irregular": Bursts(
+        hours=6.0, gap_s=(60.0, 1.0), lasts_s=(15.0, 0.8), rate=(2.0, 0.5), service_s=4.0
+    ),
+}
 
 
 def drawn(of: Bursts, rng: np.random.Generator) -> Requests:

@@ -6,6 +6,8 @@ from math import inf, log
 from typing import Any
 
 ATTAINMENTS = (0.9, 0.95, 0.99, 0.999)
+FIGURES = ("attainment", "slice_hours", "p95_ms", "wakes")
+"""What a report says of each load."""
 _LEAST_MISSED = 1e-6
 """Share of late requests that is assumed if none was late, as its logarithm is needed."""
 
@@ -72,10 +74,10 @@ def one_setting(
                 least_cost = cost
                 found[f"{100 * attainment:g}"] = {
                     "target": target,
-                    "attainment": dict(zip(loads, shares, strict=True)),
-                    "slice_hours": dict(
-                        zip(loads, (p["slice_hours"] for p in settings), strict=True)
-                    ),
+                    **{
+                        figure: {name: p[figure] for name, p in zip(loads, settings, strict=True)}
+                        for figure in FIGURES
+                    },
                 }
     return found
 

@@ -23,6 +23,7 @@ _COLOURS = {
     "dynamo": "#999999",
     "peak_hold": "#009E73",
     "seasonal": "#F0E442",
+    "fixed": "#666633",
     "optimum": "#000000",
     "slicewise_fifo": "#0072B2",
     "slicewise": "#D55E00",

@@ -1,6 +1,6 @@
 """A policy that keeps what a quantile of the same minutes of earlier hours, and of now, needed."""
 
-from collections import deque
+from array import array
 from math import ceil
 
 import numpy as np
@@ -22,7 +22,7 @@ class Seasonal:
 
     def __init__(self, concurrency: int, target: float) -> None:
         self._concurrency, self._quantile = concurrency, target
-        self._loads: deque[int] = deque(maxlen=_HOURS * _SEASON_S + _AROUND_S)
+        self._loads = array("i")
         self._wish = 0
 
     def wanted(self, seen: Seen) -> int:
@@ -36,9 +36,9 @@ class Seasonal:
         return max(self._wish, waits)
 
     def _needed(self) -> int:
-        loads = np.array(self._loads)
+        loads = np.frombuffer(self._loads, np.intc)
         now = loads.size
-        seasons = range(_SEASON_S, now + _AROUND_S, _SEASON_S)
+        seasons = range(_SEASON_S, min(now, _HOURS * _SEASON_S) + _AROUND_S, _SEASON_S)
         windows = [
             loads[max(now - ago - _AROUND_S, 0) : max(now - ago + _AROUND_S, 0)] for ago in seasons
         ]

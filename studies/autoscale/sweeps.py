@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from studies.autoscale.dynamo import Dynamo
+from studies.autoscale.fixed import Fixed
 from studies.autoscale.hpa import Hpa
 from studies.autoscale.kpa import Kpa
 from studies.autoscale.optimum import replay_optimum
@@ -17,7 +18,9 @@ from studies.autoscale.world import Outcome, replay
 
 USE = (0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6)
 """Requests per replica as a share of its concurrency."""
-AIMS = (0.8, 0.9, 0.95, 0.96, 0.98, 0.99, 0.996, 0.999, 0.9999, 0.999999)
+AIMS = (0.9, 0.95, 0.98, 0.99, 0.999)
+STATED = (0.9, 0.95, 0.99)
+NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 23, 26, 30, 35, 40)
 QUANTILES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 1.0)
 PEAKS_S = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0)
 """Targets of the clairvoyant: longest peaks, in seconds, that it lets be late."""
@@ -48,8 +51,11 @@ SWEEPS: Mapping[str, Sweep] = {
     "dynamo": Sweep(_of(Dynamo), USE),
     "peak_hold": Sweep(_of(PeakHold), USE),
     "seasonal": Sweep(_of(Seasonal), QUANTILES),
+    "fixed": Sweep(_of(Fixed), NUMBERS),
     "optimum": Sweep(replay_optimum, PEAKS_S),
-    "slicewise_fifo": Sweep(_of(Slicewise), AIMS),
+    "slicewise_fifo": Sweep(_of(Slicewise), STATED),
     "slicewise": Sweep(_replay_slicewise, AIMS),
 }
 BASELINES = ("kpa", "hpa", "ray", "dynamo", "peak_hold", "seasonal")
+HINDSIGHT = ("fixed", "optimum")
+"""What no service can be told beforehand: each load has its own setting."""
