@@ -372,6 +372,12 @@ def _curve(time_of: _Time, levels: _Levels, lights: _Levels) -> _Curve:
 _in_flight = attrgetter("in_flight")
 
 
+def token_alone_s(known: ReplicaCapacity) -> float | None:
+    """Return the seconds that each token takes in a replica with one request, if that is known."""
+    curve = _curves(known.levels, known.lights, None).token
+    return _time_s(curve, 1.0) if curve else None
+
+
 def _time_s(curve: _Curve, in_flight: float, kink: float = _KINK) -> float:
     """Return the seconds that something takes; beyond what was seen, what it may be expected to.
 

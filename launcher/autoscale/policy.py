@@ -17,6 +17,7 @@ from launcher.autoscale.capacity import (
     ReplicaCapacity,
     Timed,
     learn_capacity,
+    token_alone_s,
 )
 from launcher.autoscale.crests import Crests, Stakes, highest_since, learn_crests, worth_keeping
 from launcher.autoscale.crowding import Crowding, learn_crowding, room_of
@@ -669,8 +670,7 @@ def _reason(
         said.append(
             f"at most {wanted} may run" if wanted < peak else f"at least {wanted} shall run"
         )
-    if missed := _missed_words(scaling, memory, look):
-        said.append(missed)
+    said += filter(None, (_missed_words(scaling, memory, look), _prompts_words(scaling, memory)))
     lacking = wanted - look.supply.coming
     if look.room is not None and lacking > look.room:
         said.append(f"quota has room for {look.room} of {lacking} more")
@@ -693,6 +693,23 @@ def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
         return f"{late}: quota lets no more replicas run{_would_do(replicas, look.supply.ready)}"
     enough = _would_do(replicas, scaling.max_replicas)
     return f"{late}: max_replicas = {scaling.max_replicas} lets no more run{enough}"
+
+
+def _prompts_words(scaling: Scaling, memory: Memory) -> str:
+    """Say that prompts alone take longer than their first tokens may, however few share a replica.
+
+    A first token takes about as many steps with few requests as with many, each of them shorter.
+    """
+    late_s, each_s = _late_first_s(memory), memory.tokens.per_token_s
+    alone_s = token_alone_s(memory.capacity)
+    if scaling.ttft_s is None or late_s is None or each_s is None or alone_s is None:
+        return ""
+    own_s = late_s * min(1.0, alone_s / each_s)
+    if own_s <= scaling.ttft_s:
+        return ""
+    enough_ms = 100 * ceil(10 * own_s / _FIRST_SHARE)
+    takes = f"the slowest of 20 prompts takes {own_s:.1f} s to its first token by itself"
+    return f"{takes}: no number of replicas keeps ttft_ms, {enough_ms} would do"
 
 
 def _would_do(replicas: int, now: int) -> str:

@@ -31,6 +31,7 @@ class Servers:
     scaling: Scaling
     steps: Callable[[int], float] = lambda second: STEPS
     tells: bool = True
+    reason: str = ""
     ready: int = 6
     memory: Memory = field(init=False)
     coming: list[int] = field(default_factory=list)
@@ -88,6 +89,7 @@ class Servers:
             servers=servers if self.tells else None,
         )
         self.memory, decision = autoscale(self.scaling, self.memory, look)
+        self.reason = decision.reason
         lacking = decision.wanted - supply.coming
         self.coming += [second + LOAD_S] * lacking
         if lacking < 0:
@@ -123,6 +125,16 @@ def test_prompts_that_grow_take_no_places():
     found.live(1500)
     assert min(found.limits[300:]) >= 16
     assert max(found.queues[300:]) < 2 * PER_S
+
+
+@pytest.mark.parametrize(("times", "is_too_long"), [(1, False), (2, False), (5, True)])
+def test_prompts_too_long_for_their_first_tokens_are_said(times: int, is_too_long: bool):
+    """The slowest take 36 steps of 30 ms by themselves, five times as long ones 5.4 s."""
+    found = Servers(SCALING, steps=lambda _: times * STEPS).live(1500)
+    assert ("no number of replicas keeps ttft_ms" in found.reason) == is_too_long
+    if is_too_long:
+        enough_ms = int(found.reason.rsplit("ttft_ms, ", 1)[1].split()[0])
+        assert 5.4 * 1000 * 1.2 < enough_ms < 5.4 * 1000 * 2.5
 
 
 def test_engines_that_say_nothing_of_tokens_learn_by_times_alone():
