@@ -349,9 +349,14 @@ def _capacity(
 
 
 def _seen_load(memory: Memory, load: Load, unqueued: int, *, learns: bool) -> SeenLoad:
-    """Return the load to learn from: what waits until more are tried at a time is no surprise."""
+    """Return the load to learn from: what waits since there were too few replicas is no surprise.
+
+    Neither is what waits until more are tried at a time.
+    """
     peak = memory.in_full(load).total
-    if learns and not memory.capacity.is_settled:
+    if not learns:
+        peak = min(peak, max(load.in_flight, unqueued))
+    elif not memory.capacity.is_settled:
         peak = min(peak, unqueued)
     return SeenLoad(peak, min(load.total, unqueued))
 
