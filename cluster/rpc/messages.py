@@ -268,6 +268,7 @@ class ServiceReport(Message):
         draining: slots of replicas that only finish the requests that they have.
         failed_starts: starts of the newest generation that failed in a row.
         next_start_s: Unix seconds before which no other start is tried; None if none has failed.
+        is_unpaid: whether a budget is used up, so that no replica can start.
         quality: None without requests lately.
         is_routed: whether the gateway leads the service's address to it.
         array_job_id: generation that ``failed_starts`` counts; None is not known.
@@ -296,6 +297,7 @@ class ServiceReport(Message):
     draining: tuple[SlotPlace, ...] = ()
     failed_starts: int = 0
     next_start_s: float | None = None
+    is_unpaid: bool = False
     quality: ServiceQuality | None = None
     is_routed: bool = True
     array_job_id: int | None = None

@@ -13,10 +13,11 @@ NodeCondition = Literal["up", "reserved", "draining", "down"]
 """up: Slurm starts jobs on the node. reserved: a reservation keeps it. draining: its jobs go on,
 and nothing new starts. down: Slurm can't use it.
 """
-ServiceCondition = Literal["asleep", "waking", "ready", "failing", "rolling", "ending"]
+ServiceCondition = Literal["asleep", "waking", "ready", "failing", "unpaid", "rolling", "ending"]
 """asleep: no replica runs or is wanted. waking: a first replica is wanted and is not ready. ready:
-a replica serves. failing: starts fail, and no replica serves. rolling: replicas of an older
-generation still run. ending: its owner has deleted it.
+a replica serves. failing: starts fail, and no replica serves. unpaid: a budget is used up, so that
+none can start. rolling: replicas of an older generation still run. ending: its owner has deleted
+it.
 """
 
 

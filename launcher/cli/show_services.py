@@ -30,6 +30,7 @@ _CONDITION_STYLES: Mapping[Condition, str] = {
     "waking": "yellow",
     "ready": "green",
     "failing": "red",
+    "unpaid": "red",
     "rolling": "yellow",
     "ending": "magenta",
     "no address": "red",

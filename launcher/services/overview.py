@@ -34,11 +34,13 @@ State = Literal["ready", "starting", "draining", "held", "gone"]
 ready yet. draining: finishes its requests or has finished them; also while Slurm ends it. held:
 costs nothing. gone: lost for good."""
 
-Condition = Literal["asleep", "waking", "ready", "failing", "rolling", "ending", "no address"]
+Condition = Literal[
+    "asleep", "waking", "ready", "failing", "unpaid", "rolling", "ending", "no address"
+]
 """asleep: no replica runs or is wanted; a request wakes it. waking: a first replica is wanted and
 is not ready yet. ready: a replica serves. failing: starts fail, and no replica of the newest
-generation serves. rolling: new replicas replace outdated ones. ending: its owner has deleted it.
-no address: the gateway does not lead to it."""
+generation serves. unpaid: its budget is used up, so that no replica can start. rolling: new
+replicas replace outdated ones. ending: its owner has deleted it. no address: the gateway does not lead to it."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ class ServiceObservation:
             return "rolling"
         if ready:
             return "ready"
+        if self.report is not None and self.report.is_unpaid:
+            return "unpaid"
         wakes = self.in_state("starting") or self.wanted or self.backlog
         return "waking" if wakes else "asleep"
 

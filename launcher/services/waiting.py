@@ -59,6 +59,9 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
         if waiting.is_seen:
             raise _ended(waiting, seen)
         return False
+    if waiting.goal is WaitGoal.ASLEEP:
+        is_at_rest = seen.condition == "unpaid" and not seen.in_state("starting")
+        return seen.condition == "asleep" or is_at_rest
     if waiting.goal is not WaitGoal.READY:
         return seen.condition == waiting.goal.value
     fails = seen.condition == "failing" and seen.failures >= FAILING and not waiting.forgiven

@@ -73,6 +73,7 @@ class ServicePlan:
             those that the daemon already knows are left out.
         retired: array job ids of generations to cancel.
         note: why the service does not start, for its users; "" if nothing is wrong.
+        is_unpaid: whether a budget is used up, so that no replica can start.
         load: its requests at the gateway.
         urgency: how much its backlog presses, from 0 to 1.
         lost: slots of the newest generation with a task that ended for good.
@@ -100,6 +101,7 @@ class ServicePlan:
     urgency: float
     lost: frozenset[int]
     objective_ms: float | None = None
+    is_unpaid: bool = False
     outliers: tuple[tuple[int, Outlier], ...] = ()
     lineless: str = ""
     submit_s: int = 0
@@ -557,6 +559,7 @@ def _service_plan(
         lost=frozenset(
             slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
         ),
+        is_unpaid=look.used_up is not None,
         outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
         submit_s=newest.view.submit_s,
         concurrency=concurrency,

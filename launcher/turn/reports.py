@@ -61,6 +61,7 @@ def service_report(
         draining=_places(s for s in plan.slots if s.phase is Phase.DRAINING or s.is_drained),
         failed_starts=backoff.failures,
         next_start_s=backoff.until_s or None,
+        is_unpaid=plan.is_unpaid,
         quality=quality,
         is_routed=not unrouted,
         array_job_id=plan.array_job_id,

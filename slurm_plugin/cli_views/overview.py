@@ -44,6 +44,7 @@ _CONDITIONS: Mapping[ServiceCondition, str] = {
     "waking": "yellow",
     "ready": "green",
     "failing": "red",
+    "unpaid": "red",
     "rolling": "yellow",
     "ending": "magenta",
 }

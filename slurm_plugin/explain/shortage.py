@@ -1,7 +1,8 @@
 """Computes what a job waits for: the limit, the jobs that use it up, when enough comes back."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.language.errors import Refusal
 from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, NodeView
@@ -151,8 +152,39 @@ def _worst(found: Iterable[Shortage]) -> Shortage | None:
 def _own_limit(job: JobView, sight: WhyInput) -> Shortage:
     tenant, own = holder_of(job), job.qos
     limit = sight.situation.standings[tenant].own_qos_limit_millislices
-    holders = [pair for pair in _holders(sight, {tenant}) if pair[0].qos == own]
-    return _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
+    all_held = tuple(_holders(sight, {tenant}))
+    holders = [pair for pair in all_held if pair[0].qos == own]
+    found = _slices(f"The jobs of {tenant} in QOS {own}", limit, holders, sight.cost(job))
+    back = tuple(_guarantee_back(job, all_held, sight))
+    if not back:
+        return found
+    words = (
+        f"{found.words}; its jobs on borrowed quota hold"
+        f" {slices_text(sum(amount for _, amount in back))} of its guaranteed part"
+    )
+    return replace(found, words=words, holders=(*found.holders, *back))
+
+
+def _guarantee_back(
+    job: JobView, held: Iterable[tuple[JobView, int]], sight: WhyInput
+) -> Iterator[tuple[JobView, int]]:
+    """Yield what runs of the job's tenant outside its own QOS give back to its guaranteed quota.
+
+    What they hold beyond loans is not in the limit of its own QOS until they end.
+    """
+    tenant = holder_of(job)
+    standing = sight.situation.standings[tenant]
+    outside = [pair for pair in held if pair[0].qos != qos_name(tenant)]
+    unlent = standing.guaranteed_millislices - standing.lent_millislices
+    beyond = min(
+        sum(cost for _, cost in outside) - standing.borrowed_millislices,
+        unlent - standing.own_qos_limit_millislices,
+    )
+    for one, cost in sorted(outside, key=lambda pair: ends_s(pair[0]) or math.inf):
+        if beyond <= 0:
+            return
+        yield one, min(cost, beyond)
+        beyond -= cost
 
 
 def _own_types(job: JobView, sight: WhyInput) -> Iterator[Shortage]:

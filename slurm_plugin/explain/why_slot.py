@@ -6,13 +6,13 @@ from cluster.language.jobs import JobTag, JobView, last_words
 from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.explain.words import kept_back, span_text
+from slurm_plugin.explain.words import fails, kept_back, span_text
 
 
 def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswer:
     """Explain a slot that Slicewise holds; ``tag`` is the job's tag."""
     report = sight.reports.get((tag.tenant, tag.service or ""))
-    if report is not None and report.failed_starts and report.desired_replicas:
+    if report is not None and fails(report, job):
         return _failing(about, job, report, sight)
     service = f"{tag.tenant}/{tag.service}"
     if short := kept_back(job, sight):
@@ -45,10 +45,8 @@ def why_slot(about: str, job: JobView, tag: JobTag, sight: WhyInput) -> WhyAnswe
 
 
 def _failing(about: str, job: JobView, report: ServiceReport, sight: WhyInput) -> WhyAnswer:
-    service, next_s = (
-        f"{report.tenant}/{report.name}",
-        max(sight.now_s, int(report.next_start_s or 0)),
-    )
+    service = f"{report.tenant}/{report.name}"
+    next_s = max(sight.now_s, int(report.next_start_s or 0)) if report.desired_replicas else None
     starts = (
         "1 start has"
         if report.failed_starts == 1
@@ -59,9 +57,11 @@ def _failing(about: str, job: JobView, report: ServiceReport, sight: WhyInput) -
         state=job.state.value,
         reason=job.reason,
         headline=f"{job.task} is a slot of service {service}, which fails to start.",
-        sentences=(f"{starts} failed{_pause(next_s - sight.now_s)}.", *_said(job, sight)),
+        sentences=(f"{starts} failed{_pause(next_s, sight.now_s)}.", *_said(job, sight)),
         start_s=next_s,
-        start="at the earliest; one slot tries for all",
+        start="at the earliest; one slot tries for all"
+        if next_s
+        else "the next request tries again",
         hints=(
             f"See its output: slicewise service logs {service}",
             f"To try again sooner, once it is fixed: slicewise service restart {service}",
@@ -69,8 +69,10 @@ def _failing(about: str, job: JobView, report: ServiceReport, sight: WhyInput) -
     )
 
 
-def _pause(left_s: int) -> str:
-    return f"; the next one is tried in {span_text(left_s)}" if left_s else ""
+def _pause(next_s: int | None, now_s: int) -> str:
+    if next_s is None:
+        return "; no request waits now"
+    return f"; the next one is tried in {span_text(next_s - now_s)}" if next_s > now_s else ""
 
 
 def _said(job: JobView, sight: WhyInput) -> Iterable[str]:

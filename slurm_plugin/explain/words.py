@@ -7,6 +7,7 @@ from operator import itemgetter
 
 from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
 from cluster.language.units import slices_words
+from cluster.rpc.messages import ServiceReport
 from cluster.rpc.read_messages import WhyRow
 from slurm_plugin.common.qos_names import holder_of, is_borrowed
 from slurm_plugin.explain.headroom import explain
@@ -162,11 +163,27 @@ def group_rows(jobs: Iterable[JobView], sight: WhyInput) -> tuple[WhyRow, ...]:
 
 def kept_back(job: JobView, sight: WhyInput) -> str:
     """Return why quota keeps a resting slot from starting while requests wait; "" if none does."""
-    tag, array = JobTag.find(job.admin_comment), job.array_job_id or 0
-    report = sight.reports.get((tag.tenant, tag.service or "")) if tag is not None else None
+    array, report = job.array_job_id or 0, _report(job, sight)
     waits = report is not None and report.desired_replicas and (report.held or report.queued)
     is_kept = job.task_index in sight.kept_back.get(array, ())
     return sight.notes.get(array, "") if waits and is_kept else ""
+
+
+def _report(job: JobView, sight: WhyInput) -> ServiceReport | None:
+    tag = JobTag.find(job.admin_comment)
+    return sight.reports.get((tag.tenant, tag.service or "")) if tag is not None else None
+
+
+def _rest_words(job: JobView, sight: WhyInput) -> str:
+    if (report := _report(job, sight)) is not None and fails(report, job):
+        return "its service fails to start"
+    return "quota has no room" if kept_back(job, sight) else "no more replicas are needed"
+
+
+def fails(report: ServiceReport, job: JobView) -> bool:
+    """Whether starts of the slot's generation fail, also while no request waits for one."""
+    is_of = report.array_job_id in {None, job.array_job_id or job.job_id}
+    return is_of and report.failed_starts > 0
 
 
 def by_quota(job: JobView, sight: WhyInput) -> Iterator[JobView]:
@@ -184,8 +201,7 @@ def _group(job: JobView, sight: WhyInput) -> _Group:
     if job.state in ALLOTTED:
         return _RUNS, "run"
     if is_resting(job):
-        short = kept_back(job, sight)
-        return _RESTS, f"at rest: {'quota has no room' if short else 'no more replicas are needed'}"
+        return _RESTS, f"at rest: {_rest_words(job, sight)}"
     if job.state not in WAITING:
         return _ENDED, "ended"
     if job.job_id in sight.refusals:

@@ -77,6 +77,8 @@ def _condition(
         return "rolling"
     if ready:
         return "ready"
+    if report is not None and report.is_unpaid:
+        return "unpaid"
     is_wanted = report is not None and (report.desired_replicas or report.queued or report.held)
     return "waking" if starting or is_wanted else "asleep"
 

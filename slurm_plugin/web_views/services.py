@@ -7,7 +7,10 @@ from slurm_plugin.web_views.rows import named
 
 STATES = (
     ("", "all"),
-    *((one, one) for one in ("failing", "waking", "rolling", "ready", "asleep", "ending")),
+    *(
+        (one, one)
+        for one in ("failing", "unpaid", "waking", "rolling", "ready", "asleep", "ending")
+    ),
 )
 SORTS = (
     ("", "name"),

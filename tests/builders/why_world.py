@@ -1,20 +1,21 @@
 """Jobs, nodes and tenants for the tests of ``slicewise why``; the time is second 10,000."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from builders.jobs import a_job
 from builders.nodes import a_node
 from builders.tenants import policy_of
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import ALLOTTED, JobState, JobView
 from cluster.language.units import Millislices
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import free_instances
 from slurm_plugin.explain.headroom import Situation
 from slurm_plugin.explain.shortage import WhyInput
 from slurm_plugin.quota.demand import held
-from slurm_plugin.quota.standings import less_elsewhere, standings
+from slurm_plugin.quota.standings import QosUse, by_use, less_elsewhere, standings
 from slurm_plugin.quota.types import Loan, Tenant
 
 NOW_S = 10_000
@@ -34,6 +35,15 @@ def running(number: int, ends_s: int | None = NOW_S + 600, **changes: Any) -> Jo
     limit_s = None if ends_s is None else ends_s - NOW_S + 100
     fields = {"nodes": ("node1",), "start_s": NOW_S - 100, "time_limit_s": limit_s}
     return job(number, **({"state": JobState.RUNNING} | fields | changes))
+
+
+def _use(jobs: Iterable[JobView]) -> QosUse:
+    """What those that run hold, by QOS, and what those in tenants' own QOS wait for."""
+    held, waiting = Counter[str](), Counter[str]()
+    for one in jobs:
+        cost = run_cost(one.gpus, COSTS)
+        (held if one.state in ALLOTTED else waiting)[one.qos] += cost
+    return QosUse(held, waiting)
 
 
 def task(job: JobView, index: int) -> JobView:
@@ -61,7 +71,7 @@ def sight(
         situation=Situation(
             policy=policy,
             standings=less_elsewhere(
-                standings(policy, found, more.get("recalls", ())),
+                by_use(standings(policy, found, more.get("recalls", ())), _use(jobs)),
                 {name: run_cost(one.elsewhere, COSTS) for name, one in holds.items()},
             ),
             held=holds,

@@ -360,6 +360,10 @@ def test_a_list_shows_every_state_and_address_at_any_width(width: int):
         ((ASLEEP,), {}, "asleep"),
         ((ASLEEP,), {"desired_replicas": 1}, "waking"),
         ((service(12, slot(0, "released")),), {}, "waking"),
+        # It was called asleep, as if its next request would wake it.
+        ((ASLEEP,), {"is_unpaid": True}, "unpaid"),
+        ((service(12, slot(0, "released")),), {"is_unpaid": True}, "unpaid"),
+        ((ASLEEP,), {"is_unpaid": True, "failed_starts": 1}, "failing"),
         ((service(12, slot(0, "running")),), {}, "ready"),
         ((service(12, slot(0, "running")),), {"failed_starts": 1}, "ready"),
         ((ASLEEP,), {"failed_starts": 1}, "failing"),

@@ -116,6 +116,13 @@ def test_failed_starts_of_the_generation_before_count_for_nothing():
     assert not is_reached(waiting(), replace(seen(STARTS), report=old))
 
 
+def test_a_service_whose_budget_is_used_up_rests_too():
+    rests = waiting(goal=WaitGoal.ASLEEP)
+    unpaid = REPORT.model_copy(update={"is_unpaid": True})
+    assert is_reached(rests, replace(seen(HELD), report=unpaid))
+    assert not is_reached(rests, replace(seen(STARTS), report=unpaid))
+
+
 def test_progress_is_one_line():
     assert progress(None) == "not there yet"
     assert progress(seen(HELD)) == "asleep"

@@ -653,12 +653,14 @@ def test_clients_are_told_when_the_budget_is_used_up(resets_s: int | None, when:
     said = "the budget of science has 0.98 slice-hours left, a replica takes 1.00; " + when
     assert (found.route.failing, found.note) == (said, said)
     assert found.route.retry_after_s == 600
+    assert found.is_unpaid
 
 
 def test_a_request_waits_for_a_budget_that_may_let_a_replica_start_in_time():
     held = a_slot(0, "held")
     assert unpaid(held).services[0].route.failing
-    assert not unpaid(held, left_slice_min=60).services[0].route.failing
+    enough = unpaid(held, left_slice_min=60).services[0]
+    assert (enough.route.failing, enough.is_unpaid) == ("", False)
     assert not unpaid(held, resets_s=400).services[0].route.failing
     for slot in (running(0), a_slot(0, "starting")):
         assert not unpaid(slot).services[0].route.failing

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from builders.service_views import a_report
-from builders.tenants import tenant
+from builders.tenants import free_tenant, tenant
 from builders.why_world import LARGE, NOW_S, SMALL, job, running, sight, task
 
 from cluster.language.errors import Refusal
@@ -109,6 +109,29 @@ def test_what_can_never_fit_is_told_so():
     answer = asked("9", now)
     assert "needs 3.5" in answer.sentences[1]
     assert "would not fit" in answer.start
+
+
+def test_what_its_tenants_borrowed_jobs_hold_of_the_guarantee_comes_back_with_them():
+    """It was told that it would not fit even if all of these jobs ended, and started 5 s later."""
+    now = sight(
+        running(1, NOW_S + 600),
+        running(2, NOW_S + 5, qos=borrowed_qos("vision")),
+        running(3, NOW_S + 9, qos=borrowed_qos("vision")),
+        job(9, "QOSGrpBilling", tres={f"gres/gpu:{SMALL}": "2"}),
+        tenants=(free_tenant("vision", 3000), free_tenant("nlp", 1000)),
+        loans={("nlp", "vision"): 1000},
+    )
+    answer = asked("9", now)
+    assert answer.sentences[1] == (
+        "The jobs of vision in QOS slicewise_vision hold 1 of 2 slices; this one needs 2;"
+        " its jobs on borrowed quota hold 1 of its guaranteed part."
+    )
+    assert answer.start_s == NOW_S + 5
+    assert "at the latest" in answer.start
+    assert rows(answer) == [
+        ("job 2 of alice", 1000, NOW_S + 5),
+        ("job 1 of alice", 1000, NOW_S + 600),
+    ]
 
 
 def test_room_that_has_just_come_is_seen():
@@ -536,8 +559,27 @@ def test_a_pause_that_is_over_is_none():
     assert (answer.sentences[0], answer.start_s) == ("3 starts in a row have failed.", NOW_S)
 
 
-def test_a_slot_that_nobody_needs_rests_whatever_failed_before():
-    assert "at rest" in failing(failed(0), wanted=0).headline
+def test_a_service_that_fails_to_start_is_told_so_also_while_no_request_waits():
+    """It was told "at rest: it costs nothing", as if its next request would be served."""
+    answer = failing(failed(0), wanted=0)
+    assert answer.headline == "814_0 is a slot of service vision/bert, which fails to start."
+    assert answer.sentences == ("3 starts in a row have failed; no request waits now.",)
+    assert (answer.start_s, answer.start) == (None, "the next request tries again")
+
+
+def test_the_slots_of_a_service_that_fails_to_start_are_not_said_to_be_unneeded():
+    told = a_report(name="bert", failed_starts=3)
+    reports = {("vision", "bert"): told}
+    slots = sight(failed(0), failed(1), tenants=(VISION,), reports=reports)
+    assert [row[0] for row in rows(asked("814", slots))] == [
+        "2 at rest: its service fails to start"
+    ]
+
+
+def test_failed_starts_of_another_generation_are_none_of_the_slots():
+    told = a_report(name="bert", failed_starts=3, array_job_id=900)
+    asks = sight(failed(0), tenants=(VISION,), reports={("vision", "bert"): told})
+    assert "at rest" in asked("814_0", asks).headline
 
 
 def undecided(**more: object) -> WhyAnswer:

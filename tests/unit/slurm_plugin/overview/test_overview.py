@@ -193,6 +193,7 @@ def slots(*states: str) -> dict[str, object]:
             "asleep",
         ),
         ((service(**slots("released")),), {"ready": (), "desired_replicas": 1}, "waking"),
+        ((service(**slots("held")),), {"ready": (), "is_unpaid": True}, "unpaid"),
         ((service(**slots("running")),), {"ready": (), "failed_starts": 2}, "failing"),
         ((service(**slots("running")),), {"failed_starts": 2}, "ready"),
         ((service(), service(array=700)), {}, "rolling"),
