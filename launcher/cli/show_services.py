@@ -393,7 +393,10 @@ def _quality(service: ServiceObservation, one: ServiceQuality) -> str:
         else ""
     )
     objective = f" (objective: {service.objective}{met})" if service.objective else ""
-    times = f"p50 {_ms(one.p50_ms)}, p95 {_ms(one.p95_ms)}{objective}; " if one.answered else ""
+    figures = f"p50 {_ms(one.p50_ms)}, p95 {_ms(one.p95_ms)}"
+    if one.answered == 1:
+        figures = f"after {_ms(one.p95_ms)}"
+    times = f"{figures}{objective}; " if one.answered else ""
     cold = "1 cold start" if one.cold_starts == 1 else f"{one.cold_starts} cold starts"
     return (
         f"{times}{one.answered:,} answered, {one.errors:,} errors,"

@@ -40,7 +40,8 @@ Condition = Literal[
 """asleep: no replica runs or is wanted; a request wakes it. waking: a first replica is wanted and
 is not ready yet. ready: a replica serves. failing: starts fail, and no replica of the newest
 generation serves. unpaid: its budget is used up, so that no replica can start. rolling: new
-replicas replace outdated ones. ending: its owner has deleted it. no address: the gateway does not lead to it."""
+replicas replace outdated ones. ending: its owner has deleted it. no address: the gateway does not
+lead to it."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,10 @@ class ServiceObservation:
             return "rolling"
         if ready:
             return "ready"
+        return self._without_replica
+
+    @property
+    def _without_replica(self) -> Condition:
         if self.report is not None and self.report.is_unpaid:
             return "unpaid"
         wakes = self.in_state("starting") or self.wanted or self.backlog

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 
 from cluster.rpc.messages import ServiceQuality
 from launcher.gateway.timings import BOUNDS_MS, Timings
@@ -66,7 +67,9 @@ def quality(window: QualityWindow, objective_ms: float | None) -> ServiceQuality
         answered=answered,
         p50_ms=_percentile(buckets, 0.5, slowest_ms) if answered else None,
         p95_ms=_percentile(buckets, 0.95, slowest_ms) if answered else None,
-        objective_met_share=_share_within(buckets, objective_ms or 0.0) if is_measured else None,
+        objective_met_share=_share_within(buckets, objective_ms or 0.0, slowest_ms)
+        if is_measured
+        else None,
         errors=max(0, last.timings.errors - first.timings.errors),
         unanswered=max(0, last.timings.unanswered - first.timings.unanswered),
         cold_starts=last.cold_starts - first.cold_starts,
@@ -80,11 +83,11 @@ def _bounds(buckets: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
 
 
 def _percentile(buckets: tuple[int, ...], share: float, slowest_ms: int | None) -> float:
-    """Return the time in ms within which that share was answered, even within each bucket.
+    """Return the time in ms of the answer at that share, by rank, even within each bucket.
 
     No bucket reaches beyond the slowest answer, where that is known.
     """
-    left = share * sum(buckets)
+    left = ceil(share * sum(buckets))
     for low, high, count in _bounds(buckets):
         if count and left <= count:
             end = high if slowest_ms is None or high == low else min(high, max(low, slowest_ms))
@@ -93,8 +96,13 @@ def _percentile(buckets: tuple[int, ...], share: float, slowest_ms: int | None) 
     return float(BOUNDS_MS[-1])
 
 
-def _share_within(buckets: tuple[int, ...], limit_ms: float) -> float:
-    """Return the share of answers within the limit, taking each bucket as evenly filled."""
+def _share_within(buckets: tuple[int, ...], limit_ms: float, slowest_ms: int | None) -> float:
+    """Return the share of answers within the limit, taking each bucket as evenly filled.
+
+    Of one answer, no part is in time and the rest late.
+    """
+    if sum(buckets) == 1:
+        return float(not buckets[-1] and _percentile(buckets, 1.0, slowest_ms) <= limit_ms)
     within = 0.0
     for low, high, count in _bounds(buckets):
         if high <= limit_ms and high > low:

@@ -433,6 +433,11 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     assert (shown["objective"], shown["quality"]) == ("p95_ms 800", quality.model_dump())
     listed = printed_text(show_services.services_overview([one]), 250)
     assert [word for word in ("12 ms", "1.5 s", "99.1 %", "in time") if word not in listed] == []
+    single = quality.model_copy(update={"answered": 1, "p50_ms": 1500.0})
+    told = told.model_copy(update={"quality": single})
+    alone = observed(view=view.model_copy(update={"service_reports": (told,)}))
+    said = " ".join(printed_text(show_services.service_details(alone), 200).split())
+    assert "answers after 1.5 s (objective: p95_ms 800, 99.1 % in time); 1 answered," in said
     unknown = show_services.as_json(observed())
     assert (unknown["objective"], unknown["quality"]) == (None, None)
     json_checker.check("service list", [shown, unknown])

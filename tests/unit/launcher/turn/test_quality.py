@@ -39,6 +39,17 @@ def test_no_percentile_is_above_the_slowest_answer(slowest_ms: int | None, p95_m
     assert 30 <= found.p50_ms <= found.p95_ms <= p95_ms
 
 
+@pytest.mark.parametrize(("objective_ms", "share"), [(28_000, 0.0), (29_000, 1.0), (30_000, 1.0)])
+def test_one_answer_is_shown_as_one(objective_ms: float, share: float) -> None:
+    """It was shown with a p50 of 20 s and a p95 of 29 s, and in part in time."""
+    seen = counts(10.0, up_to_30000=1)
+    seen = replace(seen, timings=replace(seen.timings, slowest_ms=29_000))
+    found = quality(followed(START, seen), objective_ms)
+    assert found is not None
+    assert found.p50_ms == found.p95_ms == 29_000
+    assert found.objective_met_share == share
+
+
 @pytest.mark.parametrize(
     ("objective_ms", "share"), [(15.0, 0.0), (17.5, 0.45), (20.0, 0.9), (85.0, 0.95), (500.0, 1.0)]
 )
