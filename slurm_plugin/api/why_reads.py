@@ -122,6 +122,7 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
         over_budget=frozenset(job.job_id for job in inputs.jobs if job.reason == QOS_BUDGET),
         kept_back=cluster_state.kept_back,
         barred=cluster_state.barred.jobs,
+        gave_way=cluster_state.gave_way,
         as_set=ledger_view.tenants,
     )
 

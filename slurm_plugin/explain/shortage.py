@@ -11,6 +11,7 @@ from cluster.rpc.messages import ServiceReport
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import holder_of, qos_name
+from slurm_plugin.explain.given_way import GaveWay
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.quota.demand import wanted_on_nodes
 from slurm_plugin.quota.tenants import ancestors, subtree
@@ -42,6 +43,7 @@ class WhyInput:
         over_budget: ids of waiting jobs for which their budgets do not suffice, whatever other
             limit Slurm names.
         kept_back: slots that quota keeps from starting, by their array's job id.
+        gave_way: runs on borrowed quota that were requeued, by the ids of their jobs, which wait.
         as_set: the tenants with the quotas that operators set, without the calendar's windows.
     """
 
@@ -60,6 +62,7 @@ class WhyInput:
     kept_back: Mapping[int, frozenset[int]] = field(default_factory=dict, hash=False)
     as_set: Policy = field(default_factory=dict, hash=False)
     barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
+    gave_way: Mapping[int, GaveWay] = field(default_factory=dict, hash=False)
 
     def cost(self, job: JobView) -> Millislices:
         """Cost of the job, or of one task, in millislices.

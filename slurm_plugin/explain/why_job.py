@@ -5,7 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from cluster.language.jobs import ALLOTTED, WAITING, JobTag, JobView, is_resting
+from cluster.language.jobs import (
+    ALLOTTED,
+    WAITING,
+    JobTag,
+    JobView,
+    is_of_service,
+    is_resting,
+)
 from cluster.language.units import slices_text, slices_words
 from cluster.rpc.read_messages import WhyAnswer, WhyTable
 from slurm_plugin.common.qos_names import borrowed_qos, holder_of, is_borrowed, is_own
@@ -154,6 +161,7 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
         reason=job.reason,
         headline=f"{_title(job)} waits: {reason.words}{', as Slurm last said' if fits else ''}.",
         sentences=(
+            *_ran_before(job, sight),
             _asks(job, sight),
             *_numbers(short, budget),
             *((_FITS_NOW,) if fits else ()),
@@ -167,6 +175,19 @@ def _waiting(about: str, job: JobView, sight: WhyInput) -> WhyAnswer:
         start=start.words,
         hints=tuple(_hints(job, reason, budget, start, sight)),
     )
+
+
+def _ran_before(job: JobView, sight: WhyInput) -> Iterable[str]:
+    """That the job ran, why it no longer does, and for whom it went, as far as that is known."""
+    one = sight.gave_way.get(job.job_id)
+    if one is None:
+        if job.restarts and not is_of_service(job):
+            yield f"It ran before, and was requeued ({counted(job.restarts, 'time')})."
+        return
+    ran = "" if one.ran_s is None else f" for {span_text(one.ran_s)}"
+    ago = span_text(max(0, sight.now_s - one.at_s))
+    took = f": jobs of {' and '.join(one.tenants)} took its place" if one.tenants else ""
+    yield f"It ran{ran} on borrowed quota, and went back to the queue {ago} ago{took}."
 
 
 def _barred(bar: BarredJob, sight: WhyInput) -> str:

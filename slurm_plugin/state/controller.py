@@ -24,6 +24,7 @@ from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.common.job_submit import script_since_s
 from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.common.steady_clock import SteadyClock
+from slurm_plugin.explain.given_way import GaveWay, gave_way
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED
 from slurm_plugin.services.avoidance import Release, waits_too_long
@@ -86,6 +87,8 @@ class ClusterState:
         first_until_s: until when jobs go first that Slurm passes over though their GPUs are free,
             by the monotonic clock; see ``quota_cycle.standstill``.
         barred: waiting jobs that quota alone does not start, as of the last round of lending.
+        gave_way: runs on borrowed quota that were requeued, by the ids of their jobs, which wait;
+            those that this daemon has seen.
         refusals: why deferred jobs are held, by job id.
         kept_back: slots that the launcher desires and quota keeps from starting, by array job id.
         desired_slots_versions: number of the last request for an array's slots that was taken, by
@@ -132,6 +135,7 @@ class ClusterState:
         self.urgencies: Mapping[int, float] = {}
         self.first_until_s: Mapping[int, float] = {}
         self.barred = NOTHING_BARRED
+        self.gave_way: Mapping[int, GaveWay] = {}
         self.refusals: Mapping[int, Refusal] = {}
         self.kept_back: Mapping[int, frozenset[int]] = {}
         # No number is one that another daemon has given, or this one before it started anew.
@@ -266,9 +270,12 @@ class ClusterState:
     async def _look(self) -> tuple[ServiceView, ...]:
         began_s, began_monotonic_s = self.clock.now_s(), time.monotonic()
         observed_s = wall_s()
-        at_rest = self.pacing.begin()
+        at_rest, before = self.pacing.begin(), self._seen
         try:
             self._seen = await self._observer.look(at_rest=at_rest)
+            self.gave_way = gave_way(
+                self.gave_way, before.jobs, self._seen.jobs, int(self._seen.at_s)
+            )
             found = services(self._seen, self._settings.costs)
             self._notice_unadmitted()
             self._follow(found)
