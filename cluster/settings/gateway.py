@@ -28,11 +28,11 @@ class LimitSettings(BaseModel):
     concurrent: int = Field(
         1000, ge=0, description="Requests in flight and waiting, taken together."
     )
-    connections_per_host: int = Field(
-        5_000,
+    connections_per_host: int | None = Field(
+        None,
         ge=0,
-        description="Open connections of one client address; the default is a fifth of what the "
-        "gateway takes.",
+        description="Open connections of one client address; unset: a fifth of what the gateway "
+        "takes, 5,000 where HAProxy may open 100,000 files.",
     )
     tenants: Mapping[str, TenantLimits] = {}
 

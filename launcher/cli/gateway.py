@@ -48,7 +48,8 @@ def render_gateway(
     settings = load_settings()
     require_known(settings.engines)
     gateway = settings.gateway
-    files = gateway_files(gateway, Owners(user, group, socket_user, socket_group))
+    owners = Owners(user, group, socket_user, socket_group)
+    files = gateway_files(gateway, owners, most_files=haproxy.files_allowed())
     for name, text in files.items():
         _write(gateway.directory / name, text)
     try:

@@ -37,6 +37,7 @@ from launcher.gateway.certificates import answer_at, certificate_facts, identity
 from launcher.gateway.checks import GatewayFacts, gateway_checks, identity_checks
 from launcher.gateway.files import STATISTICS
 from launcher.gateway.identity import KEY, ends_s, require_key
+from launcher.gateway.runtime_api import most_files_of
 from launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners_of
 
 SECTIONS = ("gateway",)
@@ -129,7 +130,7 @@ def _findings(site: Settings) -> Iterator[Finding]:
     port = settings.bind.rpartition(":")[2]
     stale: tuple[str, ...] = ()
     try:
-        stale = look.at(lambda: tuple(_stale(settings, owners)), stale)
+        stale = look.at(lambda: tuple(_stale(settings, owners, most_files_of(text))), stale)
     except TemplateError as raised:
         yield error(
             Code.PACKAGE,
@@ -172,8 +173,8 @@ def _findings(site: Settings) -> Iterator[Finding]:
     yield from gateway_checks(facts, owners.options, wall_s())
 
 
-def _stale(settings: GatewaySettings, owners: Owners) -> Iterator[str]:
-    for name, wanted in gateway_files(settings, owners).items():
+def _stale(settings: GatewaySettings, owners: Owners, most_files: int) -> Iterator[str]:
+    for name, wanted in gateway_files(settings, owners, most_files=most_files).items():
         if _text(settings.directory / name) != wanted:
             yield name
 

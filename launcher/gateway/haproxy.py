@@ -604,11 +604,16 @@ def _alerts(told: str) -> str:
     return _KNOWN_WORDS.sub("knows no such word,", next(alerts, told))
 
 
+def files_allowed() -> int:
+    """Return how many open files HAProxy may have here: the hard limit, up to ``MOST_FILES``."""
+    _, hard = getrlimit(RLIMIT_NOFILE)
+    return MOST_FILES if hard == RLIM_INFINITY else min(hard, MOST_FILES)
+
+
 def _check_files(path: Path) -> None:
     """Refuse a configuration with which HAProxy ends at its start; its own check lets it pass."""
     needed = files_needed(path.read_text(encoding="utf-8", errors="replace"))
-    _, hard = getrlimit(RLIMIT_NOFILE)
-    allowed = MOST_FILES if hard == RLIM_INFINITY else min(hard, MOST_FILES)
+    allowed = files_allowed()
     if needed > allowed:
         raise InvalidInputError(
             Code.SETTINGS,

@@ -57,6 +57,7 @@ MOST_FILES = 100_000
 """Most open files that HAProxy may have (``fd-hard-limit``)."""
 _OWN_FILES = 256
 """Open files that HAProxy 2.6 wants at its start, beside one for the checks of each server line."""
+_MOST_FILES = re.compile(r"^    fd-hard-limit (\d+)$", re.MULTILINE)
 _CHECKED = re.compile(r"^ +server .* check ", re.MULTILINE)
 VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 """A server that a glance shows only as being in maintenance."""
@@ -314,6 +315,12 @@ def map_text(entries: Mapping[str, str]) -> str:
 def files_needed(configuration: str) -> int:
     """Return how many open files HAProxy wants at its start; with fewer it ends at once."""
     return len(_CHECKED.findall(configuration)) + _OWN_FILES
+
+
+def most_files_of(configuration: str) -> int:
+    """Return for how many open files a configuration was rendered."""
+    found = _MOST_FILES.search(configuration)
+    return int(found[1]) if found else MOST_FILES
 
 
 def servers(settings: GatewaySettings) -> tuple[str, ...]:

@@ -49,6 +49,13 @@ CONFIGURATION, HOLD, SEQUENCE, OPENAI = "haproxy.cfg", "hold.lua", "sequence.lua
 RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
+_FILES_FOR_CLIENT, _FILES_FOR_REQUEST = 4, 5
+"""Of so many open files of HAProxy one client may be connected, and one request on its way. A
+connection takes one and a request three more: both ends of HAProxy's own connection, and that to
+the replica. So clients' connections take a quarter and their requests three fifths; the rest is for
+server lines and HAProxy itself."""
+_LEAST_HOSTS = 5
+"""Addresses that it takes to use up all connections of clients."""
 _HEADER_BYTES = 8000
 """Bytes of headers, and of path, that the gateway lets in at most; Triton takes 8 KiB a line."""
 _QUESTIONS_PER_S = 20
@@ -240,13 +247,17 @@ def _after(word: str, text: str) -> str:
     return found[1] if found else ""
 
 
-def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mapping[str, str]:
+def gateway_files(
+    settings: GatewaySettings, owners: Owners = Owners(), *, most_files: int = MOST_FILES
+) -> Mapping[str, str]:
     """Return texts by file name for ``settings.directory``; services and keys come at run time.
 
+    ``most_files`` is how many open files HAProxy may have: its connections are made to fit them.
     Raises InvalidInputError (SW-SETTINGS) for a value that HAProxy would misread.
     """
     _check(settings, owners)
-    limits = settings.limits
+    limits, per_host = settings.limits, settings.limits.connections_per_host
+    clients = most_files // _FILES_FOR_CLIENT
     values = {
         "settings": settings,
         "engines": tuple(ENGINES.values()),
@@ -264,7 +275,10 @@ def gateway_files(settings: GatewaySettings, owners: Owners = Owners()) -> Mappi
         "service_name": _SERVICE_NAME,
         "grpc_suffix": GRPC,
         "idle": IDLE,
-        "most_files": MOST_FILES,
+        "most_files": most_files,
+        "most_clients": clients,
+        "most_requests": most_files // _FILES_FOR_REQUEST,
+        "most_per_host": clients // _LEAST_HOSTS if per_host is None else per_host,
         "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,
         "statistics": STATISTICS,

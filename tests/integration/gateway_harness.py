@@ -30,7 +30,12 @@ from waiting import PATIENCE_S
 
 from cluster.language.errors import UnreachableError
 from cluster.settings.gateway import GatewaySettings
-from launcher.gateway.haproxy import HaproxyRuntime, check_configuration, prepare
+from launcher.gateway.haproxy import (
+    HaproxyRuntime,
+    check_configuration,
+    files_allowed,
+    prepare,
+)
 from launcher.gateway.identity import KEY
 from launcher.gateway.routing import MarkComplete, Route, plan_routes
 from launcher.gateway.types import Endpoint, Load, ServerMode, load_of
@@ -401,7 +406,7 @@ def write_files(settings: GatewaySettings) -> None:
     if not key.exists():
         key.symlink_to(GATEWAY_KEY)
     prepare(settings)
-    for name, text in gateway_files(settings).items():
+    for name, text in gateway_files(settings, most_files=files_allowed()).items():
         (settings.directory / name).write_text(text)
 
 

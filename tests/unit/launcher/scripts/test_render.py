@@ -14,6 +14,7 @@ from cluster.settings.gateway import GatewaySettings
 from launcher.engines.engine import OPENAI_API
 from launcher.engines.registry import ENGINES, start_settings
 from launcher.engines.triton import Triton
+from launcher.gateway.runtime_api import most_files_of
 from launcher.scripts import render
 from launcher.scripts.render import Owners, gateway_files, service_script
 
@@ -297,12 +298,28 @@ def test_limits_are_rendered_only_if_there_are_any():
     )
 
 
-def test_one_address_takes_a_fifth_of_the_connections_at_most():
-    text = gateway_files(GatewaySettings())["haproxy.cfg"]
-    (most,) = re.findall(
-        r"^frontend gateway\n(?:.*\n){,3}?    maxconn ([0-9]+)\n", text, re.MULTILINE
-    )
-    assert 5 * GatewaySettings().limits.connections_per_host <= int(most)
+TAKE = ("gateway", "again")
+"""Frontends that take connections: those of clients, and HAProxy's own."""
+
+
+def _most(before: str, text: str) -> int:
+    """The one number that follows such words, wherever they stand."""
+    (found,) = {int(number) for number in re.findall(rf"{before} (\d+)", text, re.MULTILINE)}
+    return found
+
+
+@pytest.mark.parametrize("files", [100_000, 20_000, 4096])
+def test_connections_and_requests_fit_into_the_files_that_haproxy_may_open(files: int):
+    """With fewer than 100,000 clients could take all: it was for 25,000 whatever there were."""
+    text = gateway_files(GatewaySettings(), most_files=files)["haproxy.cfg"]
+    assert f"    fd-hard-limit {files}\n" in text
+    clients, rounds = (_most(rf"^frontend {one}\n(?:.*\n){{,3}}?    maxconn", text) for one in TAKE)
+    requests = _most(r'\.again" maxconn', text)
+    assert requests < rounds
+    # A client's connection, both ends of HAProxy's own, and one to a replica.
+    assert clients + 2 * rounds + requests <= 0.96 * files
+    assert 5 * _most(r"sc_conn_cur\(2\) gt", text) <= clients
+    assert most_files_of(text) == files
 
 
 def test_a_gateway_of_which_nothing_is_said_is_closed_and_bounded():
