@@ -118,6 +118,47 @@ class GenerationsRequest(Request, Asks[GenerationsAnswer], get="service-generati
     tenant: TenantText | None = None
 
 
+class ServiceEvent(Message):
+    """What happened to a replica of a service.
+
+    Attributes:
+        at_s: when it was seen, in Unix seconds.
+        node: "" if none is known.
+        why: for whom or why it must end, how it failed; "" if there is nothing to say.
+    """
+
+    at_s: int
+    array_job_id: int
+    slot: int
+    node: str = ""
+    what: Literal["started", "ready", "told to end", "drains", "ended", "failed", "lost"]
+    why: str = ""
+
+
+class ServiceEvents(Message):
+    """The last events of one service, the newest last."""
+
+    tenant: str
+    name: str
+    events: tuple[ServiceEvent, ...]
+
+
+class ServiceEventsAnswer(Answer):
+    """The events of services of that name since this daemon began, the last 100 of each."""
+
+    services: tuple[ServiceEvents, ...]
+
+
+class ServiceEventsRequest(Request, Asks[ServiceEventsAnswer], get="service-events"):
+    """Asks what happened to the replicas of services of a name that are there now.
+
+    Of a tenant, or of all that the user may read.
+    """
+
+    name: TenantText
+    tenant: TenantText | None = None
+
+
 class WhyRow(Message):
     """A line of a table, such as a tenant's jobs, what they hold and until when.
 

@@ -61,6 +61,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "service init": _one(f"{_SERVICES}:DraftJson"),
     "service apply": (*_APPLIED, *_one(f"{_SERVICES}:StartedJson")),
     "service rollback": _APPLIED,
+    "service events": _many(f"{_SERVICES}:ServiceEventJson"),
     "service history": _many(f"{_SERVICES}:PastGenerationJson"),
     "service plan": _one(f"{_SERVICES}:PlanJson"),
     "service schema": _many(f"{_SERVICES}:FileKeyJson"),

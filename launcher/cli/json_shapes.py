@@ -185,6 +185,17 @@ class PastGenerationJson(TypedDict):
     directives: dict[str, str]
 
 
+class ServiceEventJson(TypedDict):
+    """What happened to a replica, and when that was seen."""
+
+    at_s: int
+    array_job_id: int
+    slot: int
+    node: str | None
+    what: Literal["started", "ready", "told to end", "drains", "ended", "failed", "lost"]
+    why: str | None
+
+
 class DraftJson(TypedDict):
     """The file that ``service init`` wrote, and why the engine could not load it."""
 

@@ -21,6 +21,7 @@ from cluster.settings.file import Settings
 from cluster.settings.read import load_settings
 from cluster.slurm_client.sbatch import Submitted, submit_service, why_no_start
 from launcher.cli import show_file
+from launcher.cli.service_events import events_app
 from launcher.cli.service_history import HistoryName, earlier_generation, history_app
 from launcher.cli.service_init import init_app
 from launcher.cli.service_orders import order_app
@@ -363,3 +364,4 @@ service_app.add_typer(view_app)
 service_app.add_typer(order_app)
 service_app.add_typer(wait_app)
 service_app.add_typer(history_app)
+service_app.add_typer(events_app)

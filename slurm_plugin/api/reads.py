@@ -35,6 +35,8 @@ from cluster.rpc.read_messages import (
     HeadroomRequest,
     PriorityAnswer,
     PriorityRequest,
+    ServiceEventsAnswer,
+    ServiceEventsRequest,
     StatementAnswer,
     StatementCursor,
     StatementRequest,
@@ -132,9 +134,17 @@ class Reads:
                 RepartitionsRequest: self._repartitions,
                 TenantsRequest: self._tenants,
                 HistoryRequest: self._history,
+                ServiceEventsRequest: self._events,
                 **self._overview.handlers(),
             }
         )
+
+    async def _events(
+        self, request: ServiceEventsRequest, principal: Principal
+    ) -> ServiceEventsAnswer:
+        require_own(request.tenant, principal)
+        tenants = tenants_asked(request.tenant, principal)
+        return ServiceEventsAnswer(services=self._cluster_state.events.named(request.name, tenants))
 
     async def _explain(self, request: HeadroomRequest, principal: Principal) -> HeadroomAnswer:
         require_own(request.tenant, principal)

@@ -50,6 +50,7 @@ from slurm_plugin.state.observer import SlurmObserver
 from slurm_plugin.state.pacing import Pacing
 from slurm_plugin.state.quota_in_force import QuotaInForce
 from slurm_plugin.state.reports import ServiceReports
+from slurm_plugin.state.service_events import RememberedEvents
 from slurm_plugin.state.slot_recovery import SlotRecovery
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
@@ -95,6 +96,7 @@ class ClusterState:
             array job id. It only rises; each array gets another one while this daemon does not
             lead.
         service_reports: what the launcher reports about services, for people.
+        events: what happened to services' replicas.
         leaving: replicas that were told to end; the view shows them from the next look on.
         looked_s: when the last complete look began, Unix seconds of ``clock``.
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
@@ -147,6 +149,7 @@ class ClusterState:
         self.pacing = Pacing(pace, lambda: ASKED.total)
         self._looked: list[asyncio.Event] = []
         self.service_reports = ServiceReports(leader, self.pacing.stir)
+        self.events = RememberedEvents()
         self.evictions = Evictions(leader, time.monotonic)
         self.clock = SteadyClock()
         self._observed_s = 0.0
@@ -282,6 +285,9 @@ class ClusterState:
             self._observed_s = observed_s
             self.looked_s, self.looked_monotonic_s = began_s, began_monotonic_s
             self._publish(found, complete=True)
+            shown = self.view.services
+            reports = self.service_reports.of(shown)
+            self.events.follow(shown, reports, int(self._seen.at_s))
         except Exception:
             self.view = self.view.model_copy(update={"complete": False})
             raise

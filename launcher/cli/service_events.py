@@ -1,0 +1,76 @@
+"""``slicewise service events``: what happened to a service's replicas."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+from rich.text import Text
+
+from cluster.rpc.client import DaemonClient
+from cluster.rpc.read_messages import ServiceEvent, ServiceEventsRequest
+from cluster.runtime.console import FittingTable, column, console, print_json
+from cluster.settings.read import load_settings
+from launcher.cli.service_history import HistoryName
+from launcher.services.lookup import Json, choose
+
+if TYPE_CHECKING:
+    from launcher.cli.json_shapes import ServiceEventJson
+
+_STYLES: Mapping[str, str] = {
+    "started": "yellow",
+    "ready": "green",
+    "told to end": "magenta",
+    "drains": "magenta",
+    "ended": "dim",
+    "failed": "red",
+    "lost": "red",
+}
+
+events_app = typer.Typer()
+
+
+@events_app.command("events", epilog="Example: slicewise service events bert")
+def service_events(name: HistoryName, as_json: Json = False) -> None:
+    """Show what happened to the replicas of a service: started, ready, told to end and for whom,
+    drains, ended, failed and how.
+
+    The last 100 events since the daemon began, the newest last. Older ones: slicewise service
+    logs, and sacct --duplicates -j ARRAY.
+    """
+    tenant, _, last = name.rpartition("/")
+    request = ServiceEventsRequest.of(name=last, tenant=tenant or None)
+    services = DaemonClient(load_settings().daemon).call(request).services
+    found = {f"{one.tenant}/{one.name}": one.events for one in services}
+    events = found[choose(name, found)]
+    if as_json:
+        print_json([_as_json(one) for one in events])
+    else:
+        console().print(_table(events))
+
+
+def _as_json(one: ServiceEvent) -> "ServiceEventJson":
+    return {
+        "at_s": one.at_s,
+        "array_job_id": one.array_job_id,
+        "slot": one.slot,
+        "node": one.node or None,
+        "what": one.what,
+        "why": one.why or None,
+    }
+
+
+def _table(events: Sequence[ServiceEvent]) -> FittingTable:
+    return FittingTable(
+        (
+            column("time", (_when(one.at_s) for one in events)),
+            column("replica", (f"{one.array_job_id}_{one.slot}" for one in events)),
+            column("node", (one.node for one in events), rank=1),
+            column("what", (Text(one.what, style=_STYLES[one.what]) for one in events)),
+            column("why", (one.why for one in events), folds=True),
+        )
+    )
+
+
+def _when(at_s: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,39 @@
+"""Remembers what happened to services' replicas: in memory, the last events of each."""
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+from cluster.rpc.messages import ServiceReport, ServiceView
+from cluster.rpc.read_messages import ServiceEvent, ServiceEvents
+from slurm_plugin.services.events import Reports, happened
+
+MOST = 100
+"""Events of one service that are remembered."""
+
+
+class RememberedEvents:
+    """The events of all services that are there, since this daemon began."""
+
+    def __init__(self) -> None:
+        self._views: tuple[ServiceView, ...] = ()
+        self._reports: Reports = {}
+        self._events: dict[tuple[str, str], deque[ServiceEvent]] = {}
+
+    def follow(
+        self, views: tuple[ServiceView, ...], reports: Iterable[ServiceReport], at_s: int
+    ) -> None:
+        """Take what a look at Slurm shows, and what the launcher has reported until then."""
+        tells = {(one.tenant, one.name): one for one in reports}
+        there = dict.fromkeys((one.tenant, one.name) for one in views)
+        self._events = {key: self._events.get(key, deque(maxlen=MOST)) for key in there}
+        for key, event in happened(self._views, views, self._reports, tells, at_s):
+            self._events[key].append(event)
+        self._views, self._reports = views, tells
+
+    def named(self, name: str, tenants: Collection[str] | None) -> tuple[ServiceEvents, ...]:
+        """Return those of the services of that name, of these tenants, by tenant; None is all."""
+        return tuple(
+            ServiceEvents(tenant=tenant, name=name, events=tuple(found))
+            for (tenant, known), found in sorted(self._events.items())
+            if known == name and (tenants is None or tenant in tenants)
+        )
