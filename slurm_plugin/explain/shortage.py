@@ -11,13 +11,13 @@ from cluster.rpc.messages import ServiceReport
 from slurm_plugin.common.costs import job_cost
 from slurm_plugin.common.free_instances import free_instances, idle, is_usable
 from slurm_plugin.common.qos_names import holder_of, qos_name
-from slurm_plugin.explain.given_way import GaveWay
 from slurm_plugin.explain.headroom import Cause, Situation, startable_on_budgets
 from slurm_plugin.quota.demand import wanted_on_nodes
 from slurm_plugin.quota.tenants import ancestors, subtree
 from slurm_plugin.quota.type_limits import own_type_limits, type_limits
 from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.barred import BarredJob
+from slurm_plugin.reclaim.given_way import GaveWay
 
 QUOTA = frozenset({Cause.OWN_QOS, Cause.BORROWED_QOS})
 """Causes that a loan can bring about for its lender."""

@@ -24,9 +24,9 @@ from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
 from slurm_plugin.common.job_submit import script_since_s
 from slurm_plugin.common.log import report_failure, warn
 from slurm_plugin.common.steady_clock import SteadyClock
-from slurm_plugin.explain.given_way import GaveWay, gave_way
 from slurm_plugin.quota.types import Policy
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED
+from slurm_plugin.reclaim.given_way import GaveWay, gave_way
 from slurm_plugin.services.avoidance import Release, waits_too_long
 from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
 from slurm_plugin.services.pace import PACE, Pace, is_moving, waits

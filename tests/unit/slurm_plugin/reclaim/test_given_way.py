@@ -10,8 +10,8 @@ from builders.why_world import NOW_S, job, running, sight
 
 from cluster.language.jobs import JobState, JobTag, JobView
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.explain.given_way import GaveWay, gave_way
 from slurm_plugin.explain.why_job import jobs_named, why_job
+from slurm_plugin.reclaim.given_way import GaveWay, gave_way
 
 RAN = running(1, qos=borrowed_qos("vision"))
 BACK = job(1, "QOSGrpBilling", qos=borrowed_qos("vision"), restarts=1)
