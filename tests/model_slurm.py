@@ -23,6 +23,7 @@ from cluster.language.jobs import (
     PastRun,
     PlannedStart,
     ReservationView,
+    RunOfJob,
     RunRecord,
     StepView,
 )
@@ -34,9 +35,11 @@ from cluster.slurm.interface import (
     JobRequest,
     PriorityRow,
     Qos,
+    Requeued,
     Submission,
     Target,
     Tasks,
+    target_of,
 )
 from cluster.slurm_client.batch import named_qos
 from cluster.slurm_client.slurmctld_clock import SlurmctldClock
@@ -343,6 +346,32 @@ class ModelSlurm:
 
     async def requeue_hold(self, target: Target) -> None:
         await self._act("requeue_hold", target, lambda: self._site.model.requeue_hold(target))
+
+    async def requeue(self, runs: Collection[RunOfJob]) -> Requeued:
+        asked = sorted(runs, key=lambda run: run[0])
+        words = ", ".join(f"requeue {job_id}" for job_id, _ in asked)
+        return await self._ctld(
+            words,
+            lambda: self._requeue(asked),
+            changes=True,
+            part=lambda drawn: self._requeue(asked[: drawn(len(asked))]),
+        )
+
+    def _requeue(self, runs: Iterable[RunOfJob]) -> Requeued:
+        ended, refused = set[RunOfJob](), dict[RunOfJob, str]()
+        model = self._site.model
+        shown = {(job.job_id, job.start_s): job for job in model.jobs}
+        for run in runs:
+            job, record = shown.get(run), self._site.record(run[0])
+            if job is None or record is None or job.state is not JobState.RUNNING:
+                continue
+            if not record.request.requeues:
+                refused[run] = "Requested operation is presently disabled"
+                continue
+            target = target_of(job)
+            self._made(f"requeue {text(target)}", target, partial(model.requeue, target))
+            ended.add(run)
+        return Requeued(frozenset(ended), refused)
 
     async def cancel(self, target: Target) -> None:
         await self._act("cancel", target, lambda: self._site.model.cancel(target))

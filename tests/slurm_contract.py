@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from cluster.language.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
-from cluster.slurm.interface import Association, Qos, Slurm, Tasks
+from cluster.slurm.interface import Association, Qos, Requeued, Slurm, Tasks
 from cluster.slurm_client.commands import CommandSlurm
 from sandbox.cluster import Sandbox
 
@@ -119,6 +119,49 @@ async def scene_on(sandbox: Sandbox, *options: str) -> AsyncIterator[frozenset[i
         yield scene
     finally:
         sandbox.kill(f"slurmd-{node}", signal.SIGCONT)
+
+
+async def check_requeues(slurm: Slurm, submit: Callable[..., int]) -> None:
+    """What every door must do that requeues runs: end these alone, and none that may not be.
+
+    ``submit`` takes ``tasks`` of an array and whether Slurm ``requeues`` the job.
+    """
+    array, plain, other, ended = submit(tasks=2), submit(), submit(), submit()
+    fixed = submit(requeues=False)
+    mine = {array, plain, other, ended, fixed}
+
+    async def seen() -> Mapping[int, JobView]:
+        jobs = await slurm.jobs()
+        return {job.job_id: job for job in jobs if mine & {job.job_id, job.array_job_id}}
+
+    async def until(done: Callable[[Mapping[int, JobView]], bool]) -> Mapping[int, JobView]:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done(now := await seen()):
+            assert time.monotonic() < deadline, now
+            await asyncio.sleep(0.2)
+        return now
+
+    def count(jobs: Mapping[int, JobView], state: JobState) -> int:
+        return sum(job.state is state for job in jobs.values())
+
+    before = await until(lambda jobs: count(jobs, JobState.RUNNING) == 6)
+    await slurm.cancel(ended)
+    await until(lambda jobs: jobs[ended].state is JobState.ENDED)
+    # The last task of an array has the array's own number.
+    going = {(one, before[one].start_s) for one in (array, plain)}
+    stays = {(other, (before[other].start_s or 0) - 1), (ended, before[ended].start_s)}
+    kept = fixed, before[fixed].start_s
+    done = await slurm.requeue({*going, *stays, kept})
+    assert (done.ended, done.refused.keys()) == (going, {kept})
+    assert done.refused[kept]
+    after = await until(lambda jobs: count(jobs, JobState.PENDING) == 2)
+    assert {one for one, job in after.items() if job.restarts == 1} == {array, plain}
+    runs = before.keys() - {array, plain, ended}
+    assert {one: after[one] for one in runs} == {one: before[one] for one in runs}
+    assert after[ended].state is JobState.ENDED
+    # Once more does nothing.
+    assert (await slurm.requeue(going)) == Requeued()
+    assert count(await seen(), JobState.PENDING) == 2
 
 
 class SlurmContract:

@@ -11,6 +11,7 @@ from cluster.language.jobs import (
     PastRun,
     PlannedStart,
     ReservationView,
+    RunOfJob,
     RunRecord,
     StepView,
 )
@@ -108,6 +109,19 @@ class Changed:
 
     refused: Mapping[tuple[str, ...], str] = field(default_factory=dict, hash=False)
     qos: tuple[Qos, ...] = ()
+
+
+@dataclass(frozen=True)
+class Requeued:
+    """Outcome of requeues of runs. A run that had ended before is in neither.
+
+    Attributes:
+        ended: the runs that end now.
+        refused: those that Slurm refused to requeue, with its own words: they run on.
+    """
+
+    ended: frozenset[RunOfJob] = frozenset()
+    refused: Mapping[RunOfJob, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -298,6 +312,13 @@ class SlurmActor(Protocol):
 
     async def requeue_hold(self, target: Target) -> None:
         """End the run (TERM, KillWait later KILL) and bring the task back held."""
+        ...
+
+    async def requeue(self, runs: Collection[RunOfJob]) -> Requeued:
+        """End these runs as preemption does (TERM, KillWait later KILL); their jobs wait again.
+
+        A run that has ended meanwhile is left alone, and so is a later run of its job.
+        """
         ...
 
     async def cancel(self, target: Target) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from cluster.language.errors import OutsideError
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobState, JobView, RunOfJob
 from cluster.slurm.fields import (
     duration_s,
     hosts,
@@ -24,6 +24,7 @@ from cluster.slurm.fields import (
     unreadable,
     whole,
 )
+from cluster.slurm.interface import Target, Tasks
 from cluster.slurm.unnamed_gpus import AskedGpus, gpus_of_job
 from cluster.slurm.unread import Fields, ReportsUnread, each
 
@@ -60,6 +61,7 @@ JOB_FIELDS = (
 """
 
 RELEASE_FIELDS = ("ArrayTaskId", "State", "RestartCnt", "SubmitTime")
+RUN_OF_JOB_FIELDS = ("JobId", "ArrayJobId", "ArrayTaskId", "StartTime")
 
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 _THROTTLED = re.compile(r"^([0-9]{1,10})_\[[^\]%]*%[0-9]+\]$", re.MULTILINE)
@@ -305,6 +307,22 @@ def last_end_s(rows: Sequence[Mapping[str, str]], now_s: int) -> int:
     SubmitTime, so that is when the run before it ended.
     """
     return max((_end_s(row, now_s) for row in rows), default=0)
+
+
+def running_targets(
+    rows: Iterable[Mapping[str, str]], told: ReportsUnread
+) -> Mapping[RunOfJob, Target]:
+    """What runs, by run, from ``RUN_OF_JOB_FIELDS``: a task of an array as that task alone."""
+    found = each("run", rows, _running_target, told, lambda row: row["JobId"])
+    return dict(found)
+
+
+def _running_target(row: Mapping[str, str]) -> tuple[RunOfJob, Target]:
+    job_id, task = whole(row["JobId"]), row["ArrayTaskId"]
+    run = job_id, time_s(row["StartTime"])
+    if is_whole(task):
+        return run, Tasks(whole(row["ArrayJobId"]), frozenset({whole(task)}))
+    return run, job_id
 
 
 def started(rows: Sequence[Mapping[str, str]]) -> frozenset[int]:

@@ -18,6 +18,7 @@ from cluster.language.jobs import (
     PastRun,
     PlannedStart,
     ReservationView,
+    RunOfJob,
     RunRecord,
     StepView,
 )
@@ -33,6 +34,7 @@ from cluster.slurm.interface import (
     JobRequest,
     PriorityRow,
     Qos,
+    Requeued,
     Slurm,
     Submission,
     Target,
@@ -42,6 +44,7 @@ from cluster.slurm.job_history import HISTORY_FIELDS, parse_history
 from cluster.slurm.job_rows import (
     JOB_FIELDS,
     RELEASE_FIELDS,
+    RUN_OF_JOB_FIELDS,
     Shown,
     job_format,
     last_end_s,
@@ -49,6 +52,7 @@ from cluster.slurm.job_rows import (
     parse_pending,
     parse_rows,
     parse_throttled,
+    running_targets,
     started,
     uncertain,
 )
@@ -72,7 +76,7 @@ from cluster.slurm.requests import (
 from cluster.slurm.submissions import parse_scripts, script_questions
 from cluster.slurm.unnamed_gpus import shown_gpus
 from cluster.slurm.unread import ReportsUnread, Unread, quoted
-from cluster.slurm_client.batch import address, named_qos, weights_script
+from cluster.slurm_client.batch import address, named_qos, own_words, weights_script
 from cluster.slurm_client.change_jobs import change_jobs
 from cluster.slurm_client.clock import slurmctld_s
 from cluster.slurm_client.nodes import NodeReader, read_threads
@@ -117,6 +121,10 @@ _FEW_ARRAYS = 4
 """Up to this number, arrays are asked for one by one."""
 _NAME_S = 300.0
 """Seconds for which slurmctld's ClusterName is not asked again: it stays while there are jobs."""
+_REQUEUES = 8
+"""Processes at a time."""
+_OVER_BY_NOW = ("already completing or completed", "Job is pending execution", "Invalid job id")
+"""What Slurm says of a job that has ended, or that it has requeued itself, in between."""
 _SCRIPTS = 20
 """Scripts at a time: each may have 4 MB (max_script_size), and all are in memory together."""
 
@@ -383,6 +391,28 @@ class CommandSlurm(Slurm):
         if (await attempt(again)).status:
             await attempt(("scontrol", "update", f"JobId={address(target)}", "Requeue=1"))
             await run(again)
+
+    async def requeue(self, runs: Collection[RunOfJob]) -> Requeued:
+        """Run ``squeue``, then ``scontrol requeue`` for each run that it shows.
+
+        Without "incomplete" a job would run again that has just ended by itself.
+        """
+        ended, refused = set[RunOfJob](), dict[RunOfJob, str]()
+        turn = asyncio.Semaphore(_REQUEUES)
+
+        async def one(run_of_job: RunOfJob, target: Target) -> None:
+            async with turn:
+                reply = await attempt(("scontrol", "requeue", "incomplete", address(target)))
+            if not reply.status:
+                ended.add(run_of_job)
+            elif not any(words in reply.complaint for words in _OVER_BY_NOW):
+                refused[run_of_job] = own_words(reply.complaint)
+
+        # Not by their ids: squeue fails if the only one has been forgotten.
+        rows = await _rows("running", RUN_OF_JOB_FIELDS) if runs else ()
+        there = running_targets(rows, self._told)
+        await asyncio.gather(*(one(run, there[run]) for run in runs if run in there))
+        return Requeued(frozenset(ended), refused)
 
     async def cancel(self, target: Target) -> None:
         """Run ``scancel``; for a job that has ended already this is no error."""

@@ -16,8 +16,6 @@ _RESTART_S = 90.0
 _POLL_S = 0.1
 _END_S = 20.0
 _NOT_THERE, _IN_USE = "Requested reservation is invalid", "Requested reservation is in use"
-_NO_REQUEUE = ("Requested operation is presently disabled", "Only batch jobs are accepted")
-"""What Slurm says of a job with ``--no-requeue``, and of one of srun or salloc."""
 _SLURMD_START = re.compile(r"\bSlurmdStartTime=(\S+)")
 
 
@@ -46,13 +44,6 @@ async def release(name: str) -> None:
         return not reply.status or _NOT_THERE in reply.complaint
 
     await _until(is_gone, f"Reservation {name} is still in use", _END_S)
-
-
-async def requeue(job_id: int) -> None:
-    """End a job as Slurm preempts it: it waits again, or is cancelled if it may not be requeued."""
-    reply = await attempt(("scontrol", "requeue", str(job_id)))
-    if reply.status and any(words in reply.complaint for words in _NO_REQUEUE):
-        await run(("scancel", str(job_id)))
 
 
 async def restart_controller(command: Sequence[str], version: tuple[int, ...], node: str) -> None:

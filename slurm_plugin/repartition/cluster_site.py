@@ -18,7 +18,7 @@ from cluster.rpc.client import DaemonClient
 from cluster.rpc.messages import EvictRequest
 from cluster.settings.file import Settings
 from cluster.settings.read import devices_directory
-from cluster.slurm.interface import SlurmReader
+from cluster.slurm.interface import Slurm, target_of
 from cluster.slurm_client import maintenance, node_command
 from slurm_plugin.common.qos_names import is_borrowed
 from slurm_plugin.mig.gpu_state import holder_name
@@ -29,12 +29,14 @@ from slurm_plugin.slurm_config import node_lines
 from slurm_plugin.slurm_config.gres import Device
 
 _PROBE_S, _CUT_S = 60.0, 180.0
+_NO_REQUEUE = ("Requested operation is presently disabled", "Only batch jobs are accepted")
+"""What Slurm says of a job with ``--no-requeue``, and of one of srun or salloc."""
 
 
 class ClusterSite:
     """The real cluster. Must run as root on slurmctld's host."""
 
-    def __init__(self, settings: Settings, slurm: SlurmReader, daemon: DaemonClient) -> None:
+    def __init__(self, settings: Settings, slurm: Slurm, daemon: DaemonClient) -> None:
         self._repartition, self._slurm, self._daemon = settings.repartition, slurm, daemon
         self._types = slurm_gres.types_by_kind(settings.boards_by_type, settings.whole_types)
 
@@ -76,12 +78,21 @@ class ClusterSite:
             await self._daemon.ask(EvictRequest(runs=tuple(runs), why=why))
 
     async def end_loans(self, runs: frozenset[RunOfJob], names: Collection[str]) -> None:
-        """Requeue those of these runs; what Slurm refuses is tried again with the next call."""
-        for job in await self._slurm.jobs():
-            is_meant = (job.job_id, job.start_s) in runs and holder_name(job) in names
-            if is_meant and job.state is JobState.RUNNING and is_borrowed(job.qos):
-                with suppress(SlicewiseError):
-                    await maintenance.requeue(job.job_id)
+        """Requeue those of these runs; cancel what may not be requeued, as preemption does.
+
+        What Slurm refuses otherwise is tried again with the next call.
+        """
+        meant = {
+            (job.job_id, job.start_s): target_of(job)
+            for job in await self._slurm.jobs()
+            if (job.job_id, job.start_s) in runs and holder_name(job) in names
+            if job.state is JobState.RUNNING and is_borrowed(job.qos)
+        }
+        with suppress(SlicewiseError):
+            done = await self._slurm.requeue(meant)
+            for run, words in done.refused.items():
+                if any(one in words for one in _NO_REQUEUE):
+                    await self._slurm.cancel(meant[run])
 
     async def inventory(self, node: str, reservation: str) -> Inventory:
         """The node's GPUs, by its driver."""

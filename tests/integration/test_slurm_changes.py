@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pytest
+from slurm_contract import check_requeues
 from waiting import until, until_done
 
 from cluster.language.jobs import JobState, JobView
@@ -50,6 +51,16 @@ async def shown(slurm: CommandSlurm, job_ids: Collection[int], expected: Mapping
         return {row.job_id: row.site for row in await slurm.priorities(job_ids)}
 
     await until_done(sites, lambda now: now == expected)
+
+
+async def test_only_the_runs_that_are_meant_are_requeued(
+    slurm: CommandSlurm, submit: Callable[..., int]
+) -> None:
+    def one(*, tasks: int = 0, requeues: bool = True) -> int:
+        array = (f"--array=0-{tasks - 1}",) if tasks else ()
+        return submit("--requeue" if requeues else "--no-requeue", *array)
+
+    await check_requeues(slurm, one)
 
 
 async def test_what_slurm_takes_is_changed_and_what_it_refuses_is_told(

@@ -23,6 +23,7 @@ from slurm_contract import (
     LimitsLook,
     Look,
     SlurmContract,
+    check_requeues,
     limits_on,
     look,
 )
@@ -119,6 +120,27 @@ def test_the_door_has_every_question_and_change_of_the_interface() -> None:
     found = {name: list(signature(getattr(ModelSlurm, name)).parameters) for name in wanted}
     assert found == wanted
     assert all(iscoroutinefunction(getattr(ModelSlurm, name)) for name in wanted)
+
+
+def test_only_the_runs_that_are_meant_are_requeued() -> None:
+    clock = WorldClock()
+    site = a_site(clock, Row("vision", parent="root"))
+    slurm = ModelSlurm(site)
+
+    def submit(*, tasks: int = 0, requeues: bool = True) -> int:
+        who = ("alice", 61001, "vision", PARTITION, "slicewise_vision", {})
+        request = ModelRequest(*who, run_s=3000.0, cpus=1, tasks=tasks, requeues=requeues)
+        return site.submit(request, SLEEP)
+
+    async def checked() -> None:
+        await slurm.sacctmgr([("add", "qos", "slicewise_vision", "grptres=billing=9000")])
+        await check_requeues(slurm, submit)
+
+    loop = VirtualLoop(clock)
+    try:
+        loop.run_until_complete(checked())
+    finally:
+        loop.close()
 
 
 class TestOnTheModel(SlurmContract):

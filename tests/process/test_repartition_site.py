@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from stand_ins.emulated_gpus import gpu_node
-from stand_ins.node_commands import command, given, runs_jobs
+from stand_ins.node_commands import command, runs_jobs
 from stand_ins.repartitioned_site import CONF, cluster_site
 from stand_ins.scripted import ScriptedSlurm, job, settings
 
@@ -74,11 +74,8 @@ async def test_what_a_driver_says_is_written(
     assert dict(zip(CONF, site.texts(), strict=True)) == CONF
 
 
-async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    command(tmp_path, "scontrol", "exit 0")
+async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end() -> None:
+    """Those that may not be requeued are cancelled, as preemption does."""
     plain = {"array_job_id": None, "task_index": None, "admin_comment": ""}
     lent = plain | {"qos": "slicewise_vision_borrowed"}
     slurm = ScriptedSlurm()
@@ -89,10 +86,16 @@ async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end(
         on_gpu01(3, JobState.COMPLETING, **lent),
         on_gpu01(4, **lent),
         on_gpu01(5, **lent),
+        on_gpu01(6, **lent),
+        on_gpu01(7, **lent),
     )
+    slurm.refusals = {
+        (906, 1000): "Requested operation is presently disabled for job 906",
+        (907, 1000): "Access/permission denied",
+    }
     site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
-    names = ("job 900", "job 901", "job 903", "job 904", "job 905")
+    names = tuple(f"job {job_id}" for job_id in (900, 901, 903, 904, 905, 906, 907))
     # What runs as job 905 by now is not the run that was planned for.
     runs = frozenset({(900, 1000), (901, 1000), (902, 1000), (903, None), (905, 400)})
-    await site.end_loans(runs, names)
-    assert given(tmp_path) == ["scontrol requeue 900"]
+    await site.end_loans(runs | slurm.refusals.keys(), names)
+    assert slurm.done == [("requeue", {(900, 1000), *slurm.refusals}), ("cancel", 906)]

@@ -13,7 +13,7 @@ from builders.why_world import running
 from cluster.language.errors import OutsideError, UnreachableError
 from cluster.slurm import parse
 from cluster.slurm.asked import RequestCount
-from cluster.slurm.interface import Changed, JobChange, Tasks
+from cluster.slurm.interface import Changed, JobChange, Requeued, Tasks
 from cluster.slurm.parse import ASSOCIATION_FIELDS, parse_associations
 from cluster.slurm.unread import Unread
 from cluster.slurm_client.commands import CommandSlurm
@@ -62,6 +62,56 @@ async def test_what_may_not_be_requeued_is_let_be_first(tmp_path: Path, stand_in
         "scontrol update JobId=814_[0-2,5] Requeue=1",
         "scontrol requeuehold 814_[0-2,5]",
     ]
+
+
+RUNNING = """row() {
+  echo "$SQUEUE_FORMAT2" | sed -e "s|ArrayJobId:|$1|" -e "s|ArrayTaskId:|$2|" -e "s|JobId:|$3|" \
+    -e "s/StartTime:/$4/" -e 's/,//g'
+}
+row 5 N/A 5 100
+row 814 5 7 200
+row 814 6 814 200
+row 8 N/A 8 300
+row 9 N/A x 300
+"""
+
+
+async def test_only_the_run_that_is_meant_is_requeued(tmp_path: Path, stand_in: StandIn) -> None:
+    """The number of an array's last task is the array's, and would address all of its tasks."""
+    stand_in("squeue", RUNNING)
+    stand_in("scontrol", "")
+    unread: list[Unread] = []
+    done = await CommandSlurm(unread.append).requeue(
+        {(5, 100), (7, 200), (814, 200), (8, 299), (11, 100)}
+    )
+    assert done == Requeued(frozenset({(5, 100), (7, 200), (814, 200)}))
+    assert sorted(noted(tmp_path, "scontrol")) == [
+        "scontrol requeue incomplete 5",
+        "scontrol requeue incomplete 814_[5]",
+        "scontrol requeue incomplete 814_[6]",
+    ]
+    (argv,) = [line for line in noted(tmp_path, "squeue") if line]
+    assert argv == "squeue --noheader --all --local --array --states=running"
+    assert [one.record for one in unread] == ["run"]
+
+
+async def test_what_slurm_refuses_to_requeue_is_said_and_runs_on(
+    tmp_path: Path, stand_in: StandIn
+) -> None:
+    stand_in("squeue", RUNNING)
+    says = "Requested operation is presently disabled for job 5"
+    stand_in("scontrol", f'echo "{says}" >&2; exit 1')
+    assert await CommandSlurm().requeue({(5, 100)}) == Requeued(refused={(5, 100): says})
+    for says in ("Job/step already completing or completed", "Job is pending execution"):
+        stand_in("scontrol", f'echo "{says}" >&2; exit 1')
+        assert await CommandSlurm().requeue({(5, 100)}) == Requeued()
+    assert not (tmp_path / "scancel.log").exists()
+
+
+async def test_nobody_is_asked_where_no_run_is_to_end(tmp_path: Path, stand_in: StandIn) -> None:
+    stand_in("squeue", "exit 1")
+    assert await CommandSlurm().requeue(()) == Requeued()
+    assert not (tmp_path / "squeue.log").exists()
 
 
 async def test_tasks_are_addressed_by_index(tmp_path: Path, stand_in: StandIn) -> None:

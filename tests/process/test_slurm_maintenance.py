@@ -49,20 +49,6 @@ async def test_another_failure_to_end_a_reservation_is_said(slurm: Path) -> None
         await maintenance.release("slicewise_repartition_1")
 
 
-async def test_a_job_is_requeued_and_cancelled_only_if_it_may_not_be(slurm: Path) -> None:
-    command(slurm, "scancel", "exit 0")
-    command(slurm, "scontrol", "exit 0")
-    await maintenance.requeue(7)
-    command(slurm, "scontrol", "echo Job/step already completing or completed >&2; exit 1")
-    await maintenance.requeue(8)
-    command(slurm, "scontrol", "echo Requested operation is presently disabled >&2; exit 1")
-    await maintenance.requeue(9)
-    command(slurm, "scontrol", "echo Only batch jobs are accepted or processed >&2; exit 1")
-    await maintenance.requeue(10)
-    asked = [f"scontrol requeue {job_id}" for job_id in (7, 8, 9)]
-    assert given(slurm) == [*asked, "scancel 9", "scontrol requeue 10", "scancel 10"]
-
-
 async def test_only_our_own_drain_is_taken_back(slurm: Path) -> None:
     command(slurm, "scontrol", "exit 0")
     command(slurm, "sinfo", "echo slicewise repartition 7: x")

@@ -18,6 +18,7 @@ from cluster.language.jobs import (
     PartitionView,
     PlannedStart,
     ReservationView,
+    RunOfJob,
     RunRecord,
     StepView,
 )
@@ -33,6 +34,7 @@ from cluster.slurm.interface import (
     JobRequest,
     PriorityRow,
     Qos,
+    Requeued,
     Submission,
     Target,
     Tasks,
@@ -119,6 +121,7 @@ class ScriptedSlurm:
         self.known_cores: Mapping[int, Mapping[str, frozenset[int]]] = {}
         self.known_devices: Mapping[int, Mapping[str, frozenset[int]]] = {}
         self.site_factors: dict[int, int] = {}
+        self.refusals: Mapping[RunOfJob, str] = {}
 
     def _see(self) -> None:
         if self.failure is not None:
@@ -223,6 +226,12 @@ class ScriptedSlurm:
 
     async def requeue_hold(self, target: int | Tasks) -> None:
         self._act("requeue_hold", target)
+
+    async def requeue(self, runs: Collection[RunOfJob]) -> Requeued:
+        asked = frozenset(runs)
+        self._see()
+        self.done.append(("requeue", asked))
+        return Requeued(asked - self.refusals.keys(), self.refusals)
 
     async def cancel(self, target: int | Tasks) -> None:
         self._act("cancel", target)

@@ -201,6 +201,7 @@ CHANGES = {
     "hold": (Tasks(1, frozenset({0})),),
     "release": (1,),
     "requeue_hold": (1,),
+    "requeue": (frozenset({(1, 5)}),),
     "cancel": (1,),
     "update": ({},),
     "weigh_nodes": ({"gpu01": 7},),
