@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from cluster.language.jobs import WAITING, JobState, JobView, NodeView
+from cluster.language.jobs import WAITING, JobState, JobView, NodeView, RunOfJob
 from cluster.slurm.interface import JobChange
 from simulation.cluster import SimulatedCluster
 from simulation.services.on_model import ServicesOnModel
@@ -25,7 +25,7 @@ from slurm_plugin.admission.priority_changes import UPDATES_PER_S
 from slurm_plugin.admission.qos_switch import TreeMoves, moves, tree_moves
 from slurm_plugin.common.costs import run_cost
 from slurm_plugin.common.free_instances import is_usable
-from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of
+from slurm_plugin.common.qos_names import borrowed_qos, holder, holder_of, is_borrowed
 from slurm_plugin.limits.budget_parts import Runs
 from slurm_plugin.quota.attainable import Attainable, attainable
 from slurm_plugin.quota.demand import capacity, waits_for_quota
@@ -97,6 +97,7 @@ class SlicewiseOnModel:
         found = (one.since(now_s) for one in by.services)
         self.services = ServicesOnModel(model, found, nothing, every_s=by.turn_s, calm_s=by.calm_s)
         self._ended_runs: list[EndedRun] = []
+        self._has_requeued = False
         self.rounds = 0
 
     @property
@@ -114,12 +115,16 @@ class SlicewiseOnModel:
     @property
     def takes_back(self) -> bool:
         """Whether a slot waits for what its tenant has lent, or slots wait for a lender for which
-        replicas went: the daemon looks at both at each turn.
+        replicas went, or a lender for what batch jobs leave: the daemon looks at all at each turn.
         """
-        return self.services.evictions.has_waiting or any(
-            slot.state == "released" and not slot.is_borrowed
-            for view in self.services.views
-            for slot in view.slots
+        return (
+            self._has_requeued
+            or self.services.evictions.has_waiting
+            or any(
+                slot.state == "released" and not slot.is_borrowed
+                for view in self.services.views
+                for slot in view.slots
+            )
         )
 
     @property
@@ -240,6 +245,7 @@ class SlicewiseOnModel:
             evicting=self.services.evictions.ending,
             ended=self._ended_runs,
             stuck=stuck(self._still_since_s, now_s),
+            may_requeue=self._may_requeue(there),
             lately=self._priorities.lately,
         )
         self._ended_runs.clear()
@@ -252,9 +258,31 @@ class SlicewiseOnModel:
         self._admission.follow(
             done.policy, self._rounds.ledger.highest, self._priorities.shares, seen
         )
+        self._requeue(done.plan.reclaim.requeues)
         self._follow_services(done, jobs, nodes)
         self._follow_priorities(now_s, is_slow_turn=is_slow_turn)
         self.rounds += 1
+
+    def _may_requeue(self, there: Holdings) -> frozenset[RunOfJob]:
+        """The batch jobs that may be requeued for a lender, as ``requeueable`` says of a site."""
+        model, ledger = self._model, self._rounds.ledger
+        is_soon = model.kill_wait_s < self._by.settings.lending.grace_s
+        if not is_soon or not (ledger.loans or ledger.recalls):
+            return frozenset()
+        services = self.services.site_factors
+        return frozenset(
+            (job.job_id, job.start_s)
+            for job, _, _ in there.priced
+            if is_borrowed(job.qos) and job.state is JobState.RUNNING
+            if job.array_job_id not in services and model.would_requeue(job.job_id)
+        )
+
+    def _requeue(self, runs: Iterable[RunOfJob]) -> None:
+        """End batch jobs, once the limits of the round are in Slurm."""
+        found = [job_id for job_id, _ in runs]
+        for job_id in found:
+            self._model.requeue(job_id)
+        self._has_requeued = bool(self._rounds.recalls) and (self._has_requeued or bool(found))
 
     def _follow_priorities(self, now_s: float, *, is_slow_turn: bool) -> None:
         """Set the priorities of waiting jobs: of services' slots in each round, of all slowly."""

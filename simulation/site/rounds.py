@@ -106,6 +106,7 @@ class QuotaRounds:
         there: Holdings,
         evicting: frozenset[RunOfJob] = frozenset(),
         stuck: frozenset[int] = frozenset(),
+        may_requeue: frozenset[RunOfJob] = frozenset(),
         lately: Mapping[str, float],
     ) -> SiteRound:
         """Lend and recall, as the daemon does, and find which of Slurm's limits change.
@@ -121,6 +122,7 @@ class QuotaRounds:
             evicting=evicting,
             lately=lately,
             stuck=stuck,
+            may_requeue=may_requeue,
             there=there,
             free_on=self._nodes.look(nodes),
         )

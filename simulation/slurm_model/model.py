@@ -187,7 +187,16 @@ class SlurmModel:
         """End the runs, as a preemption does: who may be requeued waits again, others are gone."""
         for record in self._records(target):
             if record.state is JobState.RUNNING:
-                self._state.stop(record, "PREEMPTED", returns=record.request.requeues)
+                returns = record.request.requeues
+                self._state.stop(record, "REQUEUED" if returns else "CANCELLED", returns=returns)
+
+    def would_requeue(self, job_id: int) -> bool:
+        """Whether a preemption of the run would be possible now, and would requeue its job."""
+        record = self._state.records[job_id]
+        limits = self._state.limits.of_qos(record.qos)
+        runs_s = -inf if record.start_s is None else self.now_s - record.start_s
+        requeues = limits.preempt_requeues and record.request.requeues
+        return requeues and runs_s >= limits.preempt_exempt_s
 
     def finish(self, target: Target) -> None:
         """End, by themselves, runs that were told to end and go on (``ModelRequest.finishes``)."""

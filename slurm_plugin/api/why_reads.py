@@ -123,6 +123,7 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
         kept_back=cluster_state.kept_back,
         barred=cluster_state.barred.jobs,
         gave_way=cluster_state.gave_way,
+        made_way=cluster_state.requeues.why(cluster_state.jobs),
         as_set=ledger_view.tenants,
     )
 

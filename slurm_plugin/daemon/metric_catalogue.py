@@ -65,6 +65,12 @@ METRICS: Mapping[str, MetricSpec] = catalogue(
         "Settings in Slurm that were changed outside Slicewise, and put back or adopted.",
     ),
     MetricSpec(
+        "slicewise_requeued_runs_total",
+        "counter",
+        "runs",
+        "Runs of batch jobs on borrowed quota that were requeued for lenders.",
+    ),
+    MetricSpec(
         "slicewise_overcommitted_millislices",
         "gauge",
         "millislices",

@@ -132,6 +132,8 @@ class _State(Collector):
         )
         by_hand = self._cluster_state.quotas.changed_by_hand
         yield single(METRICS["slicewise_limits_changed_by_hand_total"], by_hand)
+        requeued = self._cluster_state.requeues.count
+        yield single(METRICS["slicewise_requeued_runs_total"], requeued)
         asked = tuple(ASKED.reads.items())
         yield family(
             METRICS["slicewise_slurm_requests_total"], [((one,), count) for one, count in asked]

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobView, NodeView
+from cluster.language.jobs import JobView, NodeView, RunOfJob
 from cluster.language.leader import ALONE, Leader
 from cluster.language.units import slices_text
 from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Slurm
+from cluster.slurm.interface import Association, Qos, Slurm
 from slurm_plugin.accounting.ledger_view import LedgerView
 from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.free_instances import is_usable
@@ -53,6 +53,7 @@ from slurm_plugin.quota_cycle.uninstall import finish
 from slurm_plugin.quota_cycle.wanted import Conf
 from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
 from slurm_plugin.reclaim.hold_back import about_to_start
+from slurm_plugin.reclaim.requeueable import requeueable
 from slurm_plugin.state.controller import ClusterState
 
 _QUICK_S = 0.1
@@ -114,6 +115,10 @@ class QuotaLoop:
         self._last: LastRound | None = None
         self._needs, self._planned_look_s = NO_NEEDS, float("-inf")
         self._plan_due_s = self._conf_due_s = 0.0
+        # Batch jobs to requeue by a plan of this turn, and whether Slurm refused a limit last.
+        self._to_requeue: Mapping[RunOfJob, str] = {}
+        self._is_refused = False
+        self._qos: tuple[Qos, ...] = ()
         self._moves_tried: dict[int, str] = {}
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
@@ -132,10 +137,11 @@ class QuotaLoop:
             await self._publish(ledger_view, await self._associations_or_none())
 
     async def turn(self) -> None:
-        """Compile if something is due, and tell replicas to go where lenders take slices back.
+        """Compile if something is due, and end runs where lenders take slices back.
 
         If Slurm refuses a limit of one tenant, admission still gets the changes of the others.
         """
+        self._to_requeue = {}
         if await self._is_due():
             try:
                 await self.compile()
@@ -143,6 +149,7 @@ class QuotaLoop:
                 await self._publish(await self._ledger_view(), await self._slurm.associations())
                 raise
         self._take_back()
+        await self._requeue()
 
     async def compile(self) -> None:
         """Lend idle quota, compile the ledger into Slurm's limits, and update admission.
@@ -151,6 +158,7 @@ class QuotaLoop:
         failure the compilation is due again at the next turn.
         """
         unserved, self._last, took_s = self._needs.limits, None, 0.0
+        self._to_requeue = {}
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
@@ -162,6 +170,7 @@ class QuotaLoop:
             self._follow_uninstall(ledger_view.is_uninstalled)
         if compiled is not None:
             self._report(compiled)
+            self._is_refused = bool(compiled.refused)
             self._cluster_state.quotas.set_standings(compiled.standings, compiled.run_minutes)
             if compiled.changes:
                 unserved = frozenset()
@@ -196,6 +205,7 @@ class QuotaLoop:
         shown = await slurm_now(self._slurm, jobs, nodes, conf)
         if conf is None:
             self._conf, self._conf_due_s = shown.conf, now_s + _CONF_S
+        self._qos = shown.qos
         ledger_view = await self._ledger_view()
         self._follow_uninstall(is_uninstalled(ledger_view, shown.qos, self._settings))
         if seen.is_uninstalled:
@@ -295,6 +305,7 @@ class QuotaLoop:
             wanted = replace(wanted, recalls=frozenset(found.recalls))
         if written.recalls and wanted.recalls is None:
             self._renewed = Renewed(ledger_view, found)
+            self._to_requeue = found.reclaim.requeues
         elif written.recalls and self._renewed is not None:
             # Others go only after a round, which may rest.
             self._renewed = replace(self._renewed, plan=_still(self._renewed.plan, found))
@@ -320,6 +331,24 @@ class QuotaLoop:
             )
             starting = about_to_start(policy, jobs, self._partitions, costs)
             evictions.wait_on(plan.recalls, starting)
+
+    async def _requeue(self) -> None:
+        """Requeue the batch jobs that a plan of this turn names.
+
+        Called like ``_take_back``, and not where Slurm refused a limit: another job could start in
+        place of each one that ends. What Slurm refuses to requeue is left to its preemption.
+        """
+        why, state = self._to_requeue, self._cluster_state
+        if not why or not self._lends or self._is_refused:
+            return
+        at_s, jobs = time.monotonic(), state.jobs
+        done = await self._slurm.requeue(why)
+        state.requeues.note(done, why, jobs, at_s)
+        for run in sorted(done.ended, key=list(why).index):
+            report("reclaimed", job_id=run[0], why=why[run])
+        for (job_id, _), words in done.refused.items():
+            warn("requeue_refused", job_id=job_id, why=words)
+        state.acted.set()
 
     async def _ledger_view(self) -> LedgerView:
         at_s = self._cluster_state.clock.now_s()
@@ -383,7 +412,7 @@ class QuotaLoop:
             renew, self._ledger, ledger_view, self._settings, self._seen()
         )
         found = renewed.plan
-        self._written = renewed.after
+        self._written, self._to_requeue = renewed.after, found.reclaim.requeues
         if set(found.loans) != set(renewed.before.loans):
             lent = sum(loan.amount_millislices for loan in found.loans)
             report("lent", loans=len(found.loans), slices=slices_text(lent))
@@ -403,14 +432,25 @@ class QuotaLoop:
         return imagined(inputs, self._imagined)
 
     def _seen(self) -> SlurmView:
-        seen = self._cluster_state
+        seen, requeues = self._cluster_state, self._cluster_state.requeues
+        looked_s, jobs = seen.looked_monotonic_s, seen.quota_jobs
+        requeues.follow(jobs, looked_s)
+        by_conf = None if self._is_refused else self._conf
         return SlurmView(
-            seen.quota_jobs,
+            jobs,
             seen.nodes,
             seen.view.services,
-            evicting=seen.evictions.ending,
+            evicting=seen.evictions.ending | requeues.ending(looked_s),
             lately=self._held_lately(),
             stuck=stuck(self._still_since_s, time.monotonic()),
+            may_requeue=requeueable(
+                jobs,
+                self._qos,
+                {} if by_conf is None else by_conf.config,
+                grace_s=self._settings.lending.grace_s,
+                now_s=seen.clock.now_s(),
+                refused=requeues.refused,
+            ),
         )
 
     @property

@@ -44,6 +44,7 @@ class WhyInput:
             limit Slurm names.
         kept_back: slots that quota keeps from starting, by their array's job id.
         gave_way: runs on borrowed quota that were requeued, by the ids of their jobs, which wait.
+        made_way: for whom the last run of a job was requeued (``Requeues``), by job id.
         as_set: the tenants with the quotas that operators set, without the calendar's windows.
     """
 
@@ -63,6 +64,7 @@ class WhyInput:
     as_set: Policy = field(default_factory=dict, hash=False)
     barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
     gave_way: Mapping[int, GaveWay] = field(default_factory=dict, hash=False)
+    made_way: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def cost(self, job: JobView) -> Millislices:
         """Cost of the job, or of one task, in millislices.

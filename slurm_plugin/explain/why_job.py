@@ -187,6 +187,8 @@ def _ran_before(job: JobView, sight: WhyInput) -> Iterable[str]:
     ran = "" if one.ran_s is None else f" for {span_text(one.ran_s)}"
     ago = span_text(max(0, sight.now_s - one.at_s))
     took = f": jobs of {' and '.join(one.tenants)} took its place" if one.tenants else ""
+    if (why := sight.made_way.get(job.job_id)) is not None:
+        took = f', as Slicewise requeued it for its lender ("{why}")'
     yield f"It ran{ran} on borrowed quota, and went back to the queue {ago} ago{took}."
 
 

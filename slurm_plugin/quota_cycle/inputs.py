@@ -27,10 +27,11 @@ class SlurmView:
     """One complete look at Slurm. Nothing is decided on an incomplete one.
 
     Attributes:
-        evicting: runs of replicas that have been told to end, whether ``services`` show it or not.
+        evicting: runs that have been told to end, whether the look shows it or not.
         lately: millislices that each tenant's jobs have held on average; empty if past use does
             not count.
         stuck: job ids of jobs that had quota and GPUs, and did not start (``standstill``).
+        may_requeue: runs of batch jobs on borrowed quota that may be requeued (``requeueable``).
     """
 
     jobs: tuple[JobView, ...] = field(hash=False)
@@ -39,6 +40,7 @@ class SlurmView:
     evicting: frozenset[RunOfJob] = frozenset()
     lately: Mapping[str, float] = field(default_factory=dict, hash=False)
     stuck: frozenset[int] = frozenset()
+    may_requeue: frozenset[RunOfJob] = frozenset()
 
     def holdings(self, rules: "QuotaRules") -> Holdings:
         """The jobs of managed partitions as they were seen."""

@@ -20,7 +20,7 @@ from slurm_plugin.quota.demand import (
 from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.tenants import guaranteed_quota
 from slurm_plugin.quota.types import Policy, Recall
-from slurm_plugin.quota_cycle.inputs import QuotaInputs
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
 from slurm_plugin.quota_cycle.whole_jobs import own_needs, waiting_for_loans
 from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
 from slurm_plugin.services.state import used_by_tenant
@@ -44,7 +44,7 @@ def reclaim_input(inputs: QuotaInputs) -> ReclaimInput:
     above = Counter(inputs.held)
     return ReclaimInput(
         wanting=(),
-        running=tuple(_running(some, seen.services, rules.costs, free, excess={})),
+        running=tuple(_running(some, seen, rules.costs, free, excess={})),
         free=free,
         above_nominal_millislices=above - Counter(guaranteed_quota(inputs.fitted)),
         shrink={},
@@ -73,11 +73,10 @@ def giving_back(
     waiting = {
         name: amount - held.get(name, 0) for name, amount in _wanted_whole(policy, of_lenders)
     }
-    services = inputs.seen.services
     return replace(
         there,
         wanting=tuple(_wants(job, costs) for job in within_guarantees(of_lenders, policy)),
-        running=tuple(_running(jobs, services, costs, there.free, excess=excess)),
+        running=tuple(_running(jobs, inputs.seen, costs, there.free, excess=excess)),
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
     )
@@ -147,21 +146,26 @@ def _wants(job: JobView, costs: Mapping[str, Millislices]) -> Wanting:
 
 def _running(
     jobs: Iterable[JobView],
-    services: Iterable[ServiceView],
+    seen: SlurmView,
     costs: Mapping[str, Millislices],
     usable: Collection[str],
     *,
     excess: Mapping[str, int],
 ) -> Iterator[Running]:
     """Runs on borrowed quota, runs in any QOS of tenants beyond a cap, and completing runs."""
-    may_be_asked = replicas(services)
+    may_be_asked = replicas(seen.services)
     for job in jobs:
         tenant = holder_of(job)
         may_go = is_borrowed(job.qos) or tenant in excess
         is_one = may_go or job.state is JobState.COMPLETING
         if job.state in ALLOTTED and is_one and not job.is_doubtful:
-            is_replica = job.job_id in may_be_asked
-            yield Running.of(job, _cost(job, costs), usable, is_replica=is_replica)
+            yield Running.of(
+                job,
+                _cost(job, costs),
+                usable,
+                is_replica=job.job_id in may_be_asked,
+                may_requeue=(job.job_id, job.start_s) in seen.may_requeue,
+            )
 
 
 def _shrink(

@@ -1,4 +1,4 @@
-"""One round of quotas: decides loans, recalls and the replicas to drain together."""
+"""One round of quotas: decides loans, recalls and the runs to end together."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from cluster.rpc.messages import ServiceView
 from slurm_plugin.accounting.ledger_view import LedgerView
+from slurm_plugin.common.qos_names import holder_of
 from slurm_plugin.quota.calendar import capped
 from slurm_plugin.quota.demand import demand_of, waiting_for_own
 from slurm_plugin.quota.types import Loan, Recall
-from slurm_plugin.quota_cycle.inputs import QuotaInputs
+from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
 from slurm_plugin.quota_cycle.reclaim_inputs import giving_back, reclaim_input
 from slurm_plugin.quota_cycle.whole_jobs import Lent, Waits, lend_whole_jobs, own_needs, waits
 from slurm_plugin.reclaim.recalls import have_room, meanwhile, over_entitlement, recalled
@@ -22,8 +23,9 @@ class RoundPlan:
     """The result of a round.
 
     Attributes:
-        reclaim: borrowed replicas to drain, once the limits of these loans and recalls are in
-            Slurm. Any earlier, other jobs of the borrower would take their place.
+        reclaim: borrowed replicas to drain and batch jobs to requeue, once the limits of these
+            loans and recalls are in Slurm. Any earlier, other jobs of the borrower would take their
+            place.
         over: millislices that tenants hold beyond their guaranteed quotas and what is lent to them.
     """
 
@@ -34,16 +36,16 @@ class RoundPlan:
 
 
 def plan(inputs: QuotaInputs) -> RoundPlan:
-    """Decide loans, recalls and the replicas to drain for the given world.
+    """Decide loans, recalls and the runs to end for the given world.
 
     Lenders come before the job whose turn it is (``who_goes``).
     """
     ledger_view = inputs.ledger_view
     if not _is_anything_lent(ledger_view):
         return RoundPlan(ledger_view.loans, ledger_view.recalls, NOBODY, over={})
-    # Only replicas can be drained in order. A lender does not wait for borrowers without replicas:
-    # what a rule cuts off their loans is the lender's own immediately.
-    able = _with_replicas(inputs.seen.services)
+    # A lender does not wait for borrowers of which no run can be ended in order: what a rule cuts
+    # off their loans is the lender's own immediately.
+    able = _with_replicas(inputs.seen.services) | _with_requeueable(inputs.seen)
     known = [one for one in ledger_view.recalls if one.borrower in able]
     held = inputs.held
     beyond = capped(inputs.policy, ledger_view.windows, ledger_view.when, held)
@@ -119,6 +121,13 @@ class _Recalls:
             waiting=self._waiting,
             **self._when,
         )
+
+
+def _with_requeueable(seen: SlurmView) -> frozenset[str]:
+    """Tenants with batch jobs on borrowed quota that may be requeued."""
+    may = seen.may_requeue
+    jobs = seen.jobs if may else ()
+    return frozenset(holder_of(job) for job in jobs if (job.job_id, job.start_s) in may)
 
 
 def _with_replicas(services: Iterable[ServiceView]) -> frozenset[str]:

@@ -46,7 +46,8 @@ def runs_to_end(
     if turn is None or any(kind in kinds for kind, _ in turn.need.shape):
         return found
     # What runs free that end for lenders anyway counts for the turn, too.
-    going = replace(reclaim_input, leaving=reclaim_input.leaving | found.victims.keys())
+    ends = found.victims.keys() | found.requeues.keys()
+    going = replace(reclaim_input, leaving=reclaim_input.leaving | ends)
     for_turn = reclaim_for(turn, going, over, free)
     return replace(found, victims={**for_turn.victims, **found.victims}) if for_turn else found
 

@@ -1,4 +1,4 @@
-"""Chooses which borrowed replicas to drain when a lender needs its quota again."""
+"""Chooses which borrowed runs end when a lender needs its quota again."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ from slurm_plugin.reclaim.subset_sum import covering
 
 _NAMED = 3
 """Most jobs that one line names."""
+_LEFT = "would have to go: left to Slurm's preemption"
 _TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
 _IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
 _WITHIN = "the tenants that hold what it needs hold too little above their guaranteed quota"
@@ -55,6 +56,8 @@ class Running:
         is_replica: whether it is a service's replica: another replica can serve its requests; else
             it is a batch job.
         instances: GPU instances by node and type; without nodes that Slurm can't use.
+        may_requeue: whether it is a batch job that Slicewise may requeue (``requeueable``); all
+            others are left to Slurm's preemption.
     """
 
     job_id: int
@@ -64,9 +67,18 @@ class Running:
     is_replica: bool
     instances: Mapping[str, Mapping[str, int]] = field(hash=False)
     priority: int = 0
+    may_requeue: bool = False
 
     @classmethod
-    def of(cls, job: JobView, cost: int, usable: Collection[str], *, is_replica: bool) -> Self:
+    def of(
+        cls,
+        job: JobView,
+        cost: int,
+        usable: Collection[str],
+        *,
+        is_replica: bool,
+        may_requeue: bool = False,
+    ) -> Self:
         """The run of a job that holds ``cost`` millislices; ``usable`` are the nodes that count."""
         return cls(
             job_id=job.job_id,
@@ -76,6 +88,7 @@ class Running:
             is_replica=is_replica,
             instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
             priority=job.priority,
+            may_requeue=may_requeue,
         )
 
     @property
@@ -126,22 +139,25 @@ class Reclaim:
         victims: runs of replicas to drain now, with the reason for people to read. Replicas that
             are leaving already are included while their end is needed. A job that was requeued
             since is none of them.
+        requeues: runs of batch jobs to requeue now, with the reason likewise, without those that
+            are leaving already.
         ready: millislices of each tenant's waiting jobs that fit into what is free now.
         missing: why ending replicas would not let a waiting job start, by its job id.
         places: the nodes of jobs that need more than a single instance, by job id.
     """
 
     victims: Mapping[RunOfJob, str] = field(hash=False)
+    requeues: Mapping[RunOfJob, str] = field(hash=False)
     ready: Mapping[str, int] = field(hash=False)
     missing: Mapping[int, str] = field(hash=False)
     places: Mapping[int, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
-NOBODY = Reclaim(victims={}, ready={}, missing={})
+NOBODY = Reclaim(victims={}, requeues={}, ready={}, missing={})
 
 
 def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
-    """The smallest set of borrowed replicas whose end lets the lenders' waiting jobs start.
+    """The smallest set of borrowed runs whose end lets the lenders' waiting jobs start.
 
     Waiting jobs are served by Slurm's priority. Jobs that fit into what is free are ready. For the
     others the set has the fewest millislices possible, then the fewest runs. Of equal sets it is
@@ -152,8 +168,9 @@ def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
     tenant is brought below its guaranteed quota. Runs that are leaving count as victims already, so
     a second call with the victims leaving changes nothing.
 
-    Batch jobs are never victims. A job for which replicas alone make no room gets a set with batch
-    jobs in it: its replicas are drained, and the batch jobs are left to Slurm's preemption.
+    Batch jobs lose work, so they are in the set only where replicas alone make no room: those that
+    may be requeued first, and others only where these do not suffice either. Where a set has others
+    in it, its replicas are drained, and all of its batch jobs are left to Slurm's preemption.
 
     A tenant that must shrink gives up replicas that cover the amount, with the least beyond it.
     ``search.py`` says when the set is certain to be the smallest, ``subset_sum.py`` when the excess
@@ -166,9 +183,18 @@ def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
     now = ready(needs, reclaim_input.free, plan.places)
     waiting = [need for need in needs if need.key not in now | plan.out]
     goes_for = beneficiaries(waiting or needs, plan.places, reclaim_input.free, plan.gone)
-    missing = _beside_batch(runs, plan, goes_for) | _without_room(reclaim_input, runs, plan, needs)
+    left = _left_to_slurm(runs, plan, goes_for)
+    missing = left | _without_room(reclaim_input, runs, plan, needs)
+    why = _reasons(reclaim_input, plan, {run: jobs[key] for run, key in goes_for.items()})
+    asked = [run for run in reclaim_input.running if run.job_id in why]
+    leaving = reclaim_input.leaving
     return Reclaim(
-        victims=_victims(reclaim_input, plan, {run: jobs[key] for run, key in goes_for.items()}),
+        victims={run.run: why[run.job_id] for run in asked if run.is_replica},
+        requeues={
+            run.run: why[run.job_id]
+            for run in asked
+            if run.may_requeue and run.run not in leaving and goes_for[run.job_id] not in left
+        },
         ready=_millislices(jobs[key] for key in now),
         missing={jobs[key].job_id: why for key, why in missing.items()},
         places={jobs[key].job_id: nodes for key, nodes in plan.places.items()},
@@ -204,7 +230,8 @@ class _Runs:
 
     Attributes:
         leaving: runs that have been told to end, or that end anyway.
-        replicas, batch: runs that may be ended.
+        replicas, batch: runs that may be ended: replicas, and batch jobs that may be requeued.
+        left: batch jobs that only Slurm may end.
         young: runs in their term.
         within: runs that cost more than their tenants hold above their guaranteed quota.
         above, shrink, called: millislices by tenant: what it holds above its guaranteed quota, must
@@ -215,6 +242,7 @@ class _Runs:
     leaving: list[Candidate] = field(default_factory=list)
     replicas: list[Candidate] = field(default_factory=list)
     batch: list[Candidate] = field(default_factory=list)
+    left: list[Candidate] = field(default_factory=list)
     young: list[Candidate] = field(default_factory=list)
     within: list[Candidate] = field(default_factory=list)
     above: Counter[str] = field(default_factory=Counter)
@@ -244,7 +272,9 @@ def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candi
         return runs.young
     if run.cost_millislices > runs.above[run.tenant]:
         return runs.within
-    return runs.replicas if run.is_replica else runs.batch
+    if run.is_replica:
+        return runs.replicas
+    return runs.batch if run.may_requeue else runs.left
 
 
 def _run(run: Running, reclaim_input: ReclaimInput) -> Candidate:
@@ -290,21 +320,24 @@ class _Plan:
 
 def _plan(reclaim_input: ReclaimInput, runs: _Runs, needs: Sequence[JobNeed]) -> _Plan:
     kinds = {kind for need in needs for kind, _ in need.shape}
-    room = _room(reclaim_input, runs, _with(kinds, runs.replicas))
+    may_go = [*runs.replicas]
+    room = _room(reclaim_input, runs, _with(kinds, may_go))
     got = all_served(room, needs)
-    if got is None and runs.batch:
-        room = _room(reclaim_input, runs, _with(kinds, (*runs.replicas, *runs.batch)))
-        got = all_served(room, needs)
+    for more in (runs.batch, runs.left):
+        if got is None and more:
+            may_go += more
+            room = _room(reclaim_input, runs, _with(kinds, may_go))
+            got = all_served(room, needs)
     got = got or some_served(room, needs)
     gone = [*room.taken.values()]
-    more = [*_more(runs, gone, room.above)]
-    for run in more:
+    shrunk = [*_more(runs, gone, room.above)]
+    for run in shrunk:
         room.leave(run)
     going = sorted((*gone, *runs.leaving), key=lambda run: run.rank)
     needed = _needed(room, going)
     ids = {run.job_id for run in needed}
-    kept = _kept(reclaim_input, [r for r in going if r.job_id not in ids], [*needed, *more])
-    return _Plan(needed, [*more, *kept], got.places, got.out)
+    kept = _kept(reclaim_input, [r for r in going if r.job_id not in ids], [*needed, *shrunk])
+    return _Plan(needed, [*shrunk, *kept], got.places, got.out)
 
 
 def _room(reclaim_input: ReclaimInput, runs: _Runs, candidates: Iterable[Candidate]) -> Capacity:
@@ -355,36 +388,36 @@ def _needed(room: Capacity, runs: Sequence[Candidate]) -> Sequence[Candidate]:
     return needed[::-1]
 
 
-def _victims(
+def _reasons(
     reclaim_input: ReclaimInput, plan: _Plan, goes_for: Mapping[int, Wanting]
-) -> dict[RunOfJob, str]:
-    replicas = {run.job_id: run.run for run in reclaim_input.running if run.is_replica}
-    victims: dict[int, str] = {}
+) -> Mapping[int, str]:
+    """Why each run of the plan ends, for people, by job id."""
+    why: dict[int, str] = {}
     for run in plan.shrunk:
         amount = slices_words(reclaim_input.shrink[run.tenant])
-        victims[run.job_id] = f"{run.tenant} has to give back {amount}"
+        why[run.job_id] = f"{run.tenant} has to give back {amount}"
     for run in plan.gone:
         job = goes_for[run.job_id]
         amount, task = slices_words(run.cost), job.task or job.job_id
-        victims[run.job_id] = f"{job.tenant} takes back {amount}: job {task} waits"
-    return {replicas[job_id]: why for job_id, why in victims.items() if job_id in replicas}
+        why[run.job_id] = f"{job.tenant} takes back {amount}: job {task} waits"
+    return why
 
 
-def _beside_batch(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
-    """Explanations for jobs that need batch jobs to end, by key."""
-    ids = {run.job_id for run in runs.batch}
+def _left_to_slurm(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
+    """Explanations for jobs that need batch jobs to end which only Slurm may end, by key."""
+    ids = {run.job_id for run in runs.left}
     found: dict[int, list[int]] = defaultdict(list)
     for run in plan.gone:
         if run.job_id in ids:
             found[goes_for[run.job_id]].append(run.job_id)
-    return {key: _left_to_slurm(batch) for key, batch in found.items()}
+    return {key: f"{_named(batch)} {_LEFT}" for key, batch in found.items()}
 
 
-def _left_to_slurm(batch: Sequence[int]) -> str:
+def _named(batch: Sequence[int]) -> str:
     jobs = "batch job" if len(batch) == 1 else "batch jobs"
     named = ", ".join(map(str, sorted(batch)[:_NAMED]))
     more = f" and {len(batch) - _NAMED} more" if len(batch) > _NAMED else ""
-    return f"{jobs} {named}{more} would have to go: left to Slurm's preemption"
+    return f"{jobs} {named}{more}"
 
 
 def _without_room(
@@ -396,7 +429,7 @@ def _without_room(
         reclaim_input.term_s - run.age_s(reclaim_input.now_s) for run in reclaim_input.running
     ]
     soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))
-    may = (*runs.leaving, *runs.replicas, *runs.batch)
+    may = (*runs.leaving, *runs.replicas, *runs.batch, *runs.left)
     layers = (
         ([reclaim_input.free, *(run.instances for run in may)], _TOO_LITTLE),
         ([run.instances for run in runs.young], _IN_TERM.format(soonest_s)),

@@ -50,6 +50,7 @@ from slurm_plugin.state.observer import SlurmObserver
 from slurm_plugin.state.pacing import Pacing
 from slurm_plugin.state.quota_in_force import QuotaInForce
 from slurm_plugin.state.reports import ServiceReports
+from slurm_plugin.state.requeues import Requeues
 from slurm_plugin.state.service_events import RememberedEvents
 from slurm_plugin.state.slot_recovery import SlotRecovery
 
@@ -151,6 +152,7 @@ class ClusterState:
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.events = RememberedEvents()
         self.evictions = Evictions(leader, time.monotonic)
+        self.requeues = Requeues()
         self.clock = SteadyClock()
         self._observed_s = 0.0
         self.looked_s = 0.0

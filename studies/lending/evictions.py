@@ -86,7 +86,8 @@ def _taking(seed: int, mix: str) -> ReclaimInput:
     held: dict[str, int] = {}
     for run in reclaim_input.running:
         held[run.tenant] = held.get(run.tenant, 0) + run.cost_millislices
-    return replace(reclaim_input, above_nominal_millislices=held)
+    running = tuple(replace(one, may_requeue=not one.is_replica) for one in reclaim_input.running)
+    return replace(reclaim_input, running=running, above_nominal_millislices=held)
 
 
 def _replicas(runs: Iterable[Running]) -> Sequence[Running]:

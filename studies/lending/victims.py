@@ -98,11 +98,12 @@ class Places:
 def slicewise(reclaim_input: ReclaimInput) -> Eviction:
     """The product's own decision, unchanged."""
     found = reclaim(reclaim_input)
-    return Eviction(frozenset(job_id for job_id, _ in found.victims), frozenset(found.missing))
+    gone = found.victims.keys() | found.requeues.keys()
+    return Eviction(frozenset(job_id for job_id, _ in gone), frozenset(found.missing))
 
 
 def with_slurm(reclaim_input: ReclaimInput, *, youngest_first: bool) -> Eviction:
-    """What becomes of a return: the replicas that the product asks go; for jobs that still can't
+    """What becomes of a return: what the product asks or requeues goes; for jobs that still can't
     start Slurm preempts, as after the grace. ``youngest_first``: preempt_youngest_first is set.
     """
     asked = slicewise(reclaim_input).victims

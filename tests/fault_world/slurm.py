@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from model_slurm import AccountedRun, ModelSite, ModelSlurm
 
 from cluster.language.jobs import JobTag, JobView
-from cluster.slurm.interface import Association, Target
+from cluster.slurm.interface import Association, Target, Tasks
 from fault_world.link import Link
 from fault_world.virtual_time import WorldClock
+from slurm_plugin.common.qos_names import is_borrowed
 
 T = TypeVar("T")
 LATE_END_S = 700.0
@@ -78,6 +79,13 @@ class Site(ModelSite):
             if JobTag.find(record.admin_comment) is None:
                 self.foreign.append(f"job {target}")
 
+    def on_loan(self, target: Target) -> None:
+        """Note an end of a run that holds what is guaranteed to its tenant."""
+        indices = target.indices if isinstance(target, Tasks) else {None}
+        for record in self.records(target):
+            if record.task_index in indices and not is_borrowed(record.qos):
+                self.foreign.append(f"run of job {target}, within a guarantee")
+
 
 class SlurmLine(ModelSlurm):
     """The door to a site for one process, whose calls fail as its link says."""
@@ -108,6 +116,8 @@ class SlurmLine(ModelSlurm):
         """Make a change of jobs, and tell whether any job is another one by it."""
         self._site.own(target)
         before = self._site.model.jobs
+        if words.startswith("requeue "):
+            self._site.on_loan(target)
         done = call()
         if not isinstance(target, int) and words.startswith("release"):
             self._site.released(target.array_job_id)

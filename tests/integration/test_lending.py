@@ -33,10 +33,15 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
 
 def quotas(users: Users, nominal: float, *tenants: str) -> None:
     """These have so many slices each, and lend and borrow freely."""
+    nominals(users, **dict.fromkeys(tenants, nominal))
+
+
+def nominals(users: Users, **slices: float) -> None:
+    """So many slices for each of these tenants, which lend and borrow freely."""
     more = ("--borrowing-limit", "20", "--lending-limit", "20", "--reason", "test")
-    for name in tenants:
+    for name, nominal in slices.items():
         users.slicewise("tenant-quota", "set", name, "--nominal", f"{nominal:g}", *more)
-    until_in_force(users.sandbox, *tenants)
+    until_in_force(users.sandbox, *slices)
 
 
 def submitted(users: Users, user: str, *options: str, script: str = "") -> str:
@@ -85,6 +90,28 @@ def test_what_a_tenants_own_borrowed_run_keeps_out_starts_on_a_loan(users: Users
     until_is(lambda: users.job(waiting)["QOS"], borrowed)
     users.sandbox.run("root", ("scancel", lender))
     until_is(lambda: states(users, running, waiting), ["RUNNING", "RUNNING"])
+
+
+@pytest.mark.promise("A lender's return ends the fewest batch jobs.")
+def test_a_lender_that_comes_back_ends_the_fewest_batch_jobs(users: Users) -> None:
+    """Slurm would end the youngest of them, which holds twice as much as is wanted."""
+    nominals(users, guest=3, nlp=0, vision=7)
+    rest = [submitted(users, "carol", SMALL, "--nodelist=gpu02") for _ in range(3)]
+    rest.append(submitted(users, "alice", SMALL, "--nodelist=gpu01"))
+    small = [submitted(users, "bob", SMALL) for _ in range(2)]
+    until(lambda: set(states(users, *rest, *small)) == {"RUNNING"})
+    large = submitted(users, "bob", "--gres=gpu:1g.10gb:4")
+    until_is(lambda: states(users, large), ["RUNNING"])
+    stays = [large, *rest]
+    began = [users.job(one)["StartTime"] for one in stays]
+    assert users.job(large)["StartTime"] > max(users.job(one)["StartTime"] for one in small)
+    lender = submitted(users, "alice", "--gres=gpu:1g.10gb:2")
+    until_is(lambda: states(users, lender), ["RUNNING"])
+    assert [users.job(one)["Restarts"] for one in (*small, *stays)] == ["1"] * 2 + ["0"] * 5
+    assert [users.job(one)["StartTime"] for one in stays] == began
+    assert states(users, *small, *stays) == ["PENDING"] * 2 + ["RUNNING"] * 5
+    said = users.sandbox.run("bob", ("slicewise", "why", small[0])).stdout
+    assert f"vision takes back 1 slice: job {lender} waits" in " ".join(said.split())
 
 
 def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:

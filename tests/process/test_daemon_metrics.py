@@ -54,6 +54,7 @@ async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     held = Standing(*map(Millislices, (2500, 2000, 100, 600)))
     cluster_state.quotas.set_standings({"vision": held}, {})
     cluster_state.quotas.changed_by_hand = 3
+    cluster_state.requeues.count = 4
     cluster_state.quotas.left_millislice_s = {"vision": -500, "nlp": 7}
     await cluster_state.turn()
     admission = AdmissionProcess(Path("a.sock"), "enforce", frozenset(), metrics.decided)
@@ -102,6 +103,7 @@ SHOWN = {
     ("slicewise_slurm_view_complete", ""): 1,
     ("slicewise_pending_jobs", ""): 4,
     ("slicewise_limits_changed_by_hand_total", ""): 3,
+    ("slicewise_requeued_runs_total", ""): 4,
     ("slicewise_tenant_limit_millislices", "vision"): 2500,
     ("slicewise_tenant_lent_millislices", "vision"): 100,
     ("slicewise_tenant_borrowed_millislices", "vision"): 600,

@@ -49,12 +49,19 @@ def only_replicas(reclaim_input: ReclaimInput) -> ReclaimInput:
     )
 
 
+def only_batch(reclaim_input: ReclaimInput) -> ReclaimInput:
+    """All runs are batch jobs that may be requeued."""
+    running = (replace(one, is_replica=False, may_requeue=True) for one in reclaim_input.running)
+    return replace(reclaim_input, running=tuple(running))
+
+
 def may_go(reclaim_input: ReclaimInput) -> Sequence[Running]:
-    """Replicas beyond their term."""
+    """Runs that Slicewise may end, beyond their term."""
     return [
         run
         for run in reclaim_input.running
-        if run.is_replica and reclaim_input.now_s - run.start_s >= reclaim_input.term_s
+        if run.is_replica or run.may_requeue
+        if reclaim_input.now_s - run.start_s >= reclaim_input.term_s
     ]
 
 
@@ -125,6 +132,21 @@ def test_where_replicas_suffice_the_fewest_millislices_go(reclaim_input: Reclaim
     else:
         assert not found.missing
         assert cost(reclaim_input, found.victims) == round(least)
+
+
+@settings(max_examples=examples(100, nightly=6000))
+@given(worlds().map(only_batch))
+def test_of_batch_jobs_the_fewest_millislices_go(reclaim_input: ReclaimInput) -> None:
+    least = fewest(reclaim_input)
+    found = reclaim(reclaim_input)
+    assert not found.victims
+    if least is None:
+        assert found.missing
+    else:
+        assert not found.missing
+        assert cost(reclaim_input, found.requeues) == round(least)
+    going = replace(reclaim_input, leaving=frozenset(found.requeues))
+    assert not reclaim(going).requeues
 
 
 @settings(max_examples=examples(50, nightly=3000))

@@ -75,7 +75,7 @@ class Cluster:
         turn_s: seconds after which a waiting job comes first.
         term_s: seconds for which a run on borrowed quota is left alone.
         windows: the calendar's caps, which are not in the policy.
-        batch: job ids of borrowed jobs that are no replicas.
+        batch: job ids of borrowed jobs that are no replicas; they may be requeued.
         waits: tenants that may not start slots on borrowed quota, and until when (``steady_s``).
         others: by job id, what Slurm says of a job that has quota and is over another limit.
         barred: what the daemon remembers of these.
@@ -121,7 +121,11 @@ class Cluster:
         """The cluster as the daemon sees it now."""
         jobs = self.barred.told(tuple(self.jobs.values()))
         told = frozenset((one, self.jobs[one].start_s) for one in self.going)
-        seen = SlurmView(jobs, tuple(self._views()), tuple(self._services()), told)
+        batch = frozenset(
+            (one.job_id, one.start_s) for one in self._running() if one.job_id in self.batch
+        )
+        views, services = tuple(self._views()), tuple(self._services())
+        seen = SlurmView(jobs, views, services, told, may_requeue=batch)
         ledger_view = ledger_view_of(
             Moment(self.now_s, 0, 0),
             tenants=self.policy,
@@ -132,18 +136,19 @@ class Cluster:
         return QuotaInputs(ledger_view, seen, self._rules)
 
     def lend(self) -> frozenset[int]:
-        """Decide loans and recalls as the daemon does; return the replicas that are told to go."""
+        """Decide loans and recalls as the daemon does; return the runs that are told to go."""
         jobs = tuple(self.jobs.values())
         there = holdings(jobs, PARTITIONS, COSTS, {})
         self.barred = barred(self.barred, there, self.policy, now_s=self.now_s)
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
-        gone = frozenset(job_id for job_id, _ in found.victims)
-        told = {self.jobs[job_id].account for job_id in gone - self.going}
+        replicas = frozenset(job_id for job_id, _ in found.victims)
+        gone = replicas | frozenset(job_id for job_id, _ in found.requeues)
+        told = {self.jobs[job_id].account for job_id in replicas - self.going}
         self.waits |= dict.fromkeys(told, self.steady_s + GRACE_S)
         self.lenders = still_waiting(
             {**dict.fromkeys(told, frozenset()), **self.lenders},
-            {self.jobs[job_id].account for job_id in gone},
+            {self.jobs[job_id].account for job_id in replicas},
             self.recalls,
             about_to_start(self.policy, jobs, PARTITIONS, COSTS),
         )

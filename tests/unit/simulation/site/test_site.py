@@ -84,16 +84,31 @@ def test_nothing_is_lent_that_its_lender_does_not_lend() -> None:
     assert 600 <= found[1] <= 600 + SOON_S
 
 
-def test_a_lender_that_comes_back_preempts_and_the_borrower_runs_again() -> None:
+def test_a_lender_that_comes_back_has_its_gpus_and_the_borrower_runs_again() -> None:
     jobs = past("a", 4, 0, 9000.0), past("a", 4, 1, 3000.0), past("b", 4, 1000)
     borrower, lender = simulated(slicewise(tenants(a=4, b=4)), *jobs).jobs[1:]
-    # A batch job can't be asked to go: Slurm takes its GPUs once the limits are set.
     assert lender.runs[0].start_s - BEGIN_S <= 1000 + 2 * SOON_S
     assert len(borrower.runs) == 2
     first, second = borrower.runs
     assert first.end_s is not None
     assert first.end_s <= lender.runs[0].start_s
     assert second.end_s == second.start_s + 3000
+
+
+def test_for_a_lender_the_fewest_gpus_go_where_slurm_would_take_who_came_first() -> None:
+    jobs = past("a", 4, 0, 9000.0), past("a", 3, 1, 8000.0), past("a", 1, 40, 8000.0)
+    found = simulated(slicewise(tenants(a=4, b=4)), *jobs, past("b", 1, 1000)).jobs
+    assert [len(job.runs) for job in found] == [1, 1, 2, 1]
+    assert found[3].runs[0].start_s - BEGIN_S <= 1000 + 2 * SOON_S
+
+
+def test_a_grace_no_longer_than_kill_wait_leaves_the_choice_to_slurm() -> None:
+    jobs = past("a", 4, 0, 9000.0), past("a", 3, 1, 8000.0), past("a", 1, 40, 8000.0)
+    plan = slicewise(tenants(a=4, b=4))
+    lending = plan.settings.lending.model_copy(update={"grace_s": 30})
+    short = replace(plan, settings=plan.settings.model_copy(update={"lending": lending}))
+    found = simulated(short, *jobs, past("b", 1, 1000)).jobs
+    assert len(found[1].runs) == 2
 
 
 def test_a_window_of_the_calendar_changes_what_a_tenant_may_have() -> None:

@@ -67,6 +67,11 @@ def test_its_user_is_told():
         "It ran for 1 min 40 s on borrowed quota, and went back to the queue 14 min ago:"
         " jobs of nlp took its place."
     )
+    by_us = replace(now, made_way={1: "nlp takes back 1 slice: job 2 waits"})
+    assert why_job("1", jobs_named("1", by_us.jobs), by_us).sentences[0] == (
+        "It ran for 1 min 40 s on borrowed quota, and went back to the queue 14 min ago, as"
+        ' Slicewise requeued it for its lender ("nlp takes back 1 slice: job 2 waits").'
+    )
     another = sight(BACK, tenants=tenants)
     assert why_job("1", jobs_named("1", another.jobs), another).sentences[0] == (
         "It ran before, and was requeued (1 time)."

@@ -1,4 +1,4 @@
-"""Tests which borrowed replicas go when a lender needs its slices."""
+"""Tests which borrowed runs go when a lender needs its slices."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -53,6 +53,11 @@ def reclaim_input(*things: Wanting | Running, **changes: Any) -> ReclaimInput:
         "term_s": 600,
     }
     return ReclaimInput(**{**values, **changes})
+
+
+def requeues(*things: Wanting | Running, **changes: Any) -> dict[int, str]:
+    found = reclaim(reclaim_input(*things, **changes)).requeues
+    return {job_id: why for (job_id, _), why in found.items()}
 
 
 def victims(*things: Wanting | Running, **changes: Any) -> set[int]:
@@ -229,6 +234,46 @@ def test_of_batch_jobs_that_loses_least_work_goes() -> None:
     old = run(1, is_replica=False, start_s=NOW_S - 9000)
     young = run(2, is_replica=False, start_s=NOW_S - 700)
     assert "batch job 2 " in reclaim(reclaim_input(wants(12), old, young)).missing[12]
+    may = [replace(one, may_requeue=True) for one in (old, young)]
+    assert requeues(wants(12), *may) == {2: "vision takes back 1 slice: job 12 waits"}
+
+
+def test_a_batch_job_is_requeued_only_where_replicas_do_not_suffice() -> None:
+    batch = run(1, is_replica=False, may_requeue=True)
+    assert requeues(wants(12), batch, run(2)) == {}
+    both = reclaim(reclaim_input(wants(12, 2), batch, run(2)))
+    assert (ids(both), both.requeues.keys(), both.missing) == ({2}, {batch.run}, {})
+
+
+def test_who_may_be_requeued_goes_before_who_is_left_to_slurm() -> None:
+    """However much work it loses."""
+    left = run(1, is_replica=False, start_s=NOW_S - 700)
+    may = run(2, is_replica=False, start_s=NOW_S - 90_000, may_requeue=True)
+    assert requeues(wants(12), left, may).keys() == {2}
+
+
+def test_for_a_job_of_which_slurm_must_end_a_run_no_batch_job_is_requeued() -> None:
+    """Slurm chooses anew, and may take others; jobs that need nothing of Slurm get theirs."""
+    left = run(1, is_replica=False, kind="3g.40gb")
+    may = [run(i, "n1", is_replica=False, may_requeue=True) for i in (2, 3)]
+    both = wants(12, instances={"3g.40gb": 1, "1g.10gb": 1})
+    assert requeues(both, left, may[0]) == {}
+    other = wants(13, priority=50)
+    found = reclaim(reclaim_input(both, other, left, *may))
+    assert len(found.requeues) == 1
+    assert found.missing.keys() == {12}
+
+
+def test_nobody_is_requeued_twice_nor_in_the_term_nor_below_the_tenants_own_part() -> None:
+    batch = run(1, is_replica=False, may_requeue=True)
+    assert requeues(wants(12), batch, leaving=frozenset({batch.run})) == {}
+    assert requeues(wants(12), replace(batch, start_s=NOW_S - 10)) == {}
+    assert requeues(wants(12), batch, **above(999)) == {}
+
+
+def test_a_tenant_that_must_shrink_has_no_batch_job_requeued_for_that() -> None:
+    batch = run(1, is_replica=False, may_requeue=True)
+    assert requeues(batch, shrink={"nlp": 1000}) == {}
 
 
 @pytest.mark.parametrize(
