@@ -2,17 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from sandbox.demo.commands import Commands, JobTimes
-from sandbox.demo.record import Acts, BatchJob, Repartition
+from sandbox.demo.record import Acts, BatchJob, Repartition, TaskRun
 from sandbox.demo.scenario import (
     ACT_TIMEOUT_S,
     CHAT,
+    FILLER,
+    FILLER_TASK_S,
+    FILLER_TASKS,
+    FULL_S,
     GUEST,
     LENDER_JOB_S,
     LENDER_JOBS,
@@ -27,6 +31,7 @@ from sandbox.demo.scenario import (
 _WHOLE_DEMO_S = 500
 """The job that is in the other's way works this long, and is cancelled before."""
 _POLL_S = 0.5
+_NOT_ENDED = "PENDING,RUNNING,COMPLETING"
 
 
 class Stage(Protocol):
@@ -48,13 +53,15 @@ class Stage(Protocol):
 
 def let_the_guest_in(commands: Commands, chat_file: Path) -> tuple[BatchJob, BatchJob]:
     """Give the guest its quota, submit two jobs for a shape of which the cluster has one, and apply
-    the chat service.
+    the chat service. Let its user borrow for another tenant, too.
 
     Meanwhile look up how all GPUs are cut, as the operator's cron job would have done before.
     """
     with ThreadPoolExecutor() as beside:
         survey = beside.submit(commands.survey)
         commands.set_quota(CHAT)
+        commands.open_account(FILLER)
+        commands.set_quota(FILLER)
         jobs = (
             _submit(commands, GUEST, SHAPE, _WHOLE_DEMO_S),
             _submit(commands, GUEST, SHAPE, SHAPE_JOB_S),
@@ -85,6 +92,7 @@ class ActsPerformance:
     waits: BatchJob
     _lender_jobs: list[BatchJob] = field(default_factory=list)
     _repartitions: list[Repartition] = field(default_factory=list)
+    _filler: int | None = None
 
     async def perform(self) -> None:
         """Play both acts, one after the other."""
@@ -98,7 +106,37 @@ class ActsPerformance:
         jobs = (self.in_the_way, self.waits, *self._lender_jobs)
         times = await asyncio.to_thread(self.commands.job_times, [one.job_id for one in jobs])
         begin_s = time.time() - self.stage.elapsed_s
-        return Acts(tuple(_timed(job, times, begin_s) for job in jobs), tuple(self._repartitions))
+        runs: Sequence[TaskRun] = ()
+        if self._filler is not None:
+            runs = await asyncio.to_thread(self.commands.task_runs, self._filler)
+        return Acts(
+            tuple(_timed(job, times, begin_s) for job in jobs),
+            tuple(self._repartitions),
+            tuple(_moved(run, begin_s) for run in runs),
+        )
+
+    async def fill_all(self) -> None:
+        """Wait, for at most ``FULL_S``, until the job that fills has all that the services left."""
+        self.stage.tell(f"{FILLER.tenant}'s batch job fills what both leave idle")
+        await self._until(lambda: self._filled() >= int(FILLER.borrows), FULL_S)
+
+    async def stop_filling(self) -> None:
+        """Wait until all tasks of the job that fills have ended, and cancel those that have not."""
+        if self._filler is not None:
+            job_id = self._filler
+            await self._until(lambda: not self.commands.is_in_queue(job_id, _NOT_ENDED))
+            await asyncio.to_thread(self.commands.cancel, job_id)
+
+    async def _fill(self) -> None:
+        """Submit the job that fills what is idle.
+
+        It comes when the first load is over: a service that borrows would wait for its tasks.
+        """
+        asked = (FILLER, FILLER.profile, FILLER_TASK_S, FILLER_TASKS)
+        self._filler = await asyncio.to_thread(self.commands.sbatch, *asked)
+
+    def _filled(self) -> int:
+        return 0 if self._filler is None else self.commands.running_tasks(self._filler)
 
     async def _repartition(self) -> None:
         """Let the operator repartition a GPU, and wait until the job that asks for it runs."""
@@ -117,6 +155,7 @@ class ActsPerformance:
             job = await asyncio.to_thread(_submit, self.commands, NLP, NLP.profile, LENDER_JOB_S)
             self._lender_jobs.append(job)
         self.stage.tell(f"{NLP.user}'s batch jobs take slices back that {NLP.tenant} has lent")
+        await self._fill()
         await self._until(lambda: all(map(self._has_started, self._lender_jobs)))
         self.stage.tell(f"{NLP.user}'s batch jobs run on slices that came back")
 
@@ -124,7 +163,7 @@ class ActsPerformance:
         return not self.commands.is_in_queue(job.job_id, "PENDING")
 
     def _has_ended(self, job: BatchJob) -> bool:
-        return not self.commands.is_in_queue(job.job_id, "PENDING,RUNNING,COMPLETING")
+        return not self.commands.is_in_queue(job.job_id, _NOT_ENDED)
 
     def _is_cut(self) -> bool:
         begun_s = self.stage.elapsed_s
@@ -134,13 +173,18 @@ class ActsPerformance:
         ]
         return any(one["state"] == "done" for one in done)
 
-    async def _until(self, is_so: Callable[[], bool]) -> None:
-        """Ask in a thread until it is so, for at most ``ACT_TIMEOUT_S``."""
-        deadline_s = self.stage.elapsed_s + ACT_TIMEOUT_S
+    async def _until(self, is_so: Callable[[], bool], most_s: float = ACT_TIMEOUT_S) -> None:
+        """Ask in a thread until it is so, for at most so long."""
+        deadline_s = self.stage.elapsed_s + most_s
         while self.stage.elapsed_s < deadline_s:
             if await asyncio.to_thread(is_so):
                 return
             await asyncio.sleep(_POLL_S)
+
+
+def _moved(run: TaskRun, begin_s: float) -> TaskRun:
+    ended_s = None if run.ended_s is None else run.ended_s - begin_s
+    return replace(run, started_s=run.started_s - begin_s, ended_s=ended_s)
 
 
 def _timed(job: BatchJob, times: Mapping[int, JobTimes], begin_s: float) -> BatchJob:

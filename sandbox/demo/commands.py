@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cluster.language.codes import Code, known
 from cluster.language.errors import OutsideError, Refusal
-from sandbox.demo.record import LedgerView, LoanChange
+from sandbox.demo.record import LedgerView, LoanChange, TaskRun
 from sandbox.demo.scenario import TenantPlan
 from sandbox.servers.tiny_gguf import write_tiny_model
 
@@ -22,6 +22,9 @@ _TIMEOUT_S = 90.0
 _UNWRAPPED = ("env", "COLUMNS=500")
 """A terminal so wide that no message is broken into lines."""
 _SACCT = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
+
+_SENT_BACK = frozenset({"PREEMPTED", "REQUEUED"})
+"""States of a run that Slurm ended for another job, with the task back in the queue."""
 
 JobTimes = tuple[float | None, float | None, float | None]
 """When a job was submitted, started and ended, in Unix seconds; None: not yet."""
@@ -49,30 +52,40 @@ class Commands:
         self._costs = costs
 
     def set_quota(self, plan: TenantPlan) -> None:
-        """Set a tenant's nominal, as the operator.
+        """Set a tenant's nominal and what it may lend and borrow, as the operator."""
+        lending = ("--lending-limit", plan.lends, "--borrowing-limit", plan.borrows)
+        argv = ("slicewise", "tenant-quota", "set", plan.tenant, "--nominal", plan.nominal)
+        self._output(_OPERATOR, *argv, *lending)
 
-        If the plan lends, all that the tenant leaves idle may be lent, and as much be borrowed.
+    def open_account(self, plan: TenantPlan) -> None:
+        """Add a tenant's account to Slurm, and its user to that, as the operator."""
+        for what in (("account", plan.tenant), ("user", plan.user, f"account={plan.tenant}")):
+            self._output(_OPERATOR, "sacctmgr", "--immediate", "add", *what)
+
+    def sbatch(self, plan: TenantPlan, profile: str, seconds: int, tasks: int = 0) -> int:
+        """Submit a batch job that asks for one MIG instance, as the tenant's user; its job id.
+
+        With ``tasks`` it is an array of so many, each of which asks for one.
         """
-        slices = plan.nominal
-        lending = ("--lending-limit", slices, "--borrowing-limit", slices) if plan.lends else ()
-        argv = ("slicewise", "tenant-quota", "set", plan.tenant, "--nominal", slices, *lending)
-        self._output(_OPERATOR, *argv)
-
-    def sbatch(self, plan: TenantPlan, profile: str, seconds: int) -> int:
-        """Submit a batch job that asks for one MIG instance, as the tenant's user; its job id."""
         asks = (f"--gres=gpu:{profile}:1", "--mem=10", "--time=10", "--output=/dev/null")
-        return int(
-            self._output(plan.user, "sbatch", "--parsable", *asks, f"--wrap=sleep {seconds}")
-        )
+        many = (f"--array=1-{tasks}",) if tasks else ()
+        whose = f"--account={plan.tenant}"
+        words = ("sbatch", "--parsable", whose, *asks, *many, f"--wrap=sleep {seconds}")
+        return int(self._output(plan.user, *words))
 
     def cancel(self, job_id: int) -> None:
-        """Cancel a job, as the operator."""
-        self._output(_OPERATOR, "scancel", str(job_id))
+        """Cancel a job, as the operator; one that has ended stays as it is."""
+        self._output(_OPERATOR, "scancel", "--quiet", str(job_id))
 
     def is_in_queue(self, job_id: int, state: str) -> bool:
         """Whether Slurm's queue has the job in that state."""
         which = (f"--jobs={job_id}", f"--states={state}", "--format=%i")
         return bool(self._call(_OPERATOR, "squeue", "--noheader", *which).stdout.strip())
+
+    def running_tasks(self, job_id: int) -> int:
+        """How many tasks of an array run now."""
+        which = (f"--jobs={job_id}", "--states=RUNNING", "--format=%i")
+        return len(self._call(_OPERATOR, "squeue", "--noheader", *which).stdout.split())
 
     def survey(self) -> None:
         """Look up how all GPUs are cut now, as the operator."""
@@ -93,6 +106,12 @@ class Commands:
         which = f"--jobs={','.join(map(str, jobs))}"
         fields = ("--allocations", "--format=JobIDRaw,Submit,Start,End")
         return parse_job_times(self._output(_OPERATOR, *_SACCT, which, *fields).splitlines())
+
+    def task_runs(self, job_id: int) -> tuple[TaskRun, ...]:
+        """Return each run of an array's tasks, by Slurm's accounting; times are Unix seconds."""
+        which = ("--allocations", "--duplicates", f"--jobs={job_id}")
+        fields = "--format=JobID,State,Start,End"
+        return parse_task_runs(self._output(_OPERATOR, *_SACCT, *which, fields).splitlines())
 
     def loans(self, tenants: Iterable[str]) -> tuple[LoanChange, ...]:
         """Return every change of a loan that these tenants gave or took, in order of time.
@@ -217,6 +236,17 @@ def parse_job_times(lines: Iterable[str]) -> Mapping[int, JobTimes]:
         int(job): (_seconds(submitted), _seconds(start), _seconds(end))
         for job, submitted, start, end in rows
     }
+
+
+def parse_task_runs(lines: Iterable[str]) -> tuple[TaskRun, ...]:
+    """Read ``JobID|State|Start|End`` of sacct: the runs that began, in order of time."""
+    rows = (line.split("|") for line in lines)
+    runs = (
+        TaskRun(task, float(start), _seconds(end), state in _SENT_BACK, state == "COMPLETED")
+        for task, state, start, end in rows
+        if start.isdigit()
+    )
+    return tuple(sorted(runs, key=lambda one: (one.started_s, one.task)))
 
 
 def _seconds(text: str) -> float | None:

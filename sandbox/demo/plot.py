@@ -22,7 +22,9 @@ from sandbox.demo.record import (
     Repartition,
     RequestRecord,
     Sample,
+    TaskRun,
     by_service,
+    tasks_over_time,
 )
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -48,6 +50,9 @@ _BIN_S = 1.0
 _SHORTEST_S = 4.0
 """Shorter bars have no room for a word."""
 _MILLISLICES = 1000
+_FILLER_COLOUR = _COLOURS[3]
+_GAVE_WAY_LINE = 7.6
+"""The height at which it is drawn that tasks gave way, above all slices that they may have."""
 _CHAT_LINE = 1.4
 """The height at which chats are drawn, above the one replica of their service."""
 
@@ -84,7 +89,7 @@ def save(recording: Recording, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     chat = recording.chats[0].request.service if recording.chats else ""
     sharing = [service for service in services if service.name != chat]
-    heights = (1.3, 1.0, *(1.7 if one in sharing else 0.8 for one in services), 1.2)
+    heights = (1.3, 1.0, *(1.7 if one in sharing else 0.8 for one in services), 1.3, 1.2)
     with mpl.rc_context(_STYLE):
         figure, axes = plt.subplots(
             len(heights), 1, figsize=(11, 1.4 + 1.1 * sum(heights)), sharex=True,
@@ -92,18 +97,20 @@ def save(recording: Recording, path: Path) -> None:
         )  # fmt: skip
         _draw_arrivals(axes[0], services)
         _draw_backlog(axes[1], services)
-        for axis, service in zip(axes[2:-1], services, strict=True):
+        for axis, service in zip(axes[2:-2], services, strict=True):
             if service in sharing:
-                _draw_replicas(axis, service, sharing, recording.loans)
+                _draw_replicas(axis, service, recording.loans)
             else:
                 _draw_chats(axis, service, recording.chats)
+        _draw_filler(axes[-2], recording.acts.filler_runs)
         _mark_wakes(axes[0], recording)
         _draw_acts(axes[-1], recording)
         axes[-1].set_xlim(0, max(sample.t_s for sample in recording.samples))
         axes[-1].set_xlabel("seconds")
         figure.align_ylabels(axes)
         figure.suptitle(
-            "Two tenants in turn: each runs on what the other leaves idle, and gives it back",
+            "Two tenants in turn: each runs on what the other leaves idle, a batch job fills the "
+            "rest, and gives way",
             x=0.01, ha="left", fontsize=13, fontweight="bold",
         )  # fmt: skip
         figure.tight_layout()
@@ -113,7 +120,8 @@ def save(recording: Recording, path: Path) -> None:
 
 def _in_order(recording: Recording) -> Sequence[tuple[str, Sequence[Sample]]]:
     """Return each service's samples; the service whose requests began first comes first."""
-    begins = {request.service: request.due_s for request in reversed(recording.requests)}
+    latest_first = sorted(recording.requests, key=lambda request: -request.due_s)
+    begins = {request.service: request.due_s for request in latest_first}
     found = by_service(recording.samples).items()
     return sorted(found, key=lambda one: begins.get(one[0], float("inf")))
 
@@ -160,12 +168,9 @@ def _draw_backlog(axis: Axes, services: Iterable[_Service]) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
 
 
-def _draw_replicas(
-    axis: Axes, service: _Service, services: Sequence[_Service], loans: Sequence[LoanChange]
-) -> None:
+def _draw_replicas(axis: Axes, service: _Service, loans: Sequence[LoanChange]) -> None:
     """Draw what holds GPUs, own quota below and borrowed above, and the tenant's limit."""
     replicas = [sample.state.replicas for sample in service.samples]
-    others = ", ".join(other.tenant for other in services if other.tenant != service.tenant)
     nominal = [sample.state.nominal_millislices / _MILLISLICES for sample in service.samples]
     allowed = [
         slices + lent_to(service.tenant, loans, t_s) / _MILLISLICES
@@ -174,7 +179,7 @@ def _draw_replicas(
     layers: Sequence[tuple[str, Sequence[int], Any]] = (
         ("on its own quota", [one.ready - one.borrowed_ready for one in replicas], _OWN),
         ("starting or ending", [one.own_not_ready for one in replicas], _PALE),
-        (f"on quota of {others}", [one.borrowed_ready for one in replicas], _BORROWED),
+        ("on quota of others", [one.borrowed_ready for one in replicas], _BORROWED),
         ("", [one.borrowed - one.borrowed_ready for one in replicas], _BORROWED | _PALE),
     )
     top = [0] * len(replicas)
@@ -183,7 +188,7 @@ def _draw_replicas(
         drawn = {"facecolor": service.colour, "edgecolor": service.colour, **style}
         axis.fill_between(service.times, below, top, step="post", label=label or None, **drawn)
     axis.fill_between(
-        service.times, allowed, nominal, step="post", label=f"lent to {others}",
+        service.times, allowed, nominal, step="post", label="lent to others",
         where=[now < slices for now, slices in zip(allowed, nominal, strict=True)],
         facecolor=_LENT_COLOUR, linewidth=0,
     )  # fmt: skip
@@ -224,6 +229,30 @@ def _draw_chats(axis: Axes, service: _Service, chats: Sequence[Chat]) -> None:
     axis.set_ylim(0, max(*held, 1) * 2.4)
     axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
     axis.legend(loc="upper right", ncols=3, fontsize=8, columnspacing=1.2, handlelength=1.6)
+
+
+def _draw_filler(axis: Axes, runs: Sequence[TaskRun]) -> None:
+    """Draw how many tasks of the job that fills run, and when some went back to the queue."""
+    steps = tasks_over_time(runs)
+    times, tasks = [at_s for at_s, _ in steps], [count for _, count in steps]
+    colours: Any = {"facecolor": _FILLER_COLOUR, "edgecolor": _FILLER_COLOUR}
+    axis.fill_between(
+        times, tasks, step="post", label="tasks on quota of others", **{**colours, **_BORROWED}
+    )
+    gone = Counter(run.ended_s for run in runs if run.gave_way and run.ended_s is not None)
+    axis.plot(
+        list(gone), [_GAVE_WAY_LINE] * len(gone), linestyle="", marker="v", markersize=5,
+        color=_QUOTA_COLOUR, label="some are sent back to the queue",
+    )  # fmt: skip
+    for at_s, count in gone.items():
+        axis.annotate(
+            str(count), (at_s, _GAVE_WAY_LINE), xytext=(0, 4), textcoords="offset points",
+            fontsize=7.5, ha="center",
+        )  # fmt: skip
+    axis.set_ylabel("batch job of\nresearch")
+    axis.set_ylim(0, max(*tasks, _GAVE_WAY_LINE, 1) * 1.45)
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(loc="upper right", ncols=2, fontsize=8, columnspacing=1.2, handlelength=1.6)
 
 
 def lent_to(tenant: str, loans: Iterable[LoanChange], t_s: float) -> int:

@@ -1,8 +1,9 @@
 """What the demo records while it runs: plain values, which ``sandbox.demo.report`` judges later."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Protocol
 
 from cluster.language.errors import Refusal
@@ -164,6 +165,23 @@ class BatchJob:
 
 
 @dataclass(frozen=True)
+class TaskRun:
+    """One run of a task of an array, on one MIG instance.
+
+    Attributes:
+        ended_s: None: it runs.
+        gave_way: whether Slurm ended it for another job and put the task back into the queue.
+        is_done: whether the task did all its work in it.
+    """
+
+    task: str
+    started_s: float
+    ended_s: float | None
+    gave_way: bool = False
+    is_done: bool = False
+
+
+@dataclass(frozen=True)
 class Repartition:
     """One GPU that was cut again; layouts as ``slicewise repartition`` writes them.
 
@@ -181,10 +199,15 @@ class Repartition:
 
 @dataclass(frozen=True)
 class Acts:
-    """What users and the operator did beside the load."""
+    """What users and the operator did beside the load.
+
+    Attributes:
+        filler_runs: of the array that fills what is idle; seconds since the first request.
+    """
 
     batch_jobs: tuple[BatchJob, ...] = ()
     repartitions: tuple[Repartition, ...] = ()
+    filler_runs: tuple[TaskRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -229,6 +252,17 @@ def by_service(samples: Iterable[Sample]) -> Mapping[str, tuple[Sample, ...]]:
         service: tuple(group)
         for service, group in groupby(ordered, key=lambda sample: sample.state.service)
     }
+
+
+def tasks_over_time(runs: Iterable[TaskRun]) -> tuple[tuple[float, int], ...]:
+    """From when on how many of these runs there are at the same time."""
+    changes: Counter[float] = Counter()
+    for run in runs:
+        changes[run.started_s] += 1
+        if run.ended_s is not None:
+            changes[run.ended_s] -= 1
+    times = sorted(changes)
+    return tuple(zip(times, accumulate(changes[at_s] for at_s in times), strict=True))
 
 
 def replicas_over_time(samples: Iterable[Sample]) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ class TenantPlan:
         nominal: quota in slices, as text for the command.
         schedule: the share of the trace's rows that its service gets, over time.
         concurrency: requests that one replica gets at a time.
-        lends: whether its idle slices may be lent to others, and others' to it.
+        lends, borrows: how many slices it may lend to others, and hold of others', as text.
     """
 
     tenant: str
@@ -28,7 +28,8 @@ class TenantPlan:
     max_replicas: int
     schedule: Schedule = ()
     concurrency: int = 1
-    lends: bool = False
+    lends: str = "0"
+    borrows: str = "0"
     engine: str = "triton"
     model: str = "tokens"
 
@@ -46,7 +47,8 @@ VISION = TenantPlan(
     "4",
     7,
     schedule=((0, 0.005), (20, 0.095), (31, 0.095), (43, 0)),
-    lends=True,
+    lends="4",
+    borrows="4",
 )
 NLP = TenantPlan(
     "nlp",
@@ -56,7 +58,8 @@ NLP = TenantPlan(
     "3",
     7,
     schedule=((37, 0), (40, 0.01), (58, 0.085), (70, 0.085), (80, 0)),
-    lends=True,
+    lends="3",
+    borrows="3",
 )
 GUEST = TenantPlan("guest", "carol", "trial", "1g.10gb", "0", 1)
 """A tenant without quota: its service is refused, with the reason. Later it gets a quota, runs
@@ -74,6 +77,15 @@ CHAT = TenantPlan(
 )
 """The guest's language model, on a GPU that nothing else of the demo uses. The quota is for this
 slice and for two of ``SHAPE``, each of which costs 3.5."""
+
+FILLER = TenantPlan("research", "carol", "", "1g.10gb", "0", 0, borrows="7")
+"""A tenant without slices of its own, in which the guest's user works, too: its batch job runs on
+what the others leave idle, and gives way to them."""
+FILLER_TASKS, FILLER_TASK_S = 24, 12
+"""Its tasks, and the seconds that each works: more than is idle while there is load, so the job is
+still there for the last wake. A lender ends tasks at once, and they run again after the others."""
+FULL_S = 30.0
+"""How long it may take until that job has all slices that both services leave when they rest."""
 
 SERVING = (VISION, NLP)
 """At the height of its load each has requests for four to five replicas at a time, which is more

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from sandbox.demo.live import milliseconds
 from sandbox.demo.record import BatchJob, Repartition
-from sandbox.demo.report import ChatReport, Report
+from sandbox.demo.report import P95_AIM_S, ChatReport, Report
 
 
 def summary(report: Report) -> RenderableType:
@@ -28,9 +28,15 @@ def _headline(report: Report) -> Text:
     if report.p95_ms is None:
         return Text("No request was answered.", style="bold red")
     borrowed = max((one.borrowed_max for one in report.services.values()), default=0)
+    filler, p95_s = report.filler, report.p95_ms / 1000
+    waited = ""
+    if report.no_wait_share is not None:
+        waited = f"; {report.no_wait_share:.0%} of the time none waited for a replica"
     return Text(
-        f"95 % of {report.requests} requests were answered within {report.p95_ms / 1000:.1f} s,"
-        f" wakes from zero included, on own slices and up to {borrowed} borrowed ones.",
+        f"95 % of {report.requests} requests were answered within {p95_s:.1f} s (aim "
+        f"{P95_AIM_S:g} s: {'met' if p95_s <= P95_AIM_S else 'missed'}), wakes from zero included, "
+        f"on own slices and up to {borrowed} borrowed ones{waited}. A batch job filled up to "
+        f"{filler.most} idle slices and gave way {filler.gave_way} times.",
         style="bold",
     )
 

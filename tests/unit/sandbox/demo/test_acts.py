@@ -10,7 +10,17 @@ import pytest
 from sandbox.demo import acts as acts_module
 from sandbox.demo.acts import ActsPerformance, let_the_guest_in
 from sandbox.demo.commands import Commands, JobTimes
-from sandbox.demo.scenario import CHAT, GUEST, LENDER_JOBS, NLP, SHAPE, TenantPlan
+from sandbox.demo.record import TaskRun
+from sandbox.demo.scenario import (
+    CHAT,
+    FILLER,
+    FILLER_TASKS,
+    GUEST,
+    LENDER_JOBS,
+    NLP,
+    SHAPE,
+    TenantPlan,
+)
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -23,14 +33,24 @@ class Remembering(Commands):
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.cuts: list[tuple[Mapping[str, str], ...]] = [(), ({**CUT, "state": "rolled back"},)]
-        self.asked = 0
+        self.asked = self.filled = 0
 
     def set_quota(self, plan: TenantPlan) -> None:
         self.calls.append(f"quota {plan.tenant} {plan.nominal}")
 
-    def sbatch(self, plan: TenantPlan, profile: str, seconds: int) -> int:
-        self.calls.append(f"sbatch {plan.user} {profile}")
+    def open_account(self, plan: TenantPlan) -> None:
+        self.calls.append(f"account {plan.tenant}")
+
+    def sbatch(self, plan: TenantPlan, profile: str, seconds: int, tasks: int = 0) -> int:
+        self.calls.append(f"sbatch {plan.user} {profile}" + f" x {tasks}" * bool(tasks))
         return len(self.calls)
+
+    def running_tasks(self, job_id: int) -> int:
+        self.filled += 2
+        return self.filled
+
+    def task_runs(self, job_id: int) -> tuple[TaskRun, ...]:
+        return (TaskRun(f"{job_id}_1", 1001.0, 1004.0, gave_way=True),)
 
     def apply(self, plan: TenantPlan, service_file: Path) -> None:
         self.calls.append(f"apply {plan.service} {service_file}")
@@ -90,10 +110,23 @@ def test_the_acts_are_played_in_order_and_the_job_in_the_way_is_cancelled_last()
     shape, own = f"sbatch {GUEST.user} {SHAPE}", f"sbatch {NLP.user} {NLP.profile}"
     first, *rest = commands.calls
     assert first == f"quota {GUEST.tenant} {CHAT.nominal}"
+    opened = (f"account {FILLER.tenant}", f"quota {FILLER.tenant} 0")
     applied = f"apply {CHAT.service} /talk.toml"
+    fills = f"sbatch {FILLER.user} {FILLER.profile} x {FILLER_TASKS}"
     cancelled = f"cancel {performance.in_the_way.job_id}"
-    assert rest == [shape, shape, applied, *[own] * LENDER_JOBS, cancelled]
+    assert rest == [*opened, shape, shape, applied, *[own] * LENDER_JOBS, fills, cancelled]
     assert len(stage.told) == 5
+
+
+def test_the_job_that_fills_has_all_before_the_wake_and_is_recorded_with_what_gave_way() -> None:
+    commands, stage = Remembering(), Stage()
+    performance = played(commands, stage)
+    asyncio.run(performance.fill_all())
+    assert commands.filled >= int(FILLER.borrows)
+    asyncio.run(performance.stop_filling())
+    assert commands.calls[-1].startswith("cancel")
+    (run,) = asyncio.run(performance.record()).filler_runs
+    assert (run.ended_s, run.gave_way) == (run.started_s + 3, True)
 
 
 def test_a_repartition_is_tried_until_one_is_done_and_each_try_is_recorded() -> None:

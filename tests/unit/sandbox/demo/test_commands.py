@@ -16,11 +16,12 @@ from sandbox.demo.commands import (
     parse_refusal,
     parse_repartitions,
     parse_sacct,
+    parse_task_runs,
     publish_chat_model,
     publish_models,
     write_service_file,
 )
-from sandbox.demo.record import LedgerView, LoanChange
+from sandbox.demo.record import LedgerView, LoanChange, TaskRun
 from sandbox.demo.run import costs
 from sandbox.demo.scenario import CHAT, GUEST, NLP, SHAPE, VISION, TenantPlan
 
@@ -165,6 +166,22 @@ def test_unreadable_answers_are_errors_not_nothing() -> None:
 def test_times_of_jobs_that_have_not_started_or_ended_are_unknown() -> None:
     lines = ["9|100|110|Unknown", "10|100|Unknown|Unknown"]
     assert parse_job_times(lines) == {9: (100.0, 110.0, None), 10: (100.0, None, None)}
+
+
+def test_runs_of_tasks_are_in_order_and_say_how_they_ended() -> None:
+    lines = [
+        "26_2|COMPLETED|105|117",
+        "26_1|PREEMPTED|100|103",
+        "26_1|RUNNING|110|Unknown",
+        "26_3|CANCELLED by 0|111|112",
+        "26_[4-9]|PENDING|Unknown|Unknown",
+    ]
+    assert parse_task_runs(lines) == (
+        TaskRun("26_1", 100.0, 103.0, gave_way=True),
+        TaskRun("26_2", 105.0, 117.0, is_done=True),
+        TaskRun("26_1", 110.0, None),
+        TaskRun("26_3", 111.0, 112.0),
+    )
 
 
 def test_an_imbalance_is_reported_although_the_command_fails() -> None:

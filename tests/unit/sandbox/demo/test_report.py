@@ -16,9 +16,12 @@ from sandbox.demo.record import (
     RequestRecord,
     Sample,
     ServiceState,
+    TaskRun,
     Wake,
+    tasks_over_time,
 )
 from sandbox.demo.report import SliceSeconds, build, percentile_ms, slice_seconds
+from sandbox.demo.scenario import FILLER_TASKS
 
 A, B, C = "vision/captions", "nlp/chat", "guest/talk"
 
@@ -33,6 +36,11 @@ def sample(t_s: float, service: str, replicas: Replicas, backlog: int = 0) -> Sa
 
 JOB = BatchJob(10, "carol", "guest", "3g.40gb", 0.0, 12.0, 20.0)
 CUT = Repartition("gpu01", "1g.10gb@0", "3g.40gb@4", "done", 1.0, 12.0)
+FILLED = (
+    TaskRun("26_1", 1.0, 3.0, gave_way=True),
+    *(TaskRun(f"26_{nth}", 1.0, 5.0, is_done=True) for nth in range(2, FILLER_TASKS + 1)),
+    TaskRun("26_1", 7.0, 9.0, is_done=True),
+)
 CHATS = (Chat(answered(C, 1.9), 1.8, 100, 0), Chat(answered(C, 0.2), 0.05, 90, 1))
 LEDGER = LedgerView(0, {"vision": 100_000, "nlp": 50_000, "guest": 70_000}, {C: 9000})
 GOOD = Recording(
@@ -52,6 +60,7 @@ GOOD = Recording(
     acts=Acts(
         (BatchJob(9, "carol", "guest", "3g.40gb", 0.0, 0.0), JOB),
         (CUT,),
+        FILLED,
     ),
     refusal=Refusal("SW-QUOTA-NONE", "guest has no quota."),
     ledger=LEDGER,
@@ -74,6 +83,20 @@ def test_a_good_recording_has_no_shortfalls() -> None:
     assert report.services[A].backlog_max == 7
 
 
+def test_tasks_that_run_at_the_same_time_are_counted() -> None:
+    runs = (*FILLED[:3], TaskRun("26_9", 4.0, None))
+    assert tasks_over_time(runs) == ((1.0, 3), (3.0, 2), (4.0, 3), (5.0, 1))
+
+
+def test_the_share_of_time_in_which_nobody_waits_is_of_all_services_while_there_is_load() -> None:
+    late = sample(9, A, Replicas(), backlog=3)
+    requests = (answered(A, 3.0),)
+    assert build(replace(GOOD, requests=requests, samples=(*GOOD.samples, late))).no_wait_share == (
+        0.667
+    )
+    assert build(replace(GOOD, samples=())).no_wait_share is None
+
+
 def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
     # A's 4 and B's 2 are of different moments: 6 were never ready at once.
     assert build(GOOD).replicas_max == 5
@@ -93,6 +116,9 @@ def test_replicas_max_is_of_one_moment_not_of_maxima() -> None:
         ({"refusal": None}, "refused"),
         ({"samples": (sample(1, A, Replicas(ready=4, own=4)),)}, "never ran on borrowed"),
         ({"loans": (LoanChange(1.0, "vision", "nlp", 1000),)}, "1000 millislices are still lent"),
+        ({"acts": Acts((JOB,), (CUT,))}, "had at most 0 slices, gave way 0 times, and ended 0 of"),
+        ({"acts": Acts((JOB,), (CUT,), FILLED[:-1])}, "gave way 1 times, and ended 23 of 24"),
+        ({"acts": Acts((JOB,), (CUT,), FILLED[1:])}, "gave way 0 times"),
         ({"acts": Acts((JOB, replace(JOB, started_s=None)), (CUT,))}, "of 2 batch jobs 1 started"),
         ({"acts": Acts((replace(JOB, started_s=0.0),), (CUT,))}, "none had to wait"),
         ({"acts": Acts((JOB,), (replace(CUT, state="rolled back"),))}, "no GPU was repartitioned"),

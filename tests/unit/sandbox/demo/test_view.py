@@ -24,6 +24,7 @@ from sandbox.demo.record import (
     RequestRecord,
     Sample,
     ServiceState,
+    TaskRun,
 )
 from sandbox.demo.report import build
 from sandbox.demo.summary import summary
@@ -48,6 +49,7 @@ RECORDING = Recording(
             BatchJob(10, "bob", "nlp", "1g.10gb", 4.0),
         ),
         (Repartition("gpu01", "1g.10gb@0,1g.10gb@1", "3g.40gb@4", "done", 1.0, 12.0),),
+        (TaskRun("26_1", 12.0, 15.0, gave_way=True), TaskRun("26_1", 20.0, None)),
     ),
     chats=(Chat(CHAT, 2.25, 100, 0), Chat(CHAT, None, 0, 1)),
 )
