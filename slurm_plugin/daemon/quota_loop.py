@@ -23,6 +23,7 @@ from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.common.uninstalled import UNINSTALLED
 from slurm_plugin.ledger.store import Ledger
 from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slurm_plugin.limits.changes import changed_qos
 from slurm_plugin.quota.calendar import in_force, loosely_within
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.demand import holdings
@@ -47,6 +48,7 @@ from slurm_plugin.quota_cycle.due import (
 from slurm_plugin.quota_cycle.gather import inputs_of
 from slurm_plugin.quota_cycle.inputs import SlurmView
 from slurm_plugin.quota_cycle.lend import Renewed, renew
+from slurm_plugin.quota_cycle.nudge import nudge
 from slurm_plugin.quota_cycle.round import RoundPlan, plan
 from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
 from slurm_plugin.quota_cycle.uninstall import finish
@@ -176,6 +178,7 @@ class QuotaLoop:
                 unserved = frozenset()
                 # What starts now shows in the next looks, and jobs may move to where there is room.
                 self._cluster_state.pacing.stir()
+                await self._nudge(changed_qos(compiled.changes))
             await self._publish(ledger_view, compiled.associations)
             # This comes last: a client that reads "in force" may submit immediately.
             if ledger_view.change_id > ledger_view.compiled_id and not compiled.waits:
@@ -191,6 +194,15 @@ class QuotaLoop:
                 self._on_imagined(await asyncio.to_thread(self._imagine, ledger_view))
         self._in_force, self._needs = ledger_view, NO_NEEDS
         self._last = LastRound(time.monotonic(), took_s, unserved)
+
+    async def _nudge(self, changed: frozenset[str]) -> None:
+        """Have slurmctld schedule now, if jobs wait in QOS whose limits were changed.
+
+        Where Slurm refuses, they start at its own intervals.
+        """
+        if change := nudge(self._cluster_state.jobs, changed):
+            with suppress(UnreachableError, OutsideError):
+                await self._slurm.update(change)
 
     async def _compiled(self) -> tuple[LedgerView, Compiled | None]:
         """Look at Slurm and the ledger once, lend, and compile; None in place of the result where

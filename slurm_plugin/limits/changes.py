@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 
 from slurm_plugin.common.qos_names import is_borrowed, qos_name
 from slurm_plugin.limits.desired import (
@@ -265,3 +265,13 @@ def _minutes(seconds: str) -> str:
 
 def _names(text: str) -> set[str]:
     return set(text.split(",")) - {""}
+
+
+def changed_qos(changes: Iterable[LimitChange]) -> frozenset[str]:
+    """Return the QOS that these commands change."""
+    named = (
+        change[3].removeprefix("name=").split(",")
+        for change in changes
+        if change[:3] == ("modify", "qos", "where")
+    )
+    return frozenset(chain.from_iterable(named))

@@ -3,6 +3,7 @@
 ``docs/explanation/fault-simulation.md`` has the reason of each bound.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ old."""
 _QUIET_S = 60.0
 """Seconds after the last fault from which on no turn of a loop fails, and no lease runs out."""
 
+_NUDGE = re.compile(r"update \S+ qos=\S+")
+
 Late = tuple[str, float]
 """What is wrong, and the seconds for which it may be."""
 
@@ -51,6 +54,7 @@ class Bounds:
         self._since_s: dict[str, float] = {}
         self._calm_s = 0.0
         self._vain: Counter[str] = Counter()
+        self._may_nudge = False
         self._wrong: list[str] = []
         self._runs = 0
         self._wanted: Mapping[int, frozenset[int]] = {}
@@ -66,6 +70,12 @@ class Bounds:
         return _is_calm(world) and world.clock.passed_s > last_s + _QUIET_S
 
     def _called(self, words: str, has_changed: bool) -> None:
+        # Once limits have changed, slurmctld is told to schedule by the QOS that a job has.
+        if has_changed and words.startswith("sacctmgr"):
+            self._may_nudge = True
+        if not has_changed and self._may_nudge and _NUDGE.fullmatch(words):
+            self._may_nudge = False
+            return
         # An array that still ends is cancelled at each look, since that may fail.
         if not has_changed and not words.startswith("cancel") and self._is_quiet():
             self._vain[words] += 1

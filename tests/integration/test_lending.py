@@ -114,6 +114,27 @@ def test_a_lender_that_comes_back_ends_the_fewest_batch_jobs(users: Users) -> No
     assert f"vision takes back 1 slice: job {lender} waits" in " ".join(said.split())
 
 
+@pytest.fixture
+def rare_scheduling(users: Users) -> Iterator[None]:
+    """slurmctld schedules after what is done to jobs, and by itself once in three hours."""
+    site = users.sandbox.layout.site_conf
+    rarely = "batch_sched_delay=0,sched_interval=10800,bf_interval=10800"
+    for text in (f"SchedulerParameters={rarely}\n", ""):
+        site.write_text(text)
+        assert users.scontrol("root", "reconfigure")[0] == 0
+        if text:
+            yield
+
+
+@pytest.mark.usefixtures("rare_scheduling")
+def test_a_loan_starts_jobs_however_rarely_slurm_schedules(users: Users) -> None:
+    """A limit that grows is nothing after which slurmctld schedules by itself."""
+    quotas(users, 2, "vision", "nlp")
+    asked = (SMALL, "--array=1-4", "--qos=slicewise_nlp_borrowed")
+    array = submitted(users, "bob", *asked)
+    until_is(lambda: states(users, *(f"{array}_{nth}" for nth in range(1, 5))), ["RUNNING"] * 4)
+
+
 def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
     """Who comes last has as many of the next turns as the others."""
     quotas(users, 1.2, *ACCOUNT.values())

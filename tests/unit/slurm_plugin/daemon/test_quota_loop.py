@@ -296,7 +296,8 @@ async def test_a_busy_round_looks_again_only_at_what_it_has_changed() -> None:
     assert await site.round() == (["associations", "qos"], ["view"])
     site.slurm.at(0)
     to_slurm, to_ledger = await site.round()
-    assert to_slurm == ["associations", "qos", "set_limits", "jobs", "set_limits"]
+    # The last one has slurmctld schedule.
+    assert to_slurm == ["associations", "qos", "set_limits", "jobs", "set_limits", "update"]
     assert to_ledger == ["view", "replace", "know", "know"]
     assert site.slurm.database.limits("vision", "nlp") == [3000, 3000, 0, 4000]
     assert await site.round() == (["associations", "qos"], ["view"])
