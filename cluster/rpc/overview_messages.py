@@ -166,6 +166,29 @@ class WaitingNow(Message):
     reason: str = ""
 
 
+class LoanNow(Message):
+    """What a tenant lends to another, or takes back from it.
+
+    Attributes:
+        lender, borrower: "" stands for all tenants together that the reader may not read.
+        back_s: Unix seconds by which the part that the lender takes back is its own again; None
+            means that it does not take it back.
+        lender_waits_millislices: what jobs of the lender, and of tenants below it, wait for.
+        released, starting, running, ending: the borrower's replicas on all of its loans that wait
+            for Slurm, that are on the way, that run, and that go.
+    """
+
+    lender: str
+    borrower: str
+    amount_millislices: int
+    back_s: int | None = None
+    lender_waits_millislices: int
+    released: int
+    starting: int
+    running: int
+    ending: int
+
+
 class AttentionItem(Message):
     """Something that somebody should look at.
 
@@ -193,6 +216,7 @@ class OverviewAnswer(Answer):
         others: sums of the tenants that the reader may not read; None if there is none.
         other_services: number of services that the reader may not see.
         waiting: of the jobs that the reader may see those that go first.
+        loans: of tenants that the reader may read, those first that come back.
         attention: the worst first.
     """
 
@@ -207,6 +231,7 @@ class OverviewAnswer(Answer):
     other_services: int = 0
     gpus: tuple[GpuNow, ...]
     waiting: tuple[WaitingNow, ...]
+    loans: tuple[LoanNow, ...] = ()
     attention: tuple[AttentionItem, ...]
 
 

@@ -50,6 +50,8 @@ def facts_now(
         grace_s=settings.lending.grace_s,
         overcommitment=state.quotas.overcommitment,
         barred=state.barred.jobs,
+        loans=state.quotas.loans,
+        recalls=state.quotas.recalls,
         surveyed=surveyed,
         indices=indices,
     )

@@ -20,6 +20,7 @@ from cluster.rpc.overview_messages import (
     AttentionItem,
     GpuNow,
     InstanceNow,
+    LoanNow,
     NodeCondition,
     OtherTenants,
     OverviewAnswer,
@@ -288,6 +289,49 @@ def waiting_fields(now_s: float) -> tuple[Field[WaitingNow], ...]:
         ),
         Field("waits", waits, lambda one: one.since_s or now_s, right=True),
         Field("reason", lambda one: words(one.reason), lambda one: one.reason, folds=True),
+    )
+
+
+# Loans
+
+
+def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
+    """The columns of the table of loans, at this time in Unix seconds."""
+
+    def state(one: LoanNow) -> Text:
+        if one.back_s is None:
+            return Text("lent", style=_LENT)
+        return Text(f"comes back, within {age_text(one.back_s - now_s)}", style="yellow")
+
+    def waits(one: LoanNow) -> object:
+        return _some(one.lender_waits_millislices)
+
+    def replicas(one: LoanNow) -> object:
+        counts = (
+            ("wait", one.released),
+            ("start", one.starting),
+            ("run", one.running),
+            ("end", one.ending),
+        )
+        return ", ".join(f"{count} {word}" for word, count in counts if count) or NOTHING
+
+    return (
+        Field("lender", lambda one: words(one.lender or "others"), lambda one: one.lender),
+        Field("borrower", lambda one: words(one.borrower or "others"), lambda one: one.borrower),
+        Field(
+            "slices",
+            lambda one: slices_text(one.amount_millislices),
+            lambda one: -one.amount_millislices,
+            right=True,
+        ),
+        Field("state", state, lambda one: one.back_s or float("inf")),
+        Field("lender waits for", waits, lambda one: -one.lender_waits_millislices, right=True),
+        Field(
+            "borrower's replicas on loan",
+            replicas,
+            lambda one: (-one.released, -one.starting, -one.running, -one.ending),
+            folds=True,
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from cluster.language.errors import Refusal
 from cluster.language.findings import Severity
 from cluster.rpc.overview_messages import (
     AttentionItem,
+    LoanNow,
     OverviewAnswer,
     ServiceNow,
     TenantNow,
@@ -31,6 +32,7 @@ from slurm_plugin.cli_views.overview import (
     attention_lines,
     gpu_columns,
     gpu_rows,
+    loan_fields,
     others_text,
     table_lines,
     title,
@@ -39,8 +41,8 @@ from slurm_plugin.cli_views.overview import (
 )
 from slurm_plugin.cli_views.top_state import VIEWS, Rows, TopState, View
 
-_KEYS = "1-5 Tab view · ↑↓ select · Enter why · s sort · r reverse · / filter · q quit"
-_GPU_KEYS = "1-5 Tab view · ↑↓←→ select · Enter why · / filter · q quit"
+_KEYS = "1-6 Tab view · ↑↓ select · Enter why · s sort · r reverse · / filter · q quit"
+_GPU_KEYS = "1-6 Tab view · ↑↓←→ select · Enter why · / filter · q quit"
 _WHY_KEYS = "↑↓ scroll · Esc back"
 """Codes of what is about nodes, of which there is no ``why``."""
 _HEADER = 4
@@ -94,6 +96,8 @@ def _table(answer: OverviewAnswer, view: View, now_s: float) -> Table:
             return Table(view, (), gpu_rows(answer.gpus))
         case "waiting":
             return Table(view, waiting_fields(now_s), answer.waiting)
+        case "loans":
+            return Table(view, loan_fields(now_s), answer.loans)
         case "attention":
             return Table(view, ATTENTION_FIELDS, answer.attention)
 
@@ -107,8 +111,8 @@ def _about(row: Any) -> tuple[str, ...]:
             return (row.job,)
         case ServiceNow():
             return (f"{row.tenant}/{row.name}",)
-        case TenantNow():
-            return (row.name,)
+        case TenantNow(name=tenant) | LoanNow(borrower=tenant):
+            return (tenant,)
         case AttentionItem() if row.code != Code.NODE_DOWN:
             return (row.about,)
         case _:
@@ -172,6 +176,7 @@ class Frame:
             "services": answer.services,
             "GPUs": gpu_rows(answer.gpus),
             "waiting": answer.waiting,
+            "loans": answer.loans,
             "attention": answer.attention,
         }
         worst = min(

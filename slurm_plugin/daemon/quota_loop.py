@@ -520,7 +520,9 @@ class QuotaLoop:
 
     async def _publish(self, ledger_view: LedgerView, associations: Iterable[Association]) -> None:
         accounts = await self._accounts(associations)
-        self._cluster_state.quotas.left_millislice_s = left_millislice_s(ledger_view)
+        quotas = self._cluster_state.quotas
+        quotas.left_millislice_s = left_millislice_s(ledger_view)
+        quotas.loans, quotas.recalls = ledger_view.loans, ledger_view.recalls
         self._cluster_state.set_policy(ledger_view.policy, accounts, ledger_view.highest)
 
     async def _accounts(

@@ -16,7 +16,7 @@ from slurm_plugin.quota.demand import gpus_on_nodes, is_managed, is_waiting
 from slurm_plugin.quota.holdings import by_priority
 from slurm_plugin.quota.overcommitment import Overcommitment
 from slurm_plugin.quota.standings import Standing
-from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.quota_cycle.barred import BarredJob
 
 
@@ -89,6 +89,7 @@ class OverviewFacts:
             the jobs of which this is known.
         grace_s: seconds within which a lender has recalled quota back.
         overcommitment: how quotas exceed the cluster; None if they do not.
+        loans, recalls: as the ledger had them at the last round.
         barred: jobs that lack quota and are lent none, by job id.
     """
 
@@ -120,6 +121,8 @@ class OverviewFacts:
     indices: Mapping[int, Mapping[str, frozenset[int]]] = field(default_factory=dict, hash=False)
     overcommitment: Overcommitment | None = None
     barred: Mapping[int, BarredJob] = field(default_factory=dict, hash=False)
+    loans: tuple[Loan, ...] = ()
+    recalls: tuple[Recall, ...] = ()
 
     @cached_property
     def waiting(self) -> tuple[JobView, ...]:

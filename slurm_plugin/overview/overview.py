@@ -4,6 +4,7 @@ from cluster.rpc.overview_messages import OverviewAnswer
 from slurm_plugin.overview.attention import attention
 from slurm_plugin.overview.facts import OverviewFacts, Reader
 from slurm_plugin.overview.gpus import gpus_now
+from slurm_plugin.overview.loans import loans_now
 from slurm_plugin.overview.services import seen_services, service_now
 from slurm_plugin.overview.slices import (
     other_tenants,
@@ -30,5 +31,6 @@ def overview(facts: OverviewFacts, reader: Reader) -> OverviewAnswer:
         other_services=len(every) - len(services),
         gpus=gpus_now(facts, reader),
         waiting=tuple(waiting_now(facts, reader)),
+        loans=loans_now(facts, reader),
         attention=attention(facts, reader, services, tenants),
     )

@@ -30,7 +30,7 @@ from slurm_plugin.quota.tenants import (
     payers,
 )
 from slurm_plugin.quota.type_limits import binding_type_limits, own_type_limits
-from slurm_plugin.quota.types import Policy
+from slurm_plugin.quota.types import Loan, Policy, Recall
 from slurm_plugin.services.slot_actions import TenantCapacity
 from slurm_plugin.services.slot_quotas import SlotQuotas
 from slurm_plugin.services.state import (
@@ -57,6 +57,7 @@ class QuotaInForce:
         accounts_by_uid: accounts that each user may submit to, as in ``Snapshot``.
         run_minutes: millislice-minutes that jobs may still run, by tenant with a budget.
         left_millislice_s: what was left of each budget that has begun, at the last look.
+        loans, recalls: as the ledger had them at the last round.
         changed_by_hand: settings in Slurm that were changed outside Slicewise, since the start.
         overcommitment: how quotas exceed the cluster; None if they do not.
     """
@@ -79,6 +80,8 @@ class QuotaInForce:
         self.accounts_by_uid: Mapping[int, Mapping[str, frozenset[str]]] = {}
         self.run_minutes: Mapping[str, int] = {}
         self.left_millislice_s: Mapping[str, int] = {}
+        self.loans: tuple[Loan, ...] = ()
+        self.recalls: tuple[Recall, ...] = ()
         self.changed_by_hand = 0
         self.overcommitment: Overcommitment | None = None
         self._nodes: frozenset[str] = frozenset()

@@ -88,5 +88,6 @@ def facts(*jobs: JobView, nodes: tuple[NodeView, ...] | None = None, **more: Any
         "boards": dict.fromkeys(COSTS, BOARD),
         "whole_boards": dict.fromkeys(COSTS, WholeBoard(7, Millislices(7000))),
         "grace_s": 300,
+        "loans": tuple(loans),
     }
     return OverviewFacts(**{**plain, **more})

@@ -10,7 +10,7 @@ from builders.why_world import NOW_S, job, running
 from rich.console import Console
 
 from cluster.language.errors import Refusal
-from cluster.rpc.overview_messages import OverviewAnswer
+from cluster.rpc.overview_messages import LoanNow, OverviewAnswer
 from cluster.rpc.read_messages import WhyAnswer
 from slurm_plugin.cli_views.top import Frame, table_of
 from slurm_plugin.cli_views.top_state import VIEWS, TopState
@@ -34,7 +34,14 @@ def answer() -> OverviewAnswer:
     jobs[:2] = [replace(one, nodes=("gpu1",)) for one in jobs[:2]]
     services = (service(), service("nlp/chat", 950, user="bob"))
     reports = {("vision", "bert"): report()}
-    return overview(facts(*jobs, nodes=nodes, services=services, reports=reports), ROOT)
+    now = overview(facts(*jobs, nodes=nodes, services=services, reports=reports), ROOT)
+    lent = {"amount_millislices": 2000, "lender_waits_millislices": 3000}
+    replicas = {"released": 0, "starting": 1, "running": 2, "ending": 0}
+    loans = (
+        LoanNow(lender="vision", borrower="nlp", back_s=NOW_S + 240, **lent, **replicas),
+        LoanNow(lender="", borrower="nlp", **lent, **replicas),
+    )
+    return now.model_copy(update={"loans": loans})
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 10), (20, 6)])
@@ -57,6 +64,7 @@ def test_a_picture_is_exactly_as_large_as_the_terminal(view, size):
         ("services", ("vision/bert", "2 of 3", "42", "3 wait")),
         ("GPUs", ("gpu1", "[7    ][bert ](1g   )", "down")),
         ("waiting", ("1g.10gb", "Resources", "2.8 h")),
+        ("loans", ("vision  nlp            2  comes back, within 4 min", "others", "lent")),
         ("attention", ("gpu2 is down", "→ scontrol update NodeName=gpu2 State=RESUME")),
     ],
 )
@@ -98,6 +106,7 @@ def test_enter_asks_about_what_is_selected():
     assert asked["services"] == ("nlp/chat",)
     assert asked["GPUs"][:3] == ("7", "814_0", "")
     assert asked["waiting"] == ("20",)
+    assert asked["loans"] == ("nlp",)
     assert asked["attention"] == ("",)
 
 
@@ -141,6 +150,7 @@ def test_nothing_that_a_terminal_would_obey_is_shown(view):
     now = answer()
     bad = {"name": HOSTILE, "tenant": HOSTILE, "job": HOSTILE, "user": HOSTILE, "node": HOSTILE}
     bad |= {"what": HOSTILE, "command": HOSTILE, "about": HOSTILE, "reason": HOSTILE}
+    bad |= {"lender": HOSTILE, "borrower": HOSTILE}
     bad |= {"note": HOSTILE, "service": f"x/{HOSTILE}", "gres_type": HOSTILE}
 
     def spoilt(one: Any) -> Any:
@@ -149,7 +159,7 @@ def test_nothing_that_a_terminal_would_obey_is_shown(view):
             fields["instances"] = tuple(map(spoilt, one.instances))
         return one.model_copy(update=fields)
 
-    parts = ("tenants", "services", "gpus", "waiting", "attention")
+    parts = ("tenants", "services", "gpus", "waiting", "loans", "attention")
     hostile = now.model_copy(
         update={part: tuple(map(spoilt, getattr(now, part))) for part in parts}
         | {"cluster": HOSTILE}

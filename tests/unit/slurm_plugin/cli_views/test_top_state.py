@@ -18,11 +18,11 @@ def after(*keys: str, state: TopState | None = None, rows: Rows = ROWS) -> TopSt
 
 
 def test_numbers_and_tab_change_the_view():
-    assert [after(str(nth)).view for nth in range(1, 6)] == list(VIEWS)
+    assert [after(str(nth)).view for nth in range(1, 7)] == list(VIEWS)
     assert after("tab").view == "services"
     assert after("back-tab").view == "attention"
     assert after("down", "s", "2") == TopState(view="services")
-    for key in ("0", "6", "9", "\u0663", "x"):
+    for key in ("0", "7", "9", "\u0663", "x"):
         assert after(key).view == "tenants"
 
 
