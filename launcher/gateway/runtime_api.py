@@ -62,6 +62,8 @@ _CHECKED = re.compile(r"^ +server .* check ", re.MULTILINE)
 VACANT = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
 """A server that a glance shows only as being in maintenance."""
 _NOBODY_S_PORT = 1
+_REFUSED = "Connection refused"
+"""What the operating system says of a connection to where nothing listens."""
 _PROCESS = re.compile(r"^Pid: (\d+)$.*^Start_time_sec: (\d+)$", re.MULTILINE | re.DOTALL)
 _MORE_LINES = 8
 """Lines that ``show stat`` adds for one half of a backend: ``again``, ``BACKEND``, and the names of
@@ -530,6 +532,8 @@ class _Row(NamedTuple):
         tried_again: how often a request was sent again, to the same server and to another one,
             since there was no connection; each of them was one of ``total``.
         unanswered: requests that a server has not answered, or not to the end, as text.
+        said: what the operating system said of the last health check's connection, or the text of
+            its result.
     """
 
     queued: int
@@ -543,6 +547,7 @@ class _Row(NamedTuple):
     tried_again: tuple[str, str]
     at_once: str
     unanswered: str
+    said: str
 
     @property
     def answers(self) -> int:
@@ -555,7 +560,7 @@ class _Row(NamedTuple):
         return int(self.statuses[-1])
 
 
-_NO_ROW = _Row(0, 0, 0, "", "", ("0", "0", "0"), "", "0", ("0", "0"), "", "0")
+_NO_ROW = _Row(0, 0, 0, "", "", ("0", "0", "0"), "", "0", ("0", "0"), "", "0", "")
 """The line of a server in a half that its backend does not have."""
 
 
@@ -705,8 +710,9 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
         "wredis",
         "slim",
         "eresp",
+        "last_chk",
     )
-    queued, sessions, total, status, place, check, sent, same, other, most, unanswered = map(
+    queued, sessions, total, status, place, check, sent, same, other, most, unanswered, said = map(
         columns.index, names
     )
     good, refused, failed = (columns.index(f"hrsp_{one}xx") for one in (2, 4, 5))
@@ -723,6 +729,7 @@ def _parse_rows(header: str, lines: Iterable[str], rows: dict[str, dict[str, _Ro
             (line[same], line[other]),
             line[most],
             line[unanswered],
+            line[said],
         )
 
 
@@ -750,6 +757,7 @@ def _parse_server(http: _Row, grpc: _Row, admin: int, digest: str, failed: int) 
         int(http.sent) + int(grpc.sent),
         int(http.at_once) if http.at_once else None,
         int(http.unanswered) + int(grpc.unanswered),
+        http.check.endswith("L4CON") and http.said.startswith(_REFUSED),
     )
 
 

@@ -62,6 +62,8 @@ class Server:
             failed and comes before any message.
         is_silent: whether its last health check ended without any answer in time. A server that
             refuses the connection has no request any more.
+        is_refused: whether the connection of its last health check was refused: nothing listens
+            there.
         sent_bytes: what it has sent since then; of an answer that goes on, within 5 s.
         concurrency: requests that it gets at the same time, of each protocol; None if not known.
         response_errors: requests since then that it has not answered, or not to the end
@@ -82,6 +84,7 @@ class Server:
     sent_bytes: int = 0
     concurrency: int | None = None
     response_errors: int = 0
+    is_refused: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from launcher.turn.slots import Phase, Slot
 
 UNHEALTHY_S = 60.0
 """Seconds of failed health checks after which a replica gives its slot back."""
+REFUSED_S = 10.0
+"""The same if nothing listens there any more, which no replica mends by itself: its door has died,
+and Slurm has not noticed that its run is over."""
 SILENT_S = 3.0
 """Seconds of failed health checks, all without an answer in time, after which the requests that the
 replica has in flight end with an error: it is stopped, or its node is gone."""
@@ -77,12 +80,14 @@ def down_run(
     now_s: float,
     *,
     start_timeout_s: float,
+    is_refused: bool = False,
 ) -> Down | None:
     """Return what is wrong with the slot's run now; a run that recovers in time is forgotten.
 
     A run with unknown ports (its step does not start) counts, too: it holds a slice.
     ``start_timeout_s`` counts from when this launcher (or the one that saved the state it has)
-    first saw the replica not ready: whether it was ready before is not known.
+    first saw the replica not ready: whether it was ready before is not known. ``is_refused``:
+    nothing listens where it was.
     """
     if seen.state not in {"starting", "running"}:
         return None
@@ -99,7 +104,7 @@ def down_run(
     if not (starts or fails):
         return None
     since_s = down.since_s if down.starts == starts else now_s
-    longest_s = start_timeout_s if starts else UNHEALTHY_S
+    longest_s = start_timeout_s if starts else REFUSED_S if is_refused else UNHEALTHY_S
     return Down(run, since_s, starts, unfit=now_s - since_s >= longest_s)
 
 

@@ -163,7 +163,7 @@ def generation(sight: GenerationInput, known: GenerationState) -> Generation:
             outdated = slot.is_outdated or watch.is_outdated(now_s)
             slot = replace(slot, is_doubted=watch.is_out, is_outdated=outdated)
         before = known.down.get(seen.index)
-        wrong = down_run(seen, slot, run, before, now_s, start_timeout_s=start_timeout_s)
+        wrong = _down(sight, seen, slot, run, before, start_timeout_s=start_timeout_s)
         if run is not None and seen.index in failed_now:
             wrong = Down(run, now_s, starts=False, unfit=True)
         if wrong is not None:
@@ -456,6 +456,23 @@ def _slot(
         is_borrowed=seen.is_borrowed,
         is_stuck=_is_stuck(seen, sight.now_s),
         node_held_millislices=seen.node_held_millislices or 0,
+    )
+
+
+def _down(
+    sight: GenerationInput,
+    seen: SlotView,
+    slot: Slot,
+    run: ReplicaRun | None,
+    before: Down | None,
+    *,
+    start_timeout_s: float,
+) -> Down | None:
+    server = _server(sight, seen, run)
+    return down_run(
+        *(seen, slot, run, before, sight.now_s),
+        start_timeout_s=start_timeout_s,
+        is_refused=server is not None and server.is_refused,
     )
 
 

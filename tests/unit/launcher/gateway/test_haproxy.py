@@ -56,7 +56,7 @@ MAP = DIRECTORY / "services.map"
 STATES = "# be_id be_name srv_id srv_name srv_addr srv_op_state srv_admin_state srv_uweight"
 STATS = (
     "# pxname,svname,qcur,scur,stot,bout,eresp,wretr,wredis,status,addr,"
-    "hrsp_2xx,hrsp_4xx,hrsp_5xx,slim,check_status,"
+    "hrsp_2xx,hrsp_4xx,hrsp_5xx,slim,check_status,last_chk,"
 )
 SHOWN = f"""\
 0x7f0f9404bef0 vision/chat pool1
@@ -97,27 +97,27 @@ SHOWN = f"""\
 
 
 {STATS}
-tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
-pool1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,
-pool1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,
-pool1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,
-pool1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,
-pool1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,
-pool1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,2,,
-pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,
-pool2,r1,0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,
-pool2,r2,0,2,2,0,0,0,0,DOWN,127.0.0.1:9,0,0,0,,* L7TOUT,
-pool2,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool2,BACKEND,0,0,2,0,0,0,0,DOWN,,0,0,0,,,
-pool2-grpc,r1,0,0,0,0,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,0,0,0,,,
-pool2-grpc,r2,0,0,0,0,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,0,0,0,,,
-pool2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,
-successor,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-successor,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
-successor-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-successor-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
+tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
+pool1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
+pool1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,,
+pool1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,,
+pool1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,,
+pool1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,,
+pool1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,2,,,
+pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,,
+pool2,r1,0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,,
+pool2,r2,0,2,2,0,0,0,0,DOWN,127.0.0.1:9,0,0,0,,* L7TOUT,,
+pool2,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool2,BACKEND,0,0,2,0,0,0,0,DOWN,,0,0,0,,,,
+pool2-grpc,r1,0,0,0,0,0,0,0,MAINT (via pool2/r1),127.0.0.1:1,0,0,0,,,,
+pool2-grpc,r2,0,0,0,0,0,0,0,DOWN (via pool2/r2),127.0.0.1:9,0,0,0,,,,
+pool2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+successor,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+successor,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
+successor-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+successor-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
 
 """
 
@@ -198,8 +198,11 @@ def test_a_glance_asks_for_no_half_that_is_not_there():
 def test_a_server_that_lets_a_health_check_run_out_of_time_is_silent():
     """Also while the next check is under way; one that refuses the connection has ended."""
     assert [one.is_silent for one in parse(SHOWN).backends["pool2"].servers] == [False, True]
-    refuses = parse(SHOWN.replace("* L7TOUT", "L4CON"))
-    assert not any(one.is_silent for one in refuses.backends["pool2"].servers)
+    refuses = parse(SHOWN.replace("* L7TOUT,", "L4CON,Connection refused")).backends["pool2"]
+    assert not any(one.is_silent for one in refuses.servers)
+    assert [one.is_refused for one in refuses.servers] == [False, True]
+    away = parse(SHOWN.replace("* L7TOUT,", "L4CON,No route to host")).backends["pool2"]
+    assert not any(one.is_refused for one in away.servers)
 
 
 @pytest.mark.parametrize("word", ["a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "a b"])
@@ -418,20 +421,20 @@ GLANCE = f"""\
 0x7f0f9404bef0 nlp/bert:legal/2 7
 
 {STATS}
-tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
-pool1,r1,0,0,0,0,2,0,0,UP,10.0.0.1:21001,30,4,3,2,L7OK,
-pool1,again,0,0,5,0,0,0,0,no check,unix,0,0,0,,,
-pool1,BACKEND,0,0,5,0,0,0,0,UP,,0,0,0,,,
-pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
-pool2,again,0,1,3,0,0,0,0,no check,unix,0,0,0,,,
-pool2,BACKEND,1,3,5,0,0,0,0,DOWN,,0,0,0,,,
-pool2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,
-pool3,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool3,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,
-pool3-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool3-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,
+tenants,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
+pool1,r1,0,0,0,0,2,0,0,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
+pool1,again,0,0,5,0,0,0,0,no check,unix,0,0,0,,,,
+pool1,BACKEND,0,0,5,0,0,0,0,UP,,0,0,0,,,,
+pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
+pool2,again,0,1,3,0,0,0,0,no check,unix,0,0,0,,,,
+pool2,BACKEND,1,3,5,0,0,0,0,DOWN,,0,0,0,,,,
+pool2-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool2-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+pool3,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool3,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
+pool3-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool3-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,,
 
 1
 {STATES}
@@ -440,16 +443,16 @@ pool3-grpc,BACKEND,0,0,0,0,0,0,0,DOWN,,0,0,0,,,
 3 pool1 3 again - 2 0 1
 
 {STATS}
-pool1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,
-pool1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,
-pool1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,
-pool1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,
+pool1,r1,1,3,40,900,2,4,1,UP,10.0.0.1:21001,30,4,3,2,L7OK,,
+pool1,r2,0,1,20,0,0,0,0,DRAIN,10.0.0.2:21004,0,0,0,2,,,
+pool1,again,0,2,5,0,0,0,0,no check,unix,0,0,0,,,,
+pool1,BACKEND,5,14,75,0,0,0,0,UP,,0,0,0,,,,
 
 {STATS}
-pool1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,
-pool1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,2,,
-pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-pool1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,
+pool1-grpc,r1,0,2,9,80,1,0,2,UP,10.0.0.1:21002,7,0,0,2,,,
+pool1-grpc,r2,0,0,1,0,0,0,0,DRAIN (via pool1/r2),10.0.0.2:21005,0,0,0,2,,,
+pool1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+pool1-grpc,BACKEND,1,3,11,0,0,0,0,UP,,0,0,0,,,,
 
 """
 KNOWN = LastLook("31 since 17", {"pool1": 2, "pool2": 2, "pool3": 12}, frozenset({"pool1"}), live=2)
@@ -478,8 +481,8 @@ def test_a_glance_shows_of_other_backends_what_waits_there():
     ("shown", "instead"),
     [
         ("vision/chat pool1\n", "vision/chat pool1\n0x1 nlp/bert pool2\n"),
-        ("pool2,again", "pool2,r2,0,0,0,0,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,\npool2,again"),
-        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,0,0,0,0,UP,127.0.0.1:9,0,,,,\npool3-grpc,again"),
+        ("pool2,again", "pool2,r2,0,0,0,0,0,0,0,DRAIN,127.0.0.1:9,0,0,0,,,\npool2,again"),
+        ("pool3-grpc,again", "pool3-grpc,r1,0,0,0,0,0,0,0,UP,127.0.0.1:9,0,,,,,\npool3-grpc,again"),
     ],
     ids=["a new route", "a server in use", "a server in use by gRPC"],
 )
@@ -527,7 +530,7 @@ def test_a_glance_asks_for_fewer_lines_than_there_are(
 
 
 IDLE_ROWS = "".join(
-    f"poolidle{number}{half},{name},0,0,0,0,0,0,0,UP,,0,0,0,,\n"
+    f"poolidle{number}{half},{name},0,0,0,0,0,0,0,UP,,0,0,0,,,\n"
     for number in (1, 2)
     for half in ("", "-grpc")
     for name in ("again", "BACKEND")
@@ -537,12 +540,12 @@ WITH_IDLE = SHOWN.replace("successor,again", f"{IDLE_ROWS}successor,again").repl
 )
 HELD = f"""
 {STATS}
-poolidle1,again,0,1,3,0,0,0,no check,unix,0,0,0,,,
-poolidle1,BACKEND,0,3,9,0,0,0,UP,,0,0,0,,,
+poolidle1,again,0,1,3,0,0,0,no check,unix,0,0,0,,,,
+poolidle1,BACKEND,0,3,9,0,0,0,UP,,0,0,0,,,,
 
 {STATS}
-poolidle1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,
-poolidle1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,
+poolidle1-grpc,again,0,0,0,0,0,0,0,no check,unix,0,0,0,,,,
+poolidle1-grpc,BACKEND,0,0,0,0,0,0,0,UP,,0,0,0,,,,
 
 """
 
@@ -679,7 +682,7 @@ class Late:
 
 
 THIRD = "".join(
-    f"pool3{half},{name},0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,\n"
+    f"pool3{half},{name},0,0,0,0,0,0,0,MAINT,127.0.0.1:1,0,0,0,,,\n"
     for half in ("", "-grpc")
     for name in (*(f"r{number}" for number in range(1, 13)), "again", "BACKEND")
 )

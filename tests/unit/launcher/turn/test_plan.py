@@ -37,7 +37,7 @@ from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMod
 from launcher.turn import plan as services
 from launcher.turn.backoff import FAILING, Backoff
 from launcher.turn.clock_step import after_step
-from launcher.turn.endpoints import UNHEALTHY_S, ReplicaRun, Verified
+from launcher.turn.endpoints import REFUSED_S, UNHEALTHY_S, ReplicaRun, Verified
 from launcher.turn.generations import Answers, GenerationInput, generation, unverified
 from launcher.turn.plan import ASK_AGAIN_S, STALE_S, TurnPlan
 from launcher.turn.slots import DRAIN_DEADLINE_S, Expiry, Phase, loss_text
@@ -771,6 +771,15 @@ def test_a_replica_that_stays_unhealthy_gives_its_slot_back(before: State):
     assert (changes(plan), plan.services[0].slots[0].phase) == ((), Phase.SERVING)
     _, plan = hung(100.0 + UNHEALTHY_S, before)
     assert changes(plan) == (SetMode("pool1", 0, ServerMode.MAINT), EndSessions("pool1", 0))
+    assert plan.services[0].desired == {1}
+
+
+def test_a_replica_that_refuses_connections_gives_its_slot_back_sooner():
+    """Where Slurm did not notice its end, requests waited a minute for the next one."""
+    server = replace(a_server(0, ServerMode.READY, 1), up=False, is_refused=True)
+    refuses = gateway(server, sessions=1)
+    assert changes(hung(100.0, verified(), refuses)[1]) == ()
+    _, plan = hung(100.0 + REFUSED_S, verified(), refuses)
     assert plan.services[0].desired == {1}
 
 
