@@ -8,7 +8,9 @@ from cluster.rpc.read_messages import ServiceEvent
 Reports = Mapping[tuple[str, str], ServiceReport]
 """The launcher's reports, by tenant and name."""
 _Key = tuple[int, int]
-_RUNS = frozenset({"starting", "running", "ending"})
+_LIVES = frozenset({"starting", "running"})
+_RUNS = _LIVES | {"ending"}
+"""States of a slot that holds a slice. Of one that ends Slurm says another start each second."""
 
 
 def happened(
@@ -50,7 +52,7 @@ def happened(
 
 
 def _of_slot(had: SlotView, slot: SlotView, did: str, does: str) -> Iterator[tuple[str, str]]:
-    is_new_run = slot.start_s != had.start_s and slot.state in _RUNS
+    is_new_run = slot.state in _LIVES and (slot.start_s != had.start_s or had.state not in _RUNS)
     if had.state in _RUNS and (slot.state not in _RUNS or is_new_run):
         failed = "" if is_new_run else slot.last_failure
         yield ("failed", failed) if failed else ("ended", had.ends_why)

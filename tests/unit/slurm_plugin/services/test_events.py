@@ -59,6 +59,17 @@ def test_a_run_that_follows_within_one_look_is_another_one():
     assert said((RUNS, READY), (again, NOTHING)) == [("ended", ""), ("started", "")]
 
 
+def test_a_run_that_ends_is_one_though_slurm_says_another_start_each_second():
+    ends = [
+        (a_running_slot(start_s=at_s).model_copy(update={"state": "ending"}), NOTHING)
+        for at_s in (60, 61)
+    ]
+    assert said((RUNS, NOTHING), *ends, (HELD, NOTHING), (RUNS, NOTHING)) == [
+        ("ended", ""),
+        ("started", ""),
+    ]
+
+
 def test_of_what_was_there_before_it_looked_it_knows_no_time():
     assert said((RUNS, READY)) == []
     assert said((RUNS, READY), (RUNS, READY)) == []
