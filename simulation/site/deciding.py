@@ -107,6 +107,11 @@ class SlicewiseOnModel:
         return None if called_s is None else called_s + self._by.settings.lending.grace_s
 
     @property
+    def regular_due_s(self) -> float:
+        """When what the last round left undone is due; inf if it left nothing."""
+        return self._rounds.regular_due_s
+
+    @property
     def passed_over_due_s(self) -> float:
         """When a job will have stood still for so long that it counts as passed over; or inf."""
         dues = (since_s + PASSED_OVER_S for since_s in self._still_since_s.values())

@@ -1,12 +1,13 @@
 """A simulated site: the history's jobs on the model of Slurm, under one plan.
 
 Nothing happens between events: the site goes from submission to submission, and to the rounds of
-quotas between them. A round comes soon after something has changed that it could see, at least
-``round_s`` after the last one, while a job waits that Slurm has not started by itself: without one,
-loans change nothing until the next job comes. It also comes when a recall's grace is over, or a
-window of the calendar begins or ends, and while services' slots wait for a lender for which their
-replicas went. Services make their turns between all that: those of the launcher, and what the
-daemon makes of them. Nodes fail, come back and are cut again when it is time.
+quotas between them. A round is planned soon after something has changed that it could see, while a
+job waits that Slurm has not started by itself: without one, loans change nothing until the next job
+comes. Whether it is made at once or by the regular one is the daemon's own decision. It also comes
+when a recall's grace is over, or a window of the calendar begins or ends, and while services' slots
+wait for a lender for which their replicas went. Services make their turns between all that: those
+of the launcher, and what the daemon makes of them. Nodes fail, come back and are cut again when it
+is time.
 """
 
 from bisect import bisect_right
@@ -217,7 +218,7 @@ class Site:
 
     @property
     def _next_round_s(self) -> float:
-        return self._round_s + (self._settle_s if self._takes_back else _round_s(self._plan))
+        return self._round_s + self._settle_s
 
     @property
     def _takes_back(self) -> bool:
@@ -231,13 +232,13 @@ class Site:
         for a job that is passed over, or since slots wait for a lender; inf for none.
         """
         if self._takes_back:
-            return self._round_s + _round_s(self._plan)
+            return self._round_s + self._settle_s
         nth = bisect_right(self._windows_s, self._round_s)
         window_s = self._windows_s[nth] if nth < len(self._windows_s) else inf
-        if self._slicewise is None:
+        if (slicewise := self._slicewise) is None:
             return window_s
-        recall_s = self._slicewise.recall_due_s
-        own_s = min(window_s, self._slicewise.passed_over_due_s)
+        recall_s = slicewise.recall_due_s
+        own_s = min(window_s, slicewise.passed_over_due_s, slicewise.regular_due_s)
         return own_s if recall_s is None else min(own_s, recall_s)
 
     def _minutes_s(self) -> float:
@@ -432,7 +433,3 @@ def _paces(plan: SitePlan) -> tuple[float, float]:
     if not isinstance(plan, SlicewisePlan):
         return inf, inf
     return PACE.moving_s, PACE.rest_s
-
-
-def _round_s(plan: SitePlan) -> float:
-    return plan.round_s if isinstance(plan, SlicewisePlan) else inf

@@ -49,9 +49,7 @@ class SlicewisePlan:
         known_spending: what the site's ledger says of its budgets; None if there is none.
         spent: millislice-seconds of each budget that are used up in its period at the beginning.
         qos, accounts: the site's own limits, as in ``SlurmPlan``; Slicewise's are laid over them.
-        round_s: seconds at least between two rounds.
-        priority_s: seconds at least between two looks at the priorities of waiting jobs, and at
-            those that Slurm does not start.
+        priority_s: seconds at least between two looks at the priorities of all waiting jobs.
         services: what follows its requests, and is applied at the latest when the site begins.
         turn_s: seconds between two turns of the launcher for a service for which something moves.
         calm_s: the same while its replicas just work.
@@ -61,7 +59,6 @@ class SlicewisePlan:
     settings: Settings
     tenants: Policy = field(hash=False)
     windows: tuple[Window, ...] = ()
-    round_s: float = 15.0
     priority_s: float = 60.0
     services: tuple[SimulatedService, ...] = ()
     turn_s: float = 1.0

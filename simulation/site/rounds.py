@@ -1,10 +1,12 @@
 """Rounds of quotas on the model: loans and recalls, then the limits that follow from them.
 
-The ledger is a value: each round replaces its loans and recalls.
+A round is planned each time, and made when the daemon would make it (``quota_cycle/due.py``). The
+ledger is a value: each round that is made replaces its loans and recalls.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from cluster.language.billing import MILLISLICES
 from cluster.language.jobs import JobView, NodeView, RunOfJob
@@ -26,7 +28,9 @@ from slurm_plugin.quota.holdings import Holdings
 from slurm_plugin.quota.standings import Standing
 from slurm_plugin.quota.tenants import payers
 from slurm_plugin.quota.types import Policy, Recall
+from slurm_plugin.quota_cycle.due import REGULAR_S, LastRound, granted, is_due, needs
 from slurm_plugin.quota_cycle.gather import inputs_of
+from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.quota_cycle.round import RoundPlan, plan
 from slurm_plugin.quota_cycle.wanted import SlurmNow, wanted_limits
 
@@ -36,6 +40,7 @@ class SiteRound:
     """What a round changes.
 
     Attributes:
+        plan: as of now, also where the round was not made: then ``standings`` are those in force.
         spare: what budgets have left beside all jobs.
         qos, accounts: limits that are to be set in Slurm, by name.
     """
@@ -80,6 +85,14 @@ class QuotaRounds:
         self._own_qos = by.qos
         self._qos: Mapping[str, QosLimits] = {}
         self._accounts: Mapping[str, AccountLimits] = {}
+        self._last = LastRound(-inf, 0.0)
+        self._made: SiteRound | None = None
+        self._is_left = False
+
+    @property
+    def regular_due_s(self) -> float:
+        """When what the last plan left undone is due at the latest; inf if it was carried out."""
+        return self._last.ended_s + REGULAR_S if self._is_left else inf
 
     @property
     def ledger(self) -> LedgerView:
@@ -109,7 +122,7 @@ class QuotaRounds:
         may_requeue: frozenset[RunOfJob] = frozenset(),
         lately: Mapping[str, float],
     ) -> SiteRound:
-        """Lend and recall, as the daemon does, and find which of Slurm's limits change.
+        """Lend and recall, if the daemon would now, and find which of Slurm's limits change.
 
         ``there`` are the jobs of managed partitions among all ``jobs``, and ``ended`` the runs that
         have ended since the last round.
@@ -134,7 +147,34 @@ class QuotaRounds:
             reservations=self._budgets.reservations,
         )
         asked = inputs_of(before, self._settings, seen)
-        found = plan(asked)
+        found, made = plan(asked), self._made
+        unserved: frozenset[tuple[str, int]] = frozenset()
+        self._is_left = False
+        if made is not None and not self._is_another(before):
+            wanted = needs(asked, found, made.standings)
+            self._is_left = not is_due(self._last, wanted, now_s)
+            if self._is_left:
+                return replace(made, plan=found, qos={}, accounts={})
+            unserved = wanted.limits
+        self._made = made = self._make(asked, found, jobs, nodes)
+        self._last = LastRound(now_s, 0.0, frozenset() if made.qos or made.accounts else unserved)
+        return made
+
+    def _is_another(self, now: LedgerView) -> bool:
+        """Whether the policy or what is granted to budgets is not as the last round had it."""
+        before, policy = self._ledger, now.policy
+        return policy != before.policy or granted(policy, now.balances) != granted(
+            policy, before.balances
+        )
+
+    def _make(
+        self,
+        asked: QuotaInputs,
+        found: RoundPlan,
+        jobs: tuple[JobView, ...],
+        nodes: tuple[NodeView, ...],
+    ) -> SiteRound:
+        """Carry a plan out."""
         inputs = asked.after(found.loans, found.recalls)
         self._ledger = inputs.ledger_view
         shown = SlurmNow(self._associations, (), self._conf, jobs, nodes)

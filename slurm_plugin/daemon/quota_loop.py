@@ -17,7 +17,6 @@ from cluster.language.units import slices_text
 from cluster.settings.file import Settings
 from cluster.slurm.interface import Association, Qos, Slurm
 from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.free_instances import is_usable
 from slurm_plugin.common.log import report, report_failure, warn
 from slurm_plugin.common.uninstalled import UNINSTALLED
@@ -27,7 +26,7 @@ from slurm_plugin.limits.changes import changed_qos
 from slurm_plugin.quota.calendar import in_force, loosely_within
 from slurm_plugin.quota.calendar_times import moment
 from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.types import Loan, Policy
+from slurm_plugin.quota.types import Loan
 from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
 from slurm_plugin.quota_cycle.compile import (
     Compiled,
@@ -41,6 +40,7 @@ from slurm_plugin.quota_cycle.due import (
     REST,
     LastRound,
     RoundNeeds,
+    granted,
     is_due,
     needs,
     rest_s,
@@ -283,11 +283,12 @@ class QuotaLoop:
         if not any(tenant.budget for tenant in before.policy.values()):
             return False
         balances = await asyncio.to_thread(ledger.budgets.balances)
-        return _granted(before.policy, balances) != _granted(before.policy, before.balances)
+        return granted(before.policy, balances) != granted(before.policy, before.balances)
 
     async def _see_needs(self) -> None:
-        """See what a round would change for those who wait, once for each look; while quota is
-        recalled also between looks, as a grace may be over. Also plans which replicas go then.
+        """See what a round would change for those who wait, and whom Slurm passes over, once for
+        each look; while quota is recalled also between looks, as a grace may be over. Also plans
+        which replicas go then.
         """
         written, seen = self._written, self._cluster_state
         if not self._lends or written is None:
@@ -557,13 +558,6 @@ def _rested_s(began_s: float) -> float:
     """
     ended_s = time.monotonic()
     return ended_s + rest_s(ended_s - began_s, _QUICK_S, _LONGEST_REST_S)
-
-
-def _granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:
-    """Millislice-seconds granted to each tenant; {} if no tenant has a budget."""
-    if not any(tenant.budget for tenant in policy.values()):
-        return {}
-    return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
 
 def _accounts_by_uid(

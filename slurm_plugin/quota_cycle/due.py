@@ -8,13 +8,14 @@ uses any more, are followed by the regular round.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_plugin.accounting.types import Balance
 from slurm_plugin.common.qos_names import borrowed_qos, qos_name
 from slurm_plugin.quota.standings import QosUse, Standing
-from slurm_plugin.quota.types import Recall
+from slurm_plugin.quota.types import Policy, Recall
 from slurm_plugin.quota_cycle.inputs import QuotaInputs
 from slurm_plugin.quota_cycle.round import RoundPlan
 
-_REGULAR_S = 15.0
+REGULAR_S = 15.0
 """Seconds between rounds while nobody needs one: limits are changed outside Slicewise, budgets are
 used up, what nobody uses is to be lent to others."""
 REST = 4.0
@@ -91,8 +92,17 @@ def is_due(last: LastRound, wanted: RoundNeeds, now_s: float) -> bool:
     """
     pause_s = rest_s(last.took_s, _QUICK_S, _LONGEST_S)
     if wanted.recalls is None and wanted.limits <= last.unserved:
-        pause_s = max(pause_s, _REGULAR_S)
+        pause_s = max(pause_s, REGULAR_S)
     return now_s >= last.ended_s + pause_s
+
+
+def granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:
+    """Millislice-seconds granted to each tenant; {} if no tenant has a budget. A round is due at
+    once when they change, as for another policy.
+    """
+    if not any(tenant.budget for tenant in policy.values()):
+        return {}
+    return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
 
 
 def rest_s(took_s: float, quick_s: float, longest_s: float) -> float:

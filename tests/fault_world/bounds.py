@@ -28,7 +28,7 @@ _SOON_S = 10.0
 LATE_S = 90.0
 """Seconds within which wrong limits are found and put right."""
 _COMPILES_S = 15.0
-"""Seconds between compilations while nothing changes (``due._REGULAR_S``)."""
+"""Seconds between compilations while nothing changes (``due.REGULAR_S``)."""
 
 _LOOKS_S = 5.0
 """Seconds between turns of leases (``lease_loop._LOOK_S``)."""
