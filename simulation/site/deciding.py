@@ -1,7 +1,7 @@
 """What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from cluster.language.jobs import WAITING, JobState, JobView, NodeView, RunOfJob
@@ -240,7 +240,7 @@ class SlicewiseOnModel:
         is_slow_turn = now_s >= self._slow_due_s
         if is_slow_turn:
             self._slow_due_s = now_s + self._by.priority_s
-            self._follow_standstill(there, nodes, now_s)
+        self._follow_standstill(there, nodes, now_s)
         done = self._rounds.round(
             now_s,
             jobs,
@@ -290,7 +290,9 @@ class SlicewiseOnModel:
         self._has_requeued = bool(self._rounds.recalls) and (self._has_requeued or bool(found))
 
     def _follow_priorities(self, now_s: float, *, is_slow_turn: bool) -> None:
-        """Set the priorities of waiting jobs: of services' slots in each round, of all slowly."""
+        """Set the priorities of waiting jobs: of services' slots and of jobs that go first in each
+        round, of all slowly.
+        """
         model, submitted = self._model, self.services.site_factors
         jobs = model.jobs
         slots: tuple[JobView, ...] = ()
@@ -304,9 +306,8 @@ class SlicewiseOnModel:
         self._first_until_s = first_until_s(before, since_s, jobs, self._partitions, now_s)
         first = self._first_until_s.items()
         over = frozenset(key for key, until_s in first if now_s < until_s)
-        found = self._priorities.due(
-            jobs if is_slow_turn else slots, now_s, over, self.services.urgencies
-        )
+        soon = jobs if is_slow_turn else (*slots, *_called(jobs, over))
+        found = self._priorities.due(soon, now_s, over, self.services.urgencies)
         for target, change in found.items():
             model.update(target, change)
 
@@ -341,7 +342,7 @@ class SlicewiseOnModel:
     def _follow_standstill(
         self, there: Holdings, nodes: tuple[NodeView, ...], now_s: float
     ) -> None:
-        """Follow which jobs Slurm does not start: minutes count there, and no seconds."""
+        """Follow which jobs Slurm does not start."""
         limits = {
             borrowed_qos(name): one.borrowed_qos_limit_millislices
             for name, one in self._standings.items()
@@ -354,6 +355,13 @@ class SlicewiseOnModel:
             partitions=self._partitions,
             now_s=now_s,
         )
+
+
+def _called(jobs: Iterable[JobView], keys: frozenset[int]) -> Iterator[JobView]:
+    """The waiting jobs with these ids, of arrays their arrays'."""
+    for job in jobs if keys else ():
+        if job.state in WAITING and (job.array_job_id or job.job_id) in keys:
+            yield job
 
 
 def _minutes(job: Replay) -> int | None:

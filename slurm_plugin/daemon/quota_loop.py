@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobView, NodeView, RunOfJob
+from cluster.language.jobs import JobView, RunOfJob
 from cluster.language.leader import ALONE, Leader
 from cluster.language.units import slices_text
 from cluster.settings.file import Settings
@@ -300,6 +300,7 @@ class QuotaLoop:
         began_s, looked_s = time.monotonic(), seen.looked_monotonic_s
         if began_s < self._plan_due_s or (looked_s == self._planned_look_s and not written.recalls):
             return
+        self._still_since_s, seen.first_until_s = await asyncio.to_thread(self._standing_still)
         self._needs = await asyncio.to_thread(self._needs_after, written)
         self._planned_look_s, self._plan_due_s = looked_s, _rested_s(began_s)
 
@@ -367,23 +368,18 @@ class QuotaLoop:
         at_s = self._cluster_state.clock.now_s()
         return await asyncio.to_thread(ledger_view_now, self._ledger, self._settings, at_s)
 
-    def _standing_still(
-        self,
-        jobs: tuple[JobView, ...],
-        nodes: tuple[NodeView, ...],
-        limits: Mapping[str, int],
-        now_s: float,
-    ) -> tuple[Mapping[Queued, float], Mapping[int, float]]:
+    def _standing_still(self) -> tuple[Mapping[Queued, float], Mapping[int, float]]:
         """Since when each waiting job could have started, and until when jobs go first, by the
-        clock of ``now_s``.
+        monotonic clock.
         """
-        settings, before = self._settings, self._still_since_s
+        settings, before, seen = self._settings, self._still_since_s, self._cluster_state
+        jobs, limits, now_s = seen.quota_jobs, seen.quotas.borrowed_limits, time.monotonic()
         there = holdings(jobs, self._partitions, settings.costs, settings.models)
         since_s = standing_still(
-            before, there, nodes, limits, partitions=self._partitions, now_s=now_s
+            before, there, seen.nodes, limits, partitions=self._partitions, now_s=now_s
         )
-        first_s = self._cluster_state.first_until_s
-        return since_s, first_until_s(first_s, since_s, jobs, self._partitions, now_s)
+        first_s = first_until_s(seen.first_until_s, since_s, jobs, self._partitions, now_s)
+        return since_s, first_s
 
     def _barred(
         self,
@@ -413,13 +409,6 @@ class QuotaLoop:
             return ledger_view
         self._cluster_state.barred = await asyncio.to_thread(
             self._barred, ledger_view, self._cluster_state.jobs, associations
-        )
-        self._still_since_s, self._cluster_state.first_until_s = await asyncio.to_thread(
-            self._standing_still,
-            self._cluster_state.quota_jobs,
-            self._cluster_state.nodes,
-            self._cluster_state.quotas.borrowed_limits,
-            time.monotonic(),
         )
         self._renewed = renewed = await asyncio.to_thread(
             renew, self._ledger, ledger_view, self._settings, self._seen()

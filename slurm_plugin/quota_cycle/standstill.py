@@ -36,8 +36,11 @@ _LONGEST_PERIODS = 12
 """So many of these periods after its turn a job has the next one at the latest."""
 FIRST_S, _AGAIN_S = 240.0, 3600.0
 """Seconds for which a job goes first, and from then on until it may again."""
-PASSED_OVER_S = 60.0
-"""Seconds after which backfill has tried a job: it looks twice in that time by default."""
+PASSED_OVER_S = 5.0
+"""Seconds after which Slurm's main scheduler has started what it starts by itself: it runs when a
+job ends or a limit changes, and again two seconds later. Backfill comes to more jobs within half a
+minute, but not to those whose nodes it has reserved for jobs of other types, and instances would be
+idle until then. Nobody is put back who waits for GPUs of the same types."""
 
 
 class Queued(NamedTuple):
@@ -120,11 +123,11 @@ def first_until_s(
     """Until when jobs go first that Slurm keeps waiting though their GPUs are free: by the id of
     the job, of an array by the array's.
 
-    Such a job has stood still for a minute (``since_s`` is what ``standing_still`` found), and no
-    job before it waits for GPUs of its types. It goes first for four minutes; if it waits longer,
-    something else keeps it. ``before`` is the result of the last look, and its last hour stays: so
-    nobody goes first more often by a hold, or by cancelling a task of an array. A job that takes
-    whole nodes may want more than GPUs, and does not go first.
+    Such a job has stood still for some seconds (``since_s`` is what ``standing_still`` found), and
+    no job before it waits for GPUs of its types. It goes first for four minutes; if it waits
+    longer, something else keeps it. ``before`` is the result of the last look, and its last hour
+    stays: so nobody goes first more often by a hold, or by cancelling a task of an array. A job
+    that takes whole nodes may want more than GPUs, and does not go first.
     """
     found = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
     if all(now_s - at_s < PASSED_OVER_S for at_s in since_s.values()):

@@ -103,13 +103,14 @@ def over(*before: JobView, now_s: float = 110.0, job: JobView = WAITS) -> frozen
     return frozenset(found)
 
 
-def test_who_stands_still_for_a_minute_goes_first_for_four_and_again_an_hour_later() -> None:
-    assert over(now_s=109.0) == frozenset()
+def test_who_stands_still_for_seconds_goes_first_for_four_minutes_and_an_hour_later_again() -> None:
+    assert over(now_s=54.0) == frozenset()
+    assert over(now_s=55.0) == {814}
     until_s: dict[float, float | None] = {}
     found: Mapping[int, float] = {}
     for now_s in (110.0, 300.0, 3709.0, 3710.0):
-        # Its user has held it and let it go each time: it stands still for a minute by now.
-        since_s = {Queued(3, 0): now_s - 60.0}
+        # Its user has held it and let it go each time: it stands still again by now.
+        since_s = {Queued(3, 0): now_s - 5.0}
         found = first_until_s(found, since_s, [WAITS], PARTITIONS, now_s)
         until_s[now_s] = found.get(814)
     assert until_s == {110.0: 350.0, 300.0: 350.0, 3709.0: 350.0, 3710.0: 3950.0}
