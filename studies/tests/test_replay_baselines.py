@@ -10,6 +10,7 @@ from studies.autoscale.kpa import Kpa
 from studies.autoscale.peak_hold import PeakHold
 from studies.autoscale.policy import Policy, Seen
 from studies.autoscale.ray import Ray
+from studies.autoscale.seasonal import Seasonal
 
 NOTHING = Seen(0.0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, (), ())
 
@@ -164,3 +165,15 @@ class TestPeakHold:
         assert answers[399] == 1
         assert answers[400 : 400 + 300] == [5] * 300
         assert answers[400 + 300] == 1
+
+
+class TestSeasonal:
+    def test_the_same_minutes_of_an_hour_ago_count_beside_the_last_five(self):
+        answers = told(Seasonal(2, 1.0), [*[10.0] * 60, *[1.0] * 4000], ready=1)
+        assert answers[1000] == 1
+        assert answers[3600] == 5
+        assert answers[3900] == 1
+
+    def test_a_quantile_leaves_the_highest_out(self):
+        answers = told(Seasonal(1, 0.9), [*[1.0] * 280, *[10.0] * 20, 1.0], ready=1)
+        assert answers[-1] == 1
