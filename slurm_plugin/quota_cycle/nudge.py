@@ -8,15 +8,18 @@ the value that is there, so a waiting job is given the QOS that it has.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from cluster.language.jobs import JobState, JobView
+from cluster.language.jobs import JobState, JobTag, JobView
 from cluster.slurm.interface import JobChange, Target, Tasks, target_of
+from slurm_plugin.quota.demand import waits_for_quota
 
 
 def nudge(jobs: Iterable[JobView], changed: Collection[str]) -> Mapping[Target, JobChange]:
     """Return a change of one job that waits in one of these QOS; {} if none does.
 
-    slurmctld then looks at all jobs. Of tasks that share a record it is the first, which Slurm
-    would take out of it next anyway.
+    slurmctld then looks at all jobs. Jobs without a tag are not ours to change. A job that waits
+    for something else may be one that Slurm refuses to change, as its user has lost the QOS. Of
+    tasks that share a record Slurm would make another record for the one that is changed: so they
+    come last, and of them the first.
     """
     waiting = (
         job
@@ -24,11 +27,16 @@ def nudge(jobs: Iterable[JobView], changed: Collection[str]) -> Mapping[Target, 
         if job.state is JobState.PENDING
         and job.qos in changed
         and not (job.held or job.is_doubtful)
+        and JobTag.find(job.admin_comment) is not None
     )
-    job = min(waiting, key=lambda one: (-one.priority, one.job_id), default=None)
+    job = min(waiting, key=_rank, default=None)
     if job is None:
         return {}
     target = target_of(job)
     if isinstance(target, Tasks):
         target = Tasks(target.array_job_id, frozenset({min(target.indices)}))
     return {target: JobChange(qos=job.qos)}
+
+
+def _rank(job: JobView) -> tuple[bool, bool, int, int]:
+    return not waits_for_quota(job), len(job.untouched) > 1, -job.priority, job.job_id

@@ -25,7 +25,11 @@ CHANGED = changed_qos(
     )
 )
 WAITS = replace(
-    job(0, JobState.PENDING, qos=OWN), array_job_id=None, task_index=None, job_id=7, held=False
+    job(0, JobState.PENDING, qos=OWN, reason="QOSGrpBilling"),
+    array_job_id=None,
+    task_index=None,
+    job_id=7,
+    held=False,
 )
 
 
@@ -36,6 +40,7 @@ WAITS = replace(
         replace(WAITS, state=JobState.RUNNING),
         replace(WAITS, held=True, priority=0),
         replace(WAITS, unread=frozenset({"qos", "tres"})),
+        replace(WAITS, admin_comment=""),
     ],
 )
 def test_only_a_job_that_waits_in_a_changed_qos_is_touched(one: JobView) -> None:
@@ -52,3 +57,15 @@ def test_of_tasks_that_share_a_record_it_is_the_one_that_starts_next() -> None:
     """A change of all would make a record of each, and ask Slurm for thousands of changes."""
     tasks = replace(WAITS, array_job_id=7, untouched=frozenset(range(3, 1000)))
     assert nudge([tasks], CHANGED) == {Tasks(7, frozenset({3})): JobChange(qos=OWN)}
+
+
+def test_no_array_gets_a_record_for_each_round() -> None:
+    """A task that has a record of its own is taken again, whatever priority others have."""
+    tasks = replace(WAITS, array_job_id=7, untouched=frozenset(range(4, 1000)), priority=50)
+    apart = replace(WAITS, array_job_id=7, job_id=40, task_index=3, priority=20)
+    assert nudge([tasks, apart], CHANGED) == {Tasks(7, frozenset({3})): JobChange(qos=OWN)}
+
+
+def test_one_that_slurm_may_refuse_to_change_does_not_keep_all_others_from_it() -> None:
+    lost = replace(WAITS, job_id=3, priority=90, reason="InvalidQOS")
+    assert nudge([lost, WAITS], CHANGED) == {7: JobChange(qos=OWN)}
