@@ -42,9 +42,11 @@ class QosLoop:
             refused = await self._slurm.update(changes)
             report("qos_moved", jobs=len(changes) - len(refused), refused=len(refused))
             self._refused |= refused.keys()
-            if len(wanted) == MOVES:
+            if len(refused) == len(changes):
+                pass  # The next look shows nothing new.
+            elif len(wanted) == MOVES:
                 # More to come: a second apart, as slurmctld starts nothing meanwhile.
                 cluster_state.pacing.stir()
-            elif len(refused) < len(changes):
+            else:
                 cluster_state.acted.set()
         self._moved_at_s = looked_s

@@ -210,12 +210,16 @@ class TestTurn:
         ((what, target),) = slurm.actions
         assert (target, "qos='slicewise_vision_borrowed'" in what) == (3, True)
 
-    async def test_what_slurm_refuses_holds_up_nothing_else(self) -> None:
+    async def test_what_slurm_refuses_holds_up_nothing_else(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         slurm = Refusing(running(1), running(2), *(job(number) for number in range(3, MOVES + 8)))
         cluster_state = sync_of(slurm)
         wide = {"borrowing_limit_millislices": Millislices(10**6)}
         cluster_state.set_policy(policy_of(tenant("vision", 2000, **wide)), {})
         loop = QosLoop(site(), slurm, cluster_state)
+        stirred: list[int] = []
+        monkeypatch.setattr(cluster_state.pacing, "stir", lambda: stirred.append(1))
         tried = []
         for _ in range(3):
             await cluster_state.turn()
@@ -223,7 +227,7 @@ class TestTurn:
             await loop.turn()
             tried.append(len(slurm.tried))
             assert not cluster_state.acted.is_set()
-        assert tried == [MOVES, MOVES + 5, MOVES + 5]
+        assert (tried, stirred) == ([MOVES, MOVES + 5, MOVES + 5], [])
 
     @pytest.mark.parametrize(("count", "at_once"), [(MOVES - 1, True), (MOVES + 5, False)])
     async def test_a_long_queue_is_moved_with_pauses(self, *, count: int, at_once: bool) -> None:
