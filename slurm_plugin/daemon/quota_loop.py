@@ -355,9 +355,10 @@ class QuotaLoop:
         why, state = self._to_requeue, self._cluster_state
         if not why or not self._lends or self._is_refused:
             return
-        at_s, jobs = time.monotonic(), state.jobs
+        jobs = state.jobs
         done = await self._slurm.requeue(why)
-        state.requeues.note(done, why, jobs, at_s)
+        # A look that began before the answer may show that they run.
+        state.requeues.note(done, why, jobs, time.monotonic())
         for run in sorted(done.ended, key=list(why).index):
             report("reclaimed", job_id=run[0], why=why[run])
         for (job_id, _), words in done.refused.items():

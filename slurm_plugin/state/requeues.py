@@ -32,7 +32,7 @@ class Requeues:
     def note(
         self, done: Requeued, why: Mapping[RunOfJob, str], jobs: Iterable[JobView], at_s: float
     ) -> None:
-        """Note what Slurm made of the requeues; ``at_s`` is when it was asked, by the monotonic
+        """Note what Slurm made of the requeues; ``at_s`` is when it had answered, by the monotonic
         clock, and ``jobs`` is what the look before showed.
         """
         self.refused |= done.refused.keys()

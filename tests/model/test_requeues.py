@@ -10,7 +10,7 @@ import pytest
 from model_daemon import SETTINGS, DaemonOnModel
 from model_slurm import PARTITION
 
-from cluster.language.jobs import JobState, RunOfJob
+from cluster.language.jobs import JobState, JobView, RunOfJob
 from cluster.language.units import Millislices
 from cluster.slurm.interface import Requeued
 from simulation.cluster import SimulatedNode
@@ -152,3 +152,37 @@ def test_nobody_goes_for_a_lender_that_no_longer_waits(
     site.until_is(site.ledger.recalls, ())
     monkeypatch.undo()
     site.always(lambda: not lent.ends(), 2 * GRACE_S)
+
+
+def test_a_look_during_a_slow_requeue_ends_nobody_in_place_of_who_is_gone(
+    site: DaemonOnModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second job comes meanwhile. While all run, one run of three slices is the best for both."""
+    lent = Lent(site)
+    site.site.model.cancel(lent.large)
+    third, three = lent.sbatch(SMALL), lent.sbatch({"1g.10gb": 3})
+    site.until(lambda: lent.is_running(third) and lent.is_running(three))
+    site.wait(10)
+    requeue, jobs, slow_s = site.slurm.requeue, site.slurm.jobs, 3.0
+
+    async def slow(runs: Collection[RunOfJob]) -> Requeued:
+        asked.append(frozenset(runs))
+        await asyncio.sleep(3 * slow_s)
+        return await requeue(runs)
+
+    async def slow_look() -> tuple[JobView, ...]:
+        found = await jobs()
+        await asyncio.sleep(slow_s)
+        return found
+
+    asked: list[frozenset[RunOfJob]] = []
+    monkeypatch.setattr(site.slurm, "requeue", slow)
+    monkeypatch.setattr(site.slurm, "jobs", slow_look)
+    site.sbatch("lender", SMALL, minutes=50)
+    site.until(lambda: asked)
+    job = site.sbatch("lender", {"1g.10gb": 2}, minutes=50)
+    for _ in range(3):
+        site.wait(slow_s)
+        site.daemon.state.acted.set()
+    site.until(lambda: lent.is_running(job))
+    assert lent.is_running(three)
