@@ -54,8 +54,9 @@ class Commands:
     def set_quota(self, plan: TenantPlan) -> None:
         """Set a tenant's nominal and what it may lend and borrow, as the operator."""
         lending = ("--lending-limit", plan.lends, "--borrowing-limit", plan.borrows)
+        share = ("--weight", plan.weight)
         argv = ("slicewise", "tenant-quota", "set", plan.tenant, "--nominal", plan.nominal)
-        self._output(_OPERATOR, *argv, *lending)
+        self._output(_OPERATOR, *argv, *lending, *share)
 
     def open_account(self, plan: TenantPlan) -> None:
         """Add a tenant's account to Slurm, and its user to that, as the operator."""

@@ -18,6 +18,7 @@ class TenantPlan:
         schedule: the share of the trace's rows that its service gets, over time.
         concurrency: requests that one replica gets at a time.
         lends, borrows: how many slices it may lend to others, and hold of others', as text.
+        weight: its share of what is idle, against others that want it.
     """
 
     tenant: str
@@ -30,6 +31,7 @@ class TenantPlan:
     concurrency: int = 1
     lends: str = "0"
     borrows: str = "0"
+    weight: str = "10"
     engine: str = "triton"
     model: str = "tokens"
 
@@ -78,9 +80,9 @@ CHAT = TenantPlan(
 """The guest's language model, on a GPU that nothing else of the demo uses. The quota is for this
 slice and for two of ``SHAPE``, each of which costs 3.5."""
 
-FILLER = TenantPlan("research", "carol", "", "1g.10gb", "0", 0, borrows="7")
+FILLER = TenantPlan("research", "carol", "", "1g.10gb", "0", 0, borrows="7", weight="1")
 """A tenant without slices of its own, in which the guest's user works, too: its batch job runs on
-what the others leave idle, and gives way to them."""
+what the others leave idle, and gives way to them: of that, too, its share is a tenth of theirs."""
 FILLER_TASKS, FILLER_TASK_S = 24, 12
 """Its tasks, and the seconds that each works: more than is idle while there is load, so the job is
 still there for the last wake. A lender ends tasks at once, and they run again after the others."""

@@ -224,7 +224,8 @@ def test_commands_run_as_the_right_user_and_say_what_failed() -> None:
     assert [user for user, _ in calls] == ["root", "alice"]
     nominal = ("--nominal", VISION.nominal)
     limits = ("--lending-limit", VISION.nominal, "--borrowing-limit", VISION.nominal)
-    assert calls[0][1] == ("slicewise", "tenant-quota", "set", "vision", *nominal, *limits)
+    set_all = ("slicewise", "tenant-quota", "set", "vision", *nominal, *limits)
+    assert calls[0][1] == (*set_all, "--weight", VISION.weight)
     assert calls[1][1] == ("slicewise", "service", "apply", "/s.toml")
     with pytest.raises(OutsideError, match="No such thing"):
         commands.apply(NLP, Path("/s.toml"))
