@@ -174,9 +174,10 @@ def _unavailable(reason: str) -> frozenset[str]:
     return frozenset()
 
 
-def _places(jobs: Iterable[JobView]) -> frozenset[tuple[int, JobState, tuple[str, ...], int]]:
-    """What nodes show of jobs, too."""
-    return frozenset((job.job_id, job.state, job.nodes, job.restarts) for job in jobs)
+def _places(jobs: Iterable[JobView]) -> frozenset[tuple[int, JobState, tuple[str, ...], int, str]]:
+    """What nodes show of jobs, too, and which nodes jobs say are away."""
+    away = ((job, job.reason if job.reason.startswith(NODES_AWAY) else "") for job in jobs)
+    return frozenset((job.job_id, job.state, job.nodes, job.restarts, why) for job, why in away)
 
 
 def _submitted(array_job_id: int, submission: Submission) -> _Submitted:

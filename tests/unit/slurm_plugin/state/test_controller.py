@@ -351,6 +351,19 @@ async def test_nodes_that_are_there_are_only_busy(reason: str, seen: str) -> Non
     assert [one.reason for one in found.jobs] == [seen or reason]
 
 
+async def test_a_node_that_a_job_calls_away_is_looked_at_even_at_rest() -> None:
+    """Else it would pass for busy as long as old nodes are used."""
+    waits = job(0, held=False, reason="Resources")
+    slurm = ScriptedSlurm(waits)
+    slurm.known_nodes = (a_node("n1", "ALLOCATED"),)
+    observer = SlurmObserver(slurm)
+    await observer.look()
+    away = "ReqNodeNotAvail, UnavailableNodes:n1"
+    slurm.shown, slurm.known_nodes = (replace(waits, reason=away),), (a_node("n1", "DOWN"),)
+    found = await observer.look(at_rest=True)
+    assert [one.reason for one in found.jobs] == [away]
+
+
 async def test_quota_that_came_free_since_the_last_look_keeps_no_slot_back() -> None:
     """At rest that look may be ten seconds old, and a request waits for the replica."""
     held = job(0), job(1)
