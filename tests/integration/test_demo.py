@@ -74,6 +74,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     assert report["woke_from_zero"] is True
     assert report["refused_over_quota"]["code"] == "SW-QUOTA-NONE"
     assert report["ledger_imbalance"] == 0
+    assert set(report["slice_seconds_by_tenant"]) == {"guest", "nlp", "research", "vision"}
     for books in report["slice_seconds_by_tenant"].values():
         assert books["ledger"] == pytest.approx(books["sacct"], rel=0.01)
         assert books["ledger"] > 0
@@ -95,6 +96,5 @@ def test_ctrl_c_in_the_middle_leaves_nothing_and_a_second_run_keeps_every_promis
     assert all(job["ended_s"] is not None for job in report["batch_jobs"])
     assert report["filler"]["tasks_done"] == 24
     assert report["filler"]["gave_way"] > 0
-    assert report["slice_seconds_by_tenant"]["research"]["ledger"] > 24 * 12
     assert [one["state"] for one in report["repartitions"]] == ["done"]
     assert (tmp_path / "demo.png").stat().st_size > 10_000
