@@ -68,7 +68,7 @@ lock: $(READY) ## Pin Python packages: what pyproject.toml changed, or UPGRADE=1
 	@$(LOCK) write $(BIN)/uv $(if $(UPGRADE),--upgrade)
 
 packages: $(READY) ## Install the Debian packages that the sandbox runs (root or sudo)
-	@missing="$$($(BIN)/python -m sandbox.host.packages)"; [ -z "$$missing" ] || { $(INSTALL); }
+	@missing="$$($(BIN)/python -m slicewise.sandbox.host.packages)"; [ -z "$$missing" ] || { $(INSTALL); }
 
 # What tests/integration/browser.py drives, any of them. Ubuntu has Chromium as a snap only, which no
 # container starts: there tests of web pages want Google's, and are skipped without.
@@ -86,7 +86,7 @@ tests-setup: $(TESTS_READY) setup ## Install also what lint and tests need: mypy
 setup: packages ## Install what the sandbox and the demo need, of Python and of Debian
 
 demo: setup ## The main job: a cluster on this machine, two tenants, real arrivals, a report
-	@$(BIN)/python -m sandbox.demo
+	@$(BIN)/python -m slicewise.sandbox.demo
 
 # Compiled once: where the environment forbids to keep bytecode, each worker and each process that a
 # test starts would compile everything again.
@@ -154,7 +154,7 @@ slurm: $(READY) ## Build a Slurm for SLURM=: make slurm VERSION=25.11.7 [SOURCE=
 SUITE ?= trixie
 slurm-tree: $(READY) ## A Debian tree with its own Slurm for SLURM=: make slurm-tree SUITE=trixie (root, minutes)
 	@command -v debootstrap >/dev/null || { missing=debootstrap; $(INSTALL); }
-	@PACKAGES="$$($(BIN)/python -m sandbox.host.packages --all)" tests/make_tree.sh $(SUITE) $(SLURM_BUILDS)/debian-$(SUITE)
+	@PACKAGES="$$($(BIN)/python -m slicewise.sandbox.host.packages --all)" tests/make_tree.sh $(SUITE) $(SLURM_BUILDS)/debian-$(SUITE)
 
 MODULES ?=
 matrix: tests-setup ## The integration tests on every Slurm that is there: build/reports/slurm_matrix.json, docs (hours)
@@ -168,7 +168,7 @@ $(MUTATION_READY): $(TESTS_READY)
 
 ROOM ?=
 SAMPLE ?=
-mutation: $(MUTATION_READY) ## Which mutants of pure rooms the tests notice: build/reports/mutation.json (ROOM=slurm_plugin/quota: minutes; all: hours; SAMPLE=50 of each: one)
+mutation: $(MUTATION_READY) ## Which mutants of pure rooms the tests notice: build/reports/mutation.json (ROOM=slurm_plugin/rules/quota: minutes; all: hours; SAMPLE=50 of each: one)
 	@$(BIN)/python tests/mutation.py $(ROOM) $(if $(SAMPLE),--sample $(SAMPLE))
 
 # Sphinx and its theme: what no test needs stays out of `make setup`.

@@ -8,9 +8,15 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Self
 
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.ledger.store import Ledger
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
 
 CLUSTER = "bench"
 COST = Millislices(1000)

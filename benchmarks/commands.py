@@ -20,8 +20,8 @@ from rich.table import Table
 from benchmarks.machine import machine
 from benchmarks.reporting import run
 from benchmarks.wake import FILE, PROFILE, TENANT, USER
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
 
 FULL_ROUNDS, QUICK_ROUNDS = 5, 1
 SERVICE = "chat"

@@ -2,13 +2,18 @@
 
 import time
 
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.slurm.interface import Association
-from slurm_plugin.limits.changes import stages
-from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.types import Budget, Loan, Policy, Quota, Tenant
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import Association
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.limits.changes import stages
+from slicewise.slurm_plugin.rules.limits.desired import (
+    Allowed,
+    desired_limits,
+    differences,
+    found_of,
+)
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Policy, Quota, Tenant
 
 _GROUPS = 20
 _COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}

@@ -4,11 +4,18 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from cluster.language.jobs import JobState, JobTag, JobView, NodeView, PartitionView, StepView
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.messages import SubmitRequest
-from slurm_plugin.quota.types import Budget, Policy, Quota, Tenant
+from slicewise.cluster.language.jobs import (
+    JobState,
+    JobTag,
+    JobView,
+    NodeView,
+    PartitionView,
+    StepView,
+)
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.messages import SubmitRequest
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, Quota, Tenant
 
 TENANTS, NODES, JOBS = 10_000, 10_000, 200_000
 _GROUPS = 100

@@ -22,15 +22,15 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import crowd
 from benchmarks.submissions import ECHO, QUESTION, SLICEWISE
-from cluster.language.jobs import JobView, NodeView, StepView
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import DaemonSettings
-from cluster.settings.read import load_settings
-from cluster.slurm.interface import Submission
-from cluster.slurm_client.commands import CommandSlurm
-from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.jobs import JobView, NodeView, StepView
+from slicewise.cluster.language.slurm.interface import Submission
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _ETC = Path(__file__).resolve().parents[1] / "etc" / "slicewise.toml"
 _LISTENING_S = 60.0

@@ -27,10 +27,10 @@ from rich.table import Table
 from benchmarks import reporting
 from benchmarks.line import Line, until
 from benchmarks.machine import machine
-from cluster.runtime.console import console
-from launcher.engines.registry import ENGINES
-from sandbox.servers import llamacpp
-from sandbox.servers.tiny_gguf import write_tiny_model
+from slicewise.cluster.runtime.console import console
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.sandbox.servers import llamacpp
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 
 SERVICE, MODEL = "bench/chat", "tiny"
 SLOTS, TOKENS = 64, 512

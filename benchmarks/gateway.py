@@ -27,10 +27,10 @@ from benchmarks import reporting
 from benchmarks.gateway_clients import MODEL, SERVICE, Connection, GrpcConnection, HttpConnection
 from benchmarks.line import Line, until
 from benchmarks.machine import machine
-from cluster.runtime.console import console
-from launcher.engines.registry import ENGINES
-from sandbox.demo.commands import publish_models
-from sandbox.servers import triton
+from slicewise.cluster.runtime.console import console
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.servers import triton
 
 CONNECTIONS = (1, 16, 256)
 INSTANCES, SERVICE_S = 4, 0.005

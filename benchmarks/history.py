@@ -18,15 +18,21 @@ from benchmarks.machine import machine
 from benchmarks.rebalance.site import COSTS, PARTITION, Size, short_lenders
 from benchmarks.reporting import run
 from benchmarks.server import server
-from cluster.language.mig_profiles import WholeBoard, board
-from cluster.language.units import Millislices
-from slurm_plugin.api.access import Principal
-from slurm_plugin.common.history import HOUR_S, MINUTE_S, TEN_S, HistorySample, ServiceFigures
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.overview.facts import OverviewFacts
-from slurm_plugin.overview.samples import history_sample
-from slurm_plugin.quota.standings import standings
+from slicewise.cluster.language.gpus.mig_profiles import WholeBoard, board
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.history import (
+    HOUR_S,
+    MINUTE_S,
+    TEN_S,
+    HistorySample,
+    ServiceFigures,
+)
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
+from slicewise.slurm_plugin.rules.overview.samples import history_sample
+from slicewise.slurm_plugin.rules.quota.standings import standings
 
 SEED = 4_201
 FULL, QUICK = Size(), Size(tenants=200, jobs=1000, gpus=800, services=20)

@@ -18,9 +18,9 @@ from benchmarks.compiling import compile_s
 from benchmarks.machine import machine
 from benchmarks.reporting import run
 from benchmarks.server import SETTINGS, Server, server
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.ledger_tables.booking import OPTIONS
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.booking import OPTIONS
+from slicewise.slurm_plugin.ledger.store import Ledger
 
 MANY_CLIENTS, MANY_TENANTS = 8, 1000
 PGBENCH, IN_SQL, MANY_A_CALL = "pgbench", "reserve in SQL", "reserve ten a call"

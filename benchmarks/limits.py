@@ -20,16 +20,16 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.read import load_settings
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import CLUSTER
-from slurm_plugin.accounting.budgets import Amend
-from slurm_plugin.cli.budget import amend_of
-from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota.types import Budget, TenantUpdate
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.settings.read import load_settings
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import CLUSTER
+from slicewise.slurm_plugin.cli.commands.budget import amend_of
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend
+from slicewise.slurm_plugin.rules.common.qos_names import qos_name
+from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 
 SEED = 0
 """The report names a seed, but no random numbers are drawn."""

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cluster.language.errors import SlicewiseError
-from cluster.settings.gateway import GatewaySettings, LimitSettings
-from launcher.engines.engine import Engine
-from launcher.gateway import identity
-from launcher.gateway.haproxy import HaproxyRuntime, prepare
-from launcher.gateway.routing import Route, plan_routes
-from launcher.gateway.types import Endpoint, ServerMode
-from launcher.scripts import door
-from launcher.scripts.render import CONFIGURATION, gateway_files
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.settings.gateway import GatewaySettings, LimitSettings
+from slicewise.launcher.gateway import identity
+from slicewise.launcher.gateway.haproxy import HaproxyRuntime, prepare
+from slicewise.launcher.rules.engines.engine import Engine
+from slicewise.launcher.rules.gateway.routing import Route, plan_routes
+from slicewise.launcher.rules.gateway.types import Endpoint, ServerMode
+from slicewise.launcher.scripts import door
+from slicewise.launcher.scripts.render import CONFIGURATION, gateway_files
 
 _START_S = 60.0
 _PORT = 28080

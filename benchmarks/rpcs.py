@@ -21,8 +21,8 @@ from rich.table import Table
 from benchmarks.machine import machine
 from benchmarks.reporting import run
 from benchmarks.wake import infer, until
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
 
 SEED = 0
 """The report names a seed, but no random numbers are drawn."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from sandbox.host.state import Program
-from sandbox.servers.postgres import binaries
+from slicewise.sandbox.host.state import Program
+from slicewise.sandbox.servers.postgres import binaries
 
 OWNER = "ledger"
 _NOBODY = "nobody"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
 
-from cluster.rpc.messages import VERSION, SubmitRequest
-from sandbox.cluster import Sandbox
-from slurm_plugin.cli.admission import MODULE
-from slurm_plugin.lua.site_script import Wiring, minimal
+from slicewise.cluster.rpc.messages import VERSION, SubmitRequest
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.cli.commands.admission import MODULE
+from slicewise.slurm_plugin.lua.site_script import Wiring, minimal
 
 NONE, ECHO, SLICEWISE = "none", "echo", "slicewise"
 VARIANTS = (NONE, ECHO, SLICEWISE)
@@ -205,7 +205,7 @@ def slicewise_script(sandbox: Sandbox) -> str:
     """A site's minimal job_submit.lua, in mode enforce."""
     layout = sandbox.layout
     wiring = Wiring(
-        sandbox.state.program.project / "slurm_plugin" / "lua" / MODULE.name,
+        sandbox.state.program.project / "slicewise" / "slurm_plugin" / "lua" / MODULE.name,
         layout.run_dir / "admission" / "admission.sock",
         layout.etc / "off",
         ("gpu",),

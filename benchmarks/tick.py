@@ -16,12 +16,18 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, TenantView, ViewAnswer
-from launcher.engines.engine import Answer, Probe
-from launcher.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
-from launcher.process.loop import GARBAGE_AFTER
-from launcher.turn.plan import NO_RESTS, TurnPlan, decide
-from launcher.turn.state import State, after_answer
+from slicewise.cluster.rpc.messages import (
+    DesiredSlotsAnswer,
+    ServiceView,
+    SlotView,
+    TenantView,
+    ViewAnswer,
+)
+from slicewise.launcher.process.loop import GARBAGE_AFTER
+from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
+from slicewise.launcher.rules.turn.plan import NO_RESTS, TurnPlan, decide
+from slicewise.launcher.rules.turn.state import State, after_answer
 
 SERVICES, SLOTS, LINES, TENANTS, COST = 1000, 8, 16, 50, 1000
 MANY, MANY_EVERY, MANY_RARELY = 10_000, 50, 10_000

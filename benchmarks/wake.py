@@ -29,8 +29,8 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
 
 SEED = 20_261_122
 AIM = 1.15

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 AIM_PAGE_MS, AIM_SLOWER = 300.0, 0.05
 """Most of the 99th percentile of a page, and by what share the daemon's turns may be slower."""

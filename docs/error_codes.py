@@ -1,8 +1,8 @@
-"""Writes the page of error codes, whose table is ``cluster.language.codes``."""
+"""Writes the page of error codes, whose table is ``slicewise.cluster.language.codes``."""
 
 from collections.abc import Iterator, Mapping
 
-from cluster.language.codes import Area, Code
+from slicewise.cluster.language.codes import Area, Code
 
 _HEAD = """\
 # Error codes
@@ -32,7 +32,7 @@ policy", all others with "Access/permission denied".
 ## Which code a submission gets
 
 The first rule that applies decides
-([admission/rules.py](../../slurm_plugin/admission/rules.py)):
+([admission/rules.py](../../slurm_plugin/rules/admission/rules.py)):
 
 1. no managed partition is asked for: the job passes; a service gets SW-SERVICE
 2. SW-DIRECTIVE, SW-SERVICE: the `#SLICEWISE` lines

@@ -20,19 +20,19 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer.main import get_command, get_group
 
-from cluster.language.exit_codes import MEANINGS, ExitCode
-from cluster.language.service import ServiceSpec, allowed_words
-from cluster.runtime.metric_catalogue import LABELS
-from cluster.settings.engines import EngineSettings
-from cluster.settings.file import Settings
 from docs import dashboards, error_codes, promises, slurm_matrix, wire_api
-from launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
-from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
-from launcher.cli.service import EXAMPLE
-from launcher.engines.least_versions import LAST_LOOK, LEAST_VERSIONS
-from launcher.engines.registry import OWN_ENGINES
-from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
-from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
+from slicewise.cluster.language.exit_codes import MEANINGS, ExitCode
+from slicewise.cluster.language.service import ServiceSpec, allowed_words
+from slicewise.cluster.runtime.metric_catalogue import LABELS
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.file import Settings
+from slicewise.launcher.cli.command_table import FOR_EVERYBODY, FOR_OPERATORS, Command
+from slicewise.launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
+from slicewise.launcher.cli.service import EXAMPLE
+from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+from slicewise.launcher.rules.engines.least_versions import LAST_LOOK, LEAST_VERSIONS
+from slicewise.launcher.rules.engines.registry import OWN_ENGINES
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- Written by docs/generate.py: change the code, then run make docs. -->"
@@ -207,7 +207,7 @@ def _printed(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def loaded(one: Command) -> Any:
-    """As ``launcher.main.loaded``, without what fits the help to terminals."""
+    """As ``slicewise.launcher.main.loaded``, without what fits the help to terminals."""
     module, _, attribute = one.place.partition(":")
     target = getattr(import_module(module), attribute)
     if not isinstance(target, typer.Typer):

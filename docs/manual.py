@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from docs.generate import flowed, loaded
-from launcher.cli.command_table import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS
+from slicewise.launcher.cli.command_table import COMMANDS, FOR_EVERYBODY, FOR_OPERATORS
 
 _PURPOSE = "elastic, multi-tenant inference on Slurm"
 _FILES = (

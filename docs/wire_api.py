@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
-from cluster.rpc import message
-from cluster.rpc.message import FailureAnswer, Message, Request, answer_of
-from cluster.rpc.messages import REQUEST_LIMIT
-from slurm_plugin.api import desk
+from slicewise.cluster.rpc import message
+from slicewise.cluster.rpc.message import FailureAnswer, Message, Request, answer_of
+from slicewise.cluster.rpc.messages import REQUEST_LIMIT
+from slicewise.slurm_plugin.api import desk
 
 _IN_A_MODEL = "#/components/schemas/{model}"
 _ASKERS = {

@@ -16,16 +16,20 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
-from launcher.cli.command_table import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, Refusal, SlicewiseError
+from slicewise.launcher.cli.command_table import (
     COMMANDS,
     FOR_EVERYBODY,
     FOR_OPERATORS,
     LOADED_ALONE,
     Command,
 )
-from launcher.cli.help_text import HELP_OPTIONS, fit_for_terminals, without_styles_where_plain
+from slicewise.launcher.cli.help_text import (
+    HELP_OPTIONS,
+    fit_for_terminals,
+    without_styles_where_plain,
+)
 
 _GARBAGE_AFTER = 1_000_000
 """New objects after which Python looks for garbage."""
@@ -189,7 +193,7 @@ def _exit_code(*, as_json: bool) -> int:
     that was not answered with yes. Else Typer prints them.
     """
     try:
-        # The name is the same where it runs as ``python -m launcher.main``, as in the sandbox.
+        # The name is the same where it runs by ``python -m``, as in the sandbox.
         returned = app(prog_name="slicewise", standalone_mode=False)
     except typer.Abort:
         if as_json:
@@ -224,7 +228,7 @@ def _typer_s_printer() -> Any:
 
 
 def _fail(refusal: Refusal, *, as_json: bool) -> NoReturn:
-    console = import_module("cluster.runtime.console")
+    console = import_module("slicewise.cluster.runtime.console")
     if as_json:
         console.print_refusal_json(refusal, refusal.code.exit_code)
     else:

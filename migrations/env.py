@@ -1,11 +1,11 @@
-"""Runs migrations on the connection that ``slurm_plugin.ledger_tables.schema_revisions`` hands
+"""Runs migrations on the connection that ``slicewise.slurm_plugin.ledger.schema_revisions`` hands
 over.
 """
 
 from alembic import context
 from sqlalchemy import Connection, text
 
-from slurm_plugin.ledger_tables.tables import SCHEMA, metadata
+from slicewise.slurm_plugin.ledger.tables import SCHEMA, metadata
 
 _LOCK_TIMEOUT = "2s"
 """A table lock that does not come in this time is given up: while it waits, the daemon's writes

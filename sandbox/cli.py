@@ -11,15 +11,15 @@ from typing import Annotated, NoReturn
 import typer
 from rich.table import Table
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.runtime.console import print_json, terminal_console
-from sandbox import lifecycle
-from sandbox.cluster import Sandbox
-from sandbox.host import process
-from sandbox.host.directory import default_directory
-from sandbox.host.status import NodeRow, ServerRow, node_rows, server_rows
-from sandbox.servers import gpus
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.runtime.console import print_json, terminal_console
+from slicewise.sandbox import lifecycle
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host import process
+from slicewise.sandbox.host.directory import default_directory
+from slicewise.sandbox.host.status import NodeRow, ServerRow, node_rows, server_rows
+from slicewise.sandbox.servers import gpus
 
 app = typer.Typer(
     no_args_is_help=True,

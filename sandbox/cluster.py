@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from sandbox import lifecycle, restart
-from sandbox.host import packages, process
-from sandbox.host.directory import checked
-from sandbox.host.host import Host, Progress
-from sandbox.host.layout import Layout
-from sandbox.host.state import State, load
-from sandbox.servers import slicewise, slurm
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox import lifecycle, restart
+from slicewise.sandbox.host import packages, process
+from slicewise.sandbox.host.directory import checked
+from slicewise.sandbox.host.host import Host, Progress
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.state import State, load
+from slicewise.sandbox.servers import slicewise, slurm
 
 
 class Sandbox:

@@ -9,10 +9,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cluster.language.errors import SlicewiseError
-from sandbox import restart
-from sandbox.host import process, users
-from sandbox.host.directory import (
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox import restart
+from slicewise.sandbox.host import process, users
+from slicewise.sandbox.host.directory import (
     checked,
     chosen_slot,
     claimed,
@@ -21,13 +21,22 @@ from sandbox.host.directory import (
     require_room,
     storable,
 )
-from sandbox.host.host import Host, Progress, hosts_text
-from sandbox.host.inventory import NODES
-from sandbox.host.layout import Layout
-from sandbox.host.libraries import build_nodelay
-from sandbox.host.staging import stage, write_commands
-from sandbox.host.state import State, load, save
-from sandbox.servers import gpus, haproxy, mariadb, munge, postgres, slicewise, slurm, triton
+from slicewise.sandbox.host.host import Host, Progress, hosts_text
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.libraries import build_nodelay
+from slicewise.sandbox.host.staging import stage, write_commands
+from slicewise.sandbox.host.state import State, load, save
+from slicewise.sandbox.servers import (
+    gpus,
+    haproxy,
+    mariadb,
+    munge,
+    postgres,
+    slicewise,
+    slurm,
+    triton,
+)
 
 STOP_PATIENCE_S = 3.0
 _STOP_STAGES: tuple[tuple[str, ...], ...] = (

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
-from cluster.language.errors import SlicewiseError
-from sandbox.host import process
-from sandbox.host.host import Host, Progress
-from sandbox.host.inventory import NODES
-from sandbox.host.process import Process
-from sandbox.servers import haproxy, mariadb, munge, postgres, slicewise, slurm
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host import process
+from slicewise.sandbox.host.host import Host, Progress
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.host.process import Process
+from slicewise.sandbox.servers import haproxy, mariadb, munge, postgres, slicewise, slurm
 
 _PATIENCE_S = 10.0
 

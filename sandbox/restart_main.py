@@ -4,11 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-from cluster.language.errors import SlicewiseError
-from sandbox.host.host import Host
-from sandbox.host.layout import Layout
-from sandbox.host.state import load
-from sandbox.restart import renew
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.state import load
+from slicewise.sandbox.restart import renew
 
 
 def main(directory: Path, server: str) -> None:

@@ -19,8 +19,14 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from launcher.autoscale.capacity import MOST, CapacityBounds, Level, ReplicaCapacity, learn_capacity
-from launcher.autoscale.policy import SERVICE_SHARE
+from slicewise.launcher.rules.autoscale.capacity import (
+    MOST,
+    CapacityBounds,
+    Level,
+    ReplicaCapacity,
+    learn_capacity,
+)
+from slicewise.launcher.rules.autoscale.policy import SERVICE_SHARE
 
 TABLES = Path(__file__).parent / "assets" / "parvagpu" / "prof_data"
 P95_S = (0.1, 0.4)

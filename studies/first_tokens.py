@@ -17,11 +17,11 @@ from typing import Any
 
 from benchmarks import reporting
 from benchmarks.machine import machine
-from launcher.autoscale.policy import autoscale, initial
-from launcher.autoscale.types import Scaling, ServiceLook, Supply
-from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
-from launcher.engines.load import ServersLoad
-from launcher.gateway.types import Load
+from slicewise.launcher.rules.autoscale.policy import autoscale, initial
+from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Supply
+from slicewise.launcher.rules.engines.engine import FIRST_TOKEN_S, TokenCounts
+from slicewise.launcher.rules.engines.load import ServersLoad
+from slicewise.launcher.rules.gateway.types import Load
 
 SEED = 5
 STEP_S, RUNNING_S, PROMPT_S = 0.012, 0.0002, 0.0001

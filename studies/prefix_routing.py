@@ -27,8 +27,8 @@ from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.machine import machine
-from simulation.history.requests import read_requests
-from simulation.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
+from slicewise.simulation.history.requests import read_requests
+from slicewise.simulation.rules.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
 from studies.autoscale.traces import require
 from studies.command_line import traces_folder
 

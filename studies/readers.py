@@ -27,23 +27,23 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobState, JobView, StepView
-from cluster.slurm.interface import Slurm
-from cluster.slurm.unread import LogsEvent, ignored
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.pyslurm_client import PyslurmSlurm
-from cluster.slurm_client.rest_client import RestSlurm
-from sandbox.cluster import Sandbox
-from sandbox.host.packages import SEARCH_PATH
-from sandbox.servers.slurmrestd import slurmrestd
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.jobs import JobState, JobView, StepView
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.language.slurm.unread import LogsEvent, ignored
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.pyslurm_client import PyslurmSlurm
+from slicewise.cluster.slurm.rest_client import RestSlurm
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.packages import SEARCH_PATH
+from slicewise.sandbox.servers.slurmrestd import slurmrestd
 
 USER = "alice"
 _ARRAY = 500
 _TASKS_AT_ONCE = 250
 _DOWN_S, _PAUSE_S = 3.0, 0.1
 _PATIENCE_S = 120.0
-_WORKER = b"cluster.slurm_client.pyslurm_worker"
+_WORKER = b"slicewise.cluster.slurm.pyslurm_worker"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SCRIPT = "#!/bin/bash\nsrun --resv-ports=2 --mem=20 sleep 3600\n"
 

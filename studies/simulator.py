@@ -15,16 +15,27 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.file import Settings
-from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
-from simulation.history.jobs import HistoryJob, in_order
-from simulation.runs.experiment import Experiment
-from simulation.runs.figures import Figures, SimulationResult
-from simulation.runs.simulate import simulate
-from simulation.site.plans import SlicewisePlan
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget, Policy, Quota, Tenant
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.cluster import (
+    PriorityWeights,
+    Scheduling,
+    SimulatedCluster,
+    SimulatedNode,
+)
+from slicewise.simulation.rules.history.jobs import HistoryJob, in_order
+from slicewise.simulation.rules.runs.experiment import Experiment
+from slicewise.simulation.rules.runs.figures import Figures, SimulationResult
+from slicewise.simulation.rules.site.plans import SlicewisePlan
+from slicewise.simulation.runs.simulate import simulate
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_NOMINAL_MILLISLICES,
+    Budget,
+    Policy,
+    Quota,
+    Tenant,
+)
 
 NODES, GPUS_OF_NODE, TENANTS, USERS_OF_TENANT = 125, 8, 20, 10
 LOAD = 0.9

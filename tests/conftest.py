@@ -28,7 +28,7 @@ from run_folder import RunFolder, current, is_inner
 from schedule import Schedule, in_order, turn
 from second_try import SecondTry, failing_alone
 
-from cluster.runtime import console
+from slicewise.cluster.runtime import console
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _KEPT = _PROJECT / ".hypothesis" / "examples"

@@ -6,10 +6,10 @@ from fractions import Fraction
 from functools import cache
 from itertools import product
 
-from cluster.language.mig_profiles import Board
-from cluster.mig.layouts import Layout, geometry
-from slurm_plugin.mig.covers import ServingNeed
-from slurm_plugin.mig.instances import InstancePlan, Measured, ServiceLoad
+from slicewise.cluster.language.gpus.layouts import Layout, geometry
+from slicewise.cluster.language.gpus.mig_profiles import Board
+from slicewise.slurm_plugin.rules.mig.covers import ServingNeed
+from slicewise.slurm_plugin.rules.mig.instances import InstancePlan, Measured, ServiceLoad
 
 Filling = Mapping[str, int]
 

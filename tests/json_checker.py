@@ -11,10 +11,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from cluster.runtime import console
-from launcher.cli.command_table import COMMANDS, LOADED_ALONE
-from launcher.cli.json_outputs import OUTPUTS, schema_of
-from launcher.main import loaded
+from slicewise.cluster.runtime import console
+from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE
+from slicewise.launcher.cli.json_outputs import OUTPUTS, schema_of
+from slicewise.launcher.main import loaded
 
 
 def checked_printer() -> Any:

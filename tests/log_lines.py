@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cluster.runtime.log import LineFormatter, LogFormat
+from slicewise.cluster.runtime.log import LineFormatter, LogFormat
 
 _FIELD = re.compile(r'([a-z_0-9]+)=("(?:[^"\\]|\\.)*"|[^\s"=]*)(?: |$)')
 

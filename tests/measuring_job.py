@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from pydantic import BaseModel
 
-from launcher.profiling.figures import Message, Point
-from launcher.profiling.job_main import main
+from slicewise.launcher.profiling.job_main import main
+from slicewise.launcher.rules.profiling.figures import Message, Point
 
 FIRST_PID = 4242
 

@@ -15,9 +15,9 @@ from effort import is_ci
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
-from cluster.runtime.metric_catalogue import FLAG, LABELS, MetricSpec
-from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
-from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
+from slicewise.cluster.runtime.metric_catalogue import FLAG, LABELS, MetricSpec
+from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
 RULES = Path(__file__).parents[1] / "etc" / "slicewise.rules.yml"
 _ENDS = {"counter": "_total", "info": "_info"}

@@ -16,32 +16,32 @@ from fault_world.virtual_time import VirtualLoop, WorldClock, clocks_of
 from model_slurm import PARTITION, ModelSite, ModelSlurm
 from stand_ins.slurm_database import CLUSTER, FreeLock, Row
 
-from cluster.language.gres import parse_gpu_requests
-from cluster.language.jobs import WAITING, JobState, JobView
-from cluster.language.leader import ALONE
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.messages import (
+from slicewise.cluster.language.gres import parse_gpu_requests
+from slicewise.cluster.language.jobs import WAITING, JobState, JobView
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import JobChange, Slurm, Target
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.messages import (
     VERSION,
     DesiredSlotsAnswer,
     SlotView,
     SubmitAnswer,
     SubmitRequest,
 )
-from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, Slurm, Target
-from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
-from simulation.slurm_model.requests import ModelRequest
-from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
-from slurm_plugin.accounting.types import BudgetEntry, StatementRow
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.daemon.deciding_loops import DecidingLoops
-from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
-from slurm_plugin.quota.types import Budget, TenantUpdate
-from slurm_plugin.quota_cycle.compile import Compiled, compile_limits
-from slurm_plugin.services.pace import PACE, Pace
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.daemon.deciding_loops import DecidingLoops
+from slicewise.slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
+from slicewise.slurm_plugin.quota_cycle.compile import Compiled, compile_limits
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry, StatementRow
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
+from slicewise.slurm_plugin.rules.services.pace import PACE, Pace
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
 SETTINGS = Settings.model_validate(
@@ -100,7 +100,7 @@ class ModelLedger(SiteLedger):
 
 
 class ModelDaemon:
-    """One life of the daemon, as ``slurm_plugin.daemon.main`` puts it together, without sockets.
+    """One life of the daemon, as ``daemon/main.py`` puts it together, without sockets.
 
     Attributes:
         is_ready: whether it has started.

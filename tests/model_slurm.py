@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeVar
 
 from stand_ins.slurm_database import COSTS, Row, SlurmDatabase
 
-from cluster.language.errors import OutsideError
-from cluster.language.gres import tres_name
-from cluster.language.jobs import (
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.gres import tres_name
+from slicewise.cluster.language.jobs import (
     JobState,
     JobView,
     NodeView,
@@ -27,7 +27,7 @@ from cluster.language.jobs import (
     RunRecord,
     StepView,
 )
-from cluster.slurm.interface import (
+from slicewise.cluster.language.slurm.interface import (
     CLOCK_KNOWN_S,
     Association,
     Changed,
@@ -41,14 +41,14 @@ from cluster.slurm.interface import (
     Tasks,
     target_of,
 )
-from cluster.slurm_client.batch import named_qos
-from cluster.slurm_client.slurmctld_clock import SlurmctldClock
-from simulation.cluster import SimulatedCluster
-from simulation.slurm_model.model import SlurmModel
-from simulation.slurm_model.records import EndedRun, JobRecord
-from simulation.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import GATE_QOS, borrowed_qos, qos_name
+from slicewise.cluster.slurm.batch import named_qos
+from slicewise.cluster.slurm.slurmctld_clock import SlurmctldClock
+from slicewise.simulation.rules.cluster import SimulatedCluster
+from slicewise.simulation.rules.slurm_model.model import SlurmModel
+from slicewise.simulation.rules.slurm_model.records import EndedRun, JobRecord
+from slicewise.simulation.rules.slurm_model.requests import AccountLimits, ModelRequest, QosLimits
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS, borrowed_qos, qos_name
 
 T = TypeVar("T")
 PARTITION = "gpu"
@@ -183,7 +183,7 @@ class ModelSite:
 
 
 class ModelSlurm:
-    """``cluster.slurm.interface.Slurm`` on a site; every call is answered at once.
+    """``Slurm`` of ``interface.py`` on a site; every call is answered at once.
 
     Of the site's Slurm these never are: planned starts, reservations, cores of jobs.
     """

@@ -1,4 +1,6 @@
-"""Counts which mutants of a pure room the tests notice: ``make mutation ROOM=slurm_plugin/quota``.
+"""Counts which mutants of a pure room the tests notice.
+
+``make mutation ROOM=slurm_plugin/rules/quota`` tries one room.
 
 mutmut makes the mutants, each one changed expression, in a copy of the tree, and runs the tests
 that call the changed function. A mutant that no test fails for has *survived*: nothing would tell
@@ -18,7 +20,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,8 +32,10 @@ PROJECT = Path(__file__).resolve().parents[1]
 REPORT = PROJECT / "build" / "reports" / "mutation.json"
 _MUTMUT = str(Path(sys.executable).with_name("mutmut"))
 _CONTRACT = "Decisions are pure"
-_SOURCES = ("cluster", "launcher", "migrations", "sandbox", "simulation", "slurm_plugin")
-"""Packages that mutmut puts into its copy; it changes only modules of the room."""
+_ROOT = "slicewise."
+_LINKS = "slicewise"
+"""The folder of links to the packages. mutmut puts these into its copy, as folders; it changes only
+modules of the room."""
 _UNHEEDED = frozenset({".git", ".venv", "build", "tests"})
 _SLOW = "test_fault_simulation.py"
 """It calls nearly every function, for minutes."""
@@ -69,14 +72,18 @@ class Outcome:
         return 100 * self.noticed / self.tried if self.tried else 100.0
 
 
-def pure_rooms(pyproject: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
-    """The pure modules and packages, dotted, by their room, such as ``slurm_plugin/quota``."""
+def pure_rooms(pyproject: Mapping[str, object], root: Path) -> dict[str, str]:
+    """The pure packages, dotted, by their room, such as ``slurm_plugin/rules/quota``."""
     contracts = pyproject["tool"]["importlinter"]["contracts"]  # type: ignore[index]
     (contract,) = (one for one in contracts if one["name"].startswith(_CONTRACT))
-    rooms: dict[str, list[str]] = defaultdict(list)
-    for module in contract["source_modules"]:
-        rooms["/".join(module.split(".")[:2])].append(module)
-    return {room: tuple(modules) for room, modules in sorted(rooms.items())}
+    places = [name.removeprefix(_ROOT).replace(".", "/") for name in contract["source_modules"]]
+    inits = {init for one in places for init in root.glob(f"{one}/**/__init__.py")}
+    rooms = sorted(init.parent.relative_to(root) for init in inits)
+    return {str(room): _ROOT + ".".join(room.parts) for room in rooms if _has_modules(root / room)}
+
+
+def _has_modules(room: Path) -> bool:
+    return any(path.name != "__init__.py" for path in room.glob("*.py"))
 
 
 def patterns(modules: Iterable[str], root: Path) -> list[str]:
@@ -88,7 +95,8 @@ def patterns(modules: Iterable[str], root: Path) -> list[str]:
 def tests_of(modules: Sequence[str], root: Path) -> list[str]:
     """Unit and property tests that name one of the modules, or lie in the folder of its room."""
     named = re.compile("|".join(re.escape(module) for module in modules))
-    folders = tuple(f"tests/unit/{'/'.join(module.split('.')[:2])}/" for module in modules)
+    rooms = (module.removeprefix(_ROOT).replace(".", "/") for module in modules)
+    folders = tuple(f"tests/unit/{room}/" for room in rooms)
     files = sorted((*root.glob("tests/unit/**/test_*.py"), *root.glob("tests/property/test_*.py")))
     texts = {
         str(file.relative_to(root)): file.read_text(encoding="utf-8")
@@ -107,13 +115,14 @@ def configuration(modules: Sequence[str], root: Path) -> str:
     beside = [
         path.name
         for path in sorted(root.iterdir())
-        if path.name not in {*_SOURCES, *_UNHEEDED} and not path.name.endswith("_cache")
+        if path.name not in {_LINKS, *_UNHEEDED} and not path.name.endswith("_cache")
     ]
+    packages = sorted((root / _LINKS).iterdir())
     options = ["-n", "0", "-p", "no:cacheprovider", "--no-caretaker"]
     keys = {
-        "source_paths": [name for name in _SOURCES if (root / name).is_dir()],
+        "source_paths": [f"{_LINKS}/{one.name}" for one in packages if one.is_symlink()],
         "only_mutate": patterns(modules, root),
-        "also_copy": beside,
+        "also_copy": [*beside, f"{_LINKS}/__init__.py"],
         "pytest_add_cli_args": options,
         "pytest_add_cli_args_test_selection": tests_of(modules, root),
     }
@@ -228,14 +237,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sample", type=int, help="how many of each room (default: all)")
     arguments = parser.parse_args(argv)
     asked = arguments.rooms
-    rooms = pure_rooms(tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8")))
+    pyproject = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    rooms = pure_rooms(pyproject, PROJECT)
     console = Console()
     if unknown := [room for room in asked if room not in rooms]:
         console.print(f"{unknown[0]} is no pure room; these are: {', '.join(rooms)}")
         return 2
     outcomes = {}
     for room in asked or rooms:
-        outcomes[room] = tried(rooms[room], os.cpu_count() or 1, arguments.sample)
+        outcomes[room] = tried((rooms[room],), os.cpu_count() or 1, arguments.sample)
         # After each room, as the last one may be cut short.
         keep(outcomes, REPORT)
     for room, one in outcomes.items():

@@ -14,10 +14,10 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cluster.language.errors import SlicewiseError
-from sandbox import lifecycle
-from sandbox.host import process
-from sandbox.host.directory import MARKER
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox import lifecycle
+from slicewise.sandbox.host import process
+from slicewise.sandbox.host.directory import MARKER
 
 _VARIABLE = "SLICEWISE_TEST_RUN"
 _PATIENCE_S = 8.0

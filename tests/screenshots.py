@@ -30,21 +30,21 @@ from rich.text import Text
 from stand_ins.made_up_daemon import Fiction, site_up
 from web_site import COOKIE, Site
 
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.history_messages import (
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.history_messages import (
     HistoryAnswer,
     HistoryRequest,
     HistorySeries,
     HistoryUnit,
 )
-from cluster.rpc.message import Answer, Request
-from cluster.rpc.read_messages import StatementAnswer, StatementRequest
-from cluster.settings.read import load_settings
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from slurm_plugin.accounting.types import Run, RunKey, StatementRow
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.web.pages import PAGES, Page
+from slicewise.cluster.rpc.message import Answer, Request
+from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
+from slicewise.cluster.settings.read import load_settings
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.page.pages import PAGES, Page
+from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, StatementRow
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _SCREENS = _PROJECT / "build" / "reports" / "screens"

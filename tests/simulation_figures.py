@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from simulation.runs.figures import (
+from slicewise.simulation.rules.runs.figures import (
     ClusterSample,
     Estimate,
     Figures,

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.language.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
-from cluster.slurm.interface import Association, Qos, Requeued, Slurm, Tasks
-from cluster.slurm_client.commands import CommandSlurm
-from sandbox.cluster import Sandbox
+from slicewise.cluster.language.jobs import TAG_PREFIX, JobState, JobTag, JobView, StepView
+from slicewise.cluster.language.slurm.interface import Association, Qos, Requeued, Slurm, Tasks
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.sandbox.cluster import Sandbox
 
 PATIENCE_S = 120.0
 TAG = JobTag("0123456789abcdef", "vision")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from sandbox.host.packages import SLURM_VARIABLE
+from slicewise.sandbox.host.packages import SLURM_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
 REPORT = PROJECT / "build" / "reports" / "slurm_matrix.json"

@@ -11,7 +11,7 @@ mariadbd="mariadbd --no-defaults --datadir=/var/lib/accounting --socket=/run/mys
     --skip-networking --innodb-buffer-pool-size=32M --innodb-log-file-size=16M
     --innodb-lock-wait-timeout=900 --innodb-flush-method=nosync"
 cd "$clone"
-.venv/bin/python -c 'from sandbox.servers import mariadb; print(mariadb._bootstrap_sql("slurm"))' >/run/accounting.sql
+.venv/bin/python -c 'from slicewise.sandbox.servers import mariadb; print(mariadb._bootstrap_sql("slurm"))' >/run/accounting.sql
 cd /
 # shellcheck disable=SC2086
 $as_slurm $mariadbd --bootstrap </run/accounting.sql >/dev/null 2>&1

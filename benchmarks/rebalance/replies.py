@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from benchmarks.rebalance import site
 from benchmarks.rebalance.site import PARTITION, Site
-from cluster.language.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
-from cluster.slurm.interface import (
+from slicewise.cluster.language.jobs import JobView, NodeView, PartitionView, RunRecord, StepView
+from slicewise.cluster.language.slurm.interface import (
     Association,
     Changed,
     JobChange,
@@ -15,9 +15,9 @@ from cluster.slurm.interface import (
     Submission,
     Target,
 )
-from cluster.slurm_client.batch import named_qos
-from cluster.slurm_client.commands import CommandSlurm
-from slurm_plugin.common.qos_names import GATE_QOS
+from slicewise.cluster.slurm.batch import named_qos
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
 
 CLUSTER = "bench"
 _NORMAL = frozenset({"normal"})

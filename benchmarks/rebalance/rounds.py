@@ -20,30 +20,30 @@ from benchmarks.rebalance import site
 from benchmarks.rebalance.replies import CLUSTER, Replies
 from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
-from cluster.language.codes import Code
-from cluster.language.errors import UnreachableError
-from cluster.runtime.database import postgres_engine, writing
-from cluster.settings.file import DaemonSettings, Settings
-from cluster.settings.read import load_settings
-from cluster.slurm.interface import Slurm
-from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.cli.rebalance import GARBAGE_AFTER
-from slurm_plugin.common.rebalance_steps import RebalanceRun, RunOutcome, StepName
-from slurm_plugin.daemon.quota_loop import QuotaLoop
-from slurm_plugin.ledger.base import Database
-from slurm_plugin.ledger.rebalances import Rebalances
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.ledger_tables.policy_rows import change_values
-from slurm_plugin.ledger_tables.repartition_tables import mig_nodes
-from slurm_plugin.ledger_tables.tables import quota_changes
-from slurm_plugin.quota.types import Tenant, TenantUpdate
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.quota_cycle.lend import planned
-from slurm_plugin.rebalance.observe import RunContext
-from slurm_plugin.rebalance.run import run
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.runtime.database import postgres_engine, writing
+from slicewise.cluster.settings.file import DaemonSettings, Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.commands.rebalance import GARBAGE_AFTER
+from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.base import Database
+from slicewise.slurm_plugin.ledger.policy_rows import change_values
+from slicewise.slurm_plugin.ledger.rebalances import Rebalances
+from slicewise.slurm_plugin.ledger.repartition_tables import mig_nodes
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.ledger.tables import quota_changes
+from slicewise.slurm_plugin.quota_cycle.lend import planned
+from slicewise.slurm_plugin.rebalance.observe import RunContext
+from slicewise.slurm_plugin.rebalance.run import run
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
+from slicewise.slurm_plugin.rules.common.rebalance_steps import RebalanceRun, RunOutcome, StepName
+from slicewise.slurm_plugin.rules.quota.types import Tenant, TenantUpdate
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"
 _DATABASE = "rebalance"

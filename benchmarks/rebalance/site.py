@@ -9,16 +9,34 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from cluster.language.jobs import JobState, JobTag, JobView, NodeView, RunRecord
-from cluster.language.mig_profiles import board
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Inventory
-from cluster.mig.layouts import Placement
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget, Policy, Quota, Tenant
-from slurm_plugin.slurm_config.gres import Device, devices, gres_conf, node_gres, types_by_kind
-from slurm_plugin.slurm_config.node_lines import padded, room
+from slicewise.cluster.language.gpus.inventory import (
+    ComputeInstance,
+    Gpu,
+    Health,
+    Instance,
+    Inventory,
+)
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView, NodeView, RunRecord
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_NOMINAL_MILLISLICES,
+    Budget,
+    Policy,
+    Quota,
+    Tenant,
+)
+from slicewise.slurm_plugin.rules.slurm_config.gres import (
+    Device,
+    devices,
+    gres_conf,
+    node_gres,
+    types_by_kind,
+)
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import padded, room
 
 ONE, THREE = "1g.10gb", "3g.40gb"
 COSTS: Mapping[str, Millislices] = {ONE: Millislices(1000), THREE: Millislices(3500)}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting
 
 COSTS = {"1g.10gb": 1000, "2g.20gb": 2000, "3g.40gb": 3500, "7g.80gb": 7000}
 """Millislices of an instance of each type."""

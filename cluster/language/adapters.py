@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from cluster.language.environment import ENCODED_BYTES, encoded
+from slicewise.cluster.language.environment import ENCODED_BYTES, encoded
 
 MOST_ADAPTERS = 32
 """Adapters of one service at most."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, gcd
 
-from cluster.language.units import Millislices
+from slicewise.cluster.language.units import Millislices
 
 _SLICE_MILLISLICES = 1000
 

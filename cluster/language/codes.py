@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Self
 
-from cluster.language.exit_codes import ExitCode
+from slicewise.cluster.language.exit_codes import ExitCode
 
 
 class Area(StrEnum):

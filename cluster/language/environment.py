@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from cluster.language.vendors import ACCELERATORS
+from slicewise.cluster.language.gpus.vendors import ACCELERATORS
 
 ENCODED_BYTES = 1900
 """Bytes of all variables together at most: slicewise.lua reads lines of up to 2048 bytes."""

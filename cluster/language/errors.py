@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cluster.language.codes import Code
+from slicewise.cluster.language.codes import Code
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from itertools import takewhile
 from shlex import quote
 from stat import S_ISDIR, S_ISLNK
 
-from cluster.language.codes import Code
-from cluster.language.findings import Finding, Mend, Place, error, warning
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.findings import Finding, Mend, Place, error, warning
 
 MOST_LINKS = 40
 """Symbolic links that the kernel follows on one way."""

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.language.exit_codes import ExitCode
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.exit_codes import ExitCode
 
 
 class Severity(StrEnum):

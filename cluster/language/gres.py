@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import whitespace
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 AUTO = "auto"
 """Used as a GPU type: the cheapest type that fits."""

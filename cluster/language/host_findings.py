@@ -4,15 +4,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from cluster.language.codes import Code
-from cluster.language.findings import Finding, Mend, Place, error, warning
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.findings import Finding, Mend, Place, error, warning
 
 _FULL_BYTES, _SCARCE_BYTES, _FULL_INODES, _SCARCE_INODES = 16 << 20, 256 << 20, 100, 1000
 _SCARCE_PART = 20
 """A twentieth of a small disk is enough."""
 _ANYWHERE = frozenset({"0.0.0.0", "::", "*", ""})  # noqa: S104 -- compared only
 _MOST_SHOWN = 3
-OWN_PROGRAMS = ("slicewise", "launcher.main")
+OWN_PROGRAMS = ("slicewise", "slicewise.launcher.main")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property, lru_cache
 
-from cluster.language.gres import gpu_types_of_tres, untyped_of
-from cluster.language.job_class import JobClass
+from slicewise.cluster.language.gres import gpu_types_of_tres, untyped_of
+from slicewise.cluster.language.job_class import JobClass
 
 RunOfJob = tuple[int, int | None]
 """One run of a job: the job's id, and the run's start in Unix seconds. A requeued job keeps its id.

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 
 class TokenFigures(BaseModel):

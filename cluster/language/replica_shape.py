@@ -7,8 +7,8 @@ use it.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cluster.language.gres import GpuRequest, gres_text
-from cluster.language.units import Millislices
+from slicewise.cluster.language.gres import GpuRequest, gres_text
+from slicewise.cluster.language.units import Millislices
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,20 @@ from pydantic import (
     model_validator,
 )
 
-from cluster.language.accounts import account_name
-from cluster.language.adapters import ADAPTERS, DEFAULT_RANK, MOST_RANK, Adapters, adapters_of
-from cluster.language.codes import Code
-from cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
-from cluster.language.environment import ENVIRONMENT, Environment, encoded
-from cluster.language.errors import InvalidInputError
-from cluster.language.job_class import JobClass
-from cluster.language.replica_shape import ReplicaShape
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.adapters import (
+    ADAPTERS,
+    DEFAULT_RANK,
+    MOST_RANK,
+    Adapters,
+    adapters_of,
+)
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.engine_names import ENGINE_NAME_WORDS, EngineName
+from slicewise.cluster.language.environment import ENVIRONMENT, Environment, encoded
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.job_class import JobClass
+from slicewise.cluster.language.replica_shape import ReplicaShape
 
 DIRECTIVE = "#SLICEWISE"
 MAX_SLOTS = 256

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cluster.language.measurements import Measurement
+from slicewise.cluster.language.measurements import Measurement
 
 _TOKENS = 1_000_000
 

@@ -4,8 +4,8 @@ import re
 from decimal import Decimal
 from typing import NewType
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 Millislices = NewType("Millislices", int)
 """Thousandths of a slice; a slice is one seventh of a GPU of weight 1."""

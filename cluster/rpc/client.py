@@ -11,16 +11,16 @@ from threading import Thread
 
 from pydantic import ValidationError
 
-from cluster.language.codes import Code, known
-from cluster.language.errors import (
+from slicewise.cluster.language.codes import Code, known
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.rpc import remote_client
-from cluster.rpc.exchange import UnsentError, exchange
-from cluster.rpc.message import (
+from slicewise.cluster.rpc import remote_client
+from slicewise.cluster.rpc.exchange import UnsentError, exchange
+from slicewise.cluster.rpc.message import (
     Answered,
     Asks,
     Request,
@@ -29,8 +29,8 @@ from cluster.rpc.message import (
     failure_in,
     read_answer,
 )
-from cluster.rpc.messages import ANSWER_LIMIT
-from cluster.settings.file import DaemonSettings
+from slicewise.cluster.rpc.messages import ANSWER_LIMIT
+from slicewise.cluster.settings.file import DaemonSettings
 
 DEADLINE_S = 15.0
 """For one answer; desired slots wait for Slurm's commands."""

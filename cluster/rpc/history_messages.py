@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from cluster.language.accounts import account_name
-from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request
 
 MOST_POINTS = 1000
 """Most points of each series in one answer."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cluster.rpc.message import Answer, Asks, Message, Request
+from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
 
 EntryId = Annotated[int, Field(ge=1, le=2**62)]
 """Number of an entry in its journal."""

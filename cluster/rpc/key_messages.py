@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field
 
-from cluster.rpc.message import (
+from slicewise.cluster.rpc.message import (
     NO_CONTROLS,
     Answer,
     Asks,

@@ -11,9 +11,9 @@ from urllib.parse import quote, urlencode
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from cluster.language.accounts import account_name
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 VERSION_PATH = "/v1/"
 

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cluster.language.jobs import RunOfJob
-from cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
-from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.cluster.language.jobs import RunOfJob
+from slicewise.cluster.rpc.message import Answer, Asks, DoneAnswer, Message, Request, TenantText
+from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
 
 VERSION = 1
 """Version of submissions."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 
 PAYLOAD_LIMIT = 256 * 1024
 """Bytes in one credential here; munged takes a message of 1 MiB with everything around it."""

@@ -12,10 +12,10 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError
-from cluster.rpc.message import Message
-from cluster.rpc.munge import PAYLOAD_LIMIT, Munge
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.rpc.message import Message
+from slicewise.cluster.rpc.munge import PAYLOAD_LIMIT, Munge
 
 SEALED_PATH = "/v1/sealed"
 PREFIX = b"MUNGE:"

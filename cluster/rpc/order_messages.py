@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cluster.rpc.message import Asks, DoneAnswer, Message, Request
+from slicewise.cluster.rpc.message import Asks, DoneAnswer, Message, Request
 
 
 class ServiceOrder(Message):

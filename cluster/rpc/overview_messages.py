@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cluster.language.findings import Severity
-from cluster.rpc.message import Answer, Asks, Message, Request
+from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
 
 Position = Annotated[int, Field(ge=0, le=10_000_000)]
 """Number of entries that come before."""

@@ -3,9 +3,9 @@
 Ordinary users see their own tenants, operators see all.
 """
 
-from cluster.language.accounts import account_name
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 
 
 def complete_tenant(incomplete: str) -> list[str]:
@@ -42,9 +42,9 @@ def own_tenant(named: str | None) -> str:
 
 def _tenants() -> list[str]:
     # Imported here: most commands that take a tenant are given one, and do not ask the daemon.
-    from cluster.rpc.client import DaemonClient  # noqa: PLC0415
-    from cluster.rpc.messages import ViewRequest  # noqa: PLC0415
-    from cluster.settings.read import load_settings  # noqa: PLC0415
+    from slicewise.cluster.rpc.client import DaemonClient  # noqa: PLC0415
+    from slicewise.cluster.rpc.messages import ViewRequest  # noqa: PLC0415
+    from slicewise.cluster.settings.read import load_settings  # noqa: PLC0415
 
     view = DaemonClient(load_settings().daemon).call(ViewRequest())
     return sorted(one.name for one in view.tenants)

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from cluster.rpc.message import Answer, Asks, Message, Request
+from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
 
 LONGEST_FILE = 32 * 1024
 """Most characters of a file of quotas: with its escapes in JSON it then fits into a request."""

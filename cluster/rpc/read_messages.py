@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator
 
-from cluster.language.accounts import account_name
-from cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request, TenantText
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.rpc.message import NO_CONTROLS, Answer, Asks, Message, Request, TenantText
 
 Number = Annotated[int, Field(ge=-(2**40), le=2**40)]
 """Job ids and Unix seconds."""

@@ -6,14 +6,21 @@ from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from itertools import count
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.rpc.exchange import exchange
-from cluster.rpc.message import failure_in
-from cluster.rpc.messages import ANSWER_LIMIT
-from cluster.rpc.munge import Munge
-from cluster.rpc.munge_rpc import CREDENTIAL_LIMIT, PREFIX, SEALED_PATH, MessagePart, seal, unseal
-from cluster.settings.file import DaemonSettings, host_and_port
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.rpc.exchange import exchange
+from slicewise.cluster.rpc.message import failure_in
+from slicewise.cluster.rpc.messages import ANSWER_LIMIT
+from slicewise.cluster.rpc.munge import Munge
+from slicewise.cluster.rpc.munge_rpc import (
+    CREDENTIAL_LIMIT,
+    PREFIX,
+    SEALED_PATH,
+    MessagePart,
+    seal,
+    unseal,
+)
+from slicewise.cluster.settings.file import DaemonSettings, host_and_port
 
 _SAID_LIMIT = 300
 _REFUSAL_BYTES = 64 * 1024

@@ -1,8 +1,8 @@
 """Messages about tenants: their tree with what each has and holds, loans, budgets."""
 
-from cluster.language.periods import Period
-from cluster.rpc.message import Answer, Asks, Message, Request
-from cluster.rpc.overview_messages import OtherTenants, Position, TenantNow
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.rpc.message import Answer, Asks, Message, Request
+from slicewise.cluster.rpc.overview_messages import OtherTenants, Position, TenantNow
 
 
 class TypeOfQuota(Message):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from cluster.rpc.message import Answer, Asks, Request
+from slicewise.cluster.rpc.message import Answer, Asks, Request
 
 LoginToken = Annotated[str, Field(min_length=1, max_length=4096)]
 

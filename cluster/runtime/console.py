@@ -12,8 +12,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from cluster.language.errors import Refusal
-from cluster.language.printable import printable
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.printable import printable
 
 _PIPE_WIDTH = 10_000
 """Width where there is no terminal: nothing is left out, shortened or folded."""

@@ -17,8 +17,8 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 
 CONNECT: Mapping[str, object] = {"connect_timeout": 5, "application_name": "slicewise"}
 """Arguments of every connection."""

@@ -11,8 +11,8 @@ from grp import getgrgid
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from cluster.language.file_access import MOST_LINKS, AclEntry, Inode, Person, Way
-from cluster.language.host_findings import Holder, Space
+from slicewise.cluster.language.file_access import MOST_LINKS, AclEntry, Inode, Person, Way
+from slicewise.cluster.language.host_findings import Holder, Space
 
 _PROC = Path("/proc")
 _ACL = "system.posix_acl_access"

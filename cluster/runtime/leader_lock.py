@@ -13,8 +13,8 @@ from sqlalchemy import (
     text,
 )
 
-from cluster.language.errors import SlicewiseError
-from cluster.runtime.database import CONNECT, translated
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.runtime.database import CONNECT, translated
 
 _SETTINGS = {
     "statement_timeout": "1500ms",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, cast
 
-from cluster.language.leader import Leader
-from cluster.runtime.log import emit
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.runtime.log import emit
 
 T = TypeVar("T")
 

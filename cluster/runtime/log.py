@@ -15,7 +15,7 @@ from json import JSONEncoder
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any, Literal
 
-from cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.runtime.wall_clock import wall_s
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, merged
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.measurements import Measurement, merged
 
 _CSV_BOARD = "A100-80GB"
 _CSV_TYPES = {"1": "1g.10gb", "2": "2g.20gb", "3": "3g.40gb", "4": "4g.40gb", "7": "7g.80gb"}

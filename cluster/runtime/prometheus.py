@@ -11,9 +11,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, disable_created_metrics, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.runtime.metric_catalogue import MetricSpec
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.runtime.metric_catalogue import MetricSpec
 
 # A series of its own for each counter, with when it began: no page and no rule names them.
 disable_created_metrics()  # type: ignore[no-untyped-call]

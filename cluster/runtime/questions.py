@@ -4,8 +4,8 @@ import sys
 
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
 
 
 def confirm(question: str, *, yes: bool, as_json: bool = False) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, SectionReport, error, failure, warning
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.findings import Finding, SectionReport, error, failure, warning
 
 _LONGEST_S, _AGAIN_S = 120.0, 5.0
 """For one section; and until the next reminder, for what took the first one for its own failure."""

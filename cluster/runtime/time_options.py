@@ -4,8 +4,8 @@ from datetime import UTC, datetime, tzinfo
 
 import typer
 
-from cluster.language.moments import FORMS, moment_from_text
-from cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.language.moments import FORMS, moment_from_text
+from slicewise.cluster.runtime.wall_clock import wall_s
 
 
 def local_time(text: str, *, ahead: bool = False, zone: tzinfo | None = None) -> datetime:

@@ -23,12 +23,10 @@ from pydantic import (
     model_validator,
 )
 
-from cluster.language.billing import MILLISLICES, BillingUnit
-from cluster.language.engine_names import EngineName
-from cluster.language.gres import SHARED
-from cluster.language.job_class import JobClass
-from cluster.language.mig_names import has_mig_size
-from cluster.language.mig_profiles import (
+from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
+from slicewise.cluster.language.engine_names import EngineName
+from slicewise.cluster.language.gpus.mig_names import has_mig_size
+from slicewise.cluster.language.gpus.mig_profiles import (
     Board,
     WholeBoard,
     board,
@@ -38,14 +36,16 @@ from cluster.language.mig_profiles import (
     whole_cost,
     whole_memory_mib,
 )
-from cluster.language.periods import check_zone
-from cluster.language.units import Millislices, slices_words
-from cluster.language.vendors import accelerator
-from cluster.settings.engines import EngineSettings
-from cluster.settings.gateway import GatewaySettings
-from cluster.settings.lending import LendingSettings
-from cluster.settings.log import LogSettings
-from cluster.settings.repartition import RepartitionSettings
+from slicewise.cluster.language.gpus.vendors import accelerator
+from slicewise.cluster.language.gres import SHARED
+from slicewise.cluster.language.job_class import JobClass
+from slicewise.cluster.language.periods import check_zone
+from slicewise.cluster.language.units import Millislices, slices_words
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.cluster.settings.lending import LendingSettings
+from slicewise.cluster.settings.log import LogSettings
+from slicewise.cluster.settings.repartition import RepartitionSettings
 
 _PORTS, _PORT = 65536, re.compile(r"[0-9]{1,5}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cluster.language.service_places import ServicePlaces
+from slicewise.cluster.language.service_places import ServicePlaces
 
 
 class TenantLimits(BaseModel):

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 
 def _upper(value: object) -> object:

@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.toml_text import read_toml
-from cluster.settings.file import DatabaseSettings, LauncherSettings, Settings
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.toml_text import read_toml
+from slicewise.cluster.settings.file import DatabaseSettings, LauncherSettings, Settings
 
 CONFIG_VARIABLE = "SLICEWISE_CONFIG"
 DATABASE_VARIABLE = "SLICEWISE_DATABASE_URL"

@@ -1,30 +1,18 @@
-"""Reads what administrators alone set in slurmdbd: bounds of QOS, and who may change them."""
+"""Asks slurmdbd for what administrators alone set in it."""
 
 from collections.abc import Mapping
 
-BOUNDS = (
-    *("MaxTRESPerUser", "MaxTRESPerAccount", "MaxTRESPerJob", "MaxTRESPerNode"),
-    *("MaxTRESMinsPerJob", "MinTRESPerJob", "GrpTRESMins", "GrpJobs", "GrpSubmitJobs", "GrpWall"),
-    *("MaxJobsPerUser", "MaxJobsPerAccount", "MaxSubmitJobsPerUser", "MaxSubmitJobsPerAccount"),
-    "MaxWall",
-)
-"""Limits of a QOS that Slicewise never sets, as ``sacctmgr`` calls them."""
+from slicewise.cluster.language.slurm.account_bounds import BOUNDS, parse_admins, parse_qos_bounds
+from slicewise.cluster.slurm.run import run
 
-_MAY_CHANGE = frozenset({"Operator", "Administrator"})
+_SHOW = ("sacctmgr", "--noheader", "--parsable2", "show")
 
 
-def parse_qos_bounds(text: str) -> Mapping[str, Mapping[str, str]]:
-    """Read ``sacctmgr -n -P show qos`` with Name and BOUNDS: those that are set, by QOS."""
-    rows = (line.split("|") for line in text.splitlines())
-    return {
-        name: bounds
-        for name, *cells in rows
-        if len(cells) == len(BOUNDS)
-        and (bounds := {key: cell for key, cell in zip(BOUNDS, cells, strict=True) if cell})
-    }
+async def qos_bounds() -> Mapping[str, Mapping[str, str]]:
+    """Return the limits of each QOS that Slicewise never sets. Raises what ``run`` raises."""
+    return parse_qos_bounds(await run((*_SHOW, "qos", f"format={','.join(('Name', *BOUNDS))}")))
 
 
-def parse_admins(text: str) -> Mapping[str, str]:
-    """Read ``sacctmgr -n -P show user`` with User and AdminLevel: who may change QOS and limits."""
-    rows = (line.split("|") for line in text.splitlines())
-    return {row[0]: row[1] for row in rows if len(row) == 2 and row[1] in _MAY_CHANGE}  # noqa: PLR2004
+async def admins() -> Mapping[str, str]:
+    """Return the AdminLevel of who may change QOS and limits. Raises what ``run`` raises."""
+    return parse_admins(await run((*_SHOW, "user", "format=User,AdminLevel")))

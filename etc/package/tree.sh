@@ -31,7 +31,7 @@ chmod -R go=rX,u+w "$root"
 
 mkdir -p "$root/completion"
 for shell in bash zsh fish; do
-    env -i PATH=/usr/bin:/bin "_SLICEWISE_COMPLETE=source_$shell" "$venv/bin/python" -P -m launcher.main \
+    env -i PATH=/usr/bin:/bin "_SLICEWISE_COMPLETE=source_$shell" "$venv/bin/python" -P -m slicewise.launcher.main \
         > "$root/completion/$shell"
     [ -s "$root/completion/$shell" ]
 done

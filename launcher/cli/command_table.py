@@ -26,126 +26,141 @@ class Command:
 
 FOR_EVERYBODY: Mapping[str, Command] = {
     "why": Command(
-        "slurm_plugin.cli_users.why:why_app",
+        "slicewise.slurm_plugin.cli.commands.why:why_app",
         "Say why a job waits, or how a service or a tenant stands.",
     ),
     "overview": Command(
-        "slurm_plugin.cli_users.overview:overview_app",
+        "slicewise.slurm_plugin.cli.commands.overview:overview_app",
         "Show the cluster on one screen, and what needs attention with the command that mends it.",
     ),
     "top": Command(
-        "slurm_plugin.cli_users.top:top_app",
+        "slicewise.slurm_plugin.cli.commands.top:top_app",
         "Show the cluster live on the whole terminal: tenants, services, GPUs, waiting jobs.",
     ),
     "web": Command(
-        "slurm_plugin.cli_users.web:web_app", "The page in the browser: log in, or run its server."
+        "slicewise.slurm_plugin.cli.commands.web:web_app",
+        "The page in the browser: log in, or run its server.",
     ),
     "sbatch": Command(
-        "slurm_plugin.cli_users.sbatch:sbatch_app",
+        "slicewise.slurm_plugin.cli.commands.sbatch:sbatch_app",
         "Run sbatch, and show what Slicewise decides about the job.",
     ),
     "service": Command(
-        "launcher.cli.service:service_app", "Inference services that scale with their requests."
+        "slicewise.launcher.cli.service:service_app",
+        "Inference services that scale with their requests.",
     ),
     "profile": Command(
-        "launcher.cli.profile:profile_app",
+        "slicewise.launcher.cli.profile:profile_app",
         "How fast a model is on the cluster's GPU types: slicewise profile MODEL measures it.",
     ),
     "key": Command(
-        "launcher.cli.keys:key_app",
+        "slicewise.launcher.cli.keys:key_app",
         "API keys: which clients may send requests to a tenant's services.",
     ),
     "mig": Command(
-        "slurm_plugin.cli.mig:mig_app", "How GPUs can be cut: profiles, layouts, costs."
+        "slicewise.slurm_plugin.cli.commands.mig:mig_app",
+        "How GPUs can be cut: profiles, layouts, costs.",
     ),
     "ledger": Command(
-        "slurm_plugin.cli_users.ledger:ledger_app",
+        "slicewise.slurm_plugin.cli.commands.ledger:ledger_app",
         "What was used: statements, balances, checks; and the database in which it stands.",
     ),
     "report": Command(
-        "slurm_plugin.cli_users.report:report_app",
+        "slicewise.slurm_plugin.cli.commands.report:report_app",
         "Report a month: how the slices were used, by state, tenant and service, with drawings.",
     ),
-    "budget": Command("slurm_plugin.cli.budget:budget_app", "What tenants may use up in a period."),
+    "budget": Command(
+        "slicewise.slurm_plugin.cli.commands.budget:budget_app",
+        "What tenants may use up in a period.",
+    ),
     "schema": Command(
-        "launcher.cli.schema:schema_app",
+        "slicewise.launcher.cli.schema:schema_app",
         "Print the JSON schema of what a command prints with --json.",
     ),
 }
 
 FOR_OPERATORS: Mapping[str, Command] = {
     "tenant": Command(
-        "slurm_plugin.cli.tenant:tenant_app", "Tenants: Slurm accounts that are charged."
+        "slicewise.slurm_plugin.cli.commands.tenant:tenant_app",
+        "Tenants: Slurm accounts that are charged.",
     ),
     "tenant-quota": Command(
-        "slurm_plugin.cli.tenant_quota:tenant_quota_app",
+        "slicewise.slurm_plugin.cli.commands.tenant_quota:tenant_quota_app",
         "Who may hold how many slices: quotas, plans, loans, the calendar.",
     ),
     "simulate": Command(
-        "simulation.cli.simulate:simulate",
+        "slicewise.simulation.cli.simulate:simulate",
         "Replay a site's past with Slicewise's own decisions, and with other quotas beside it.",
         "Examples: slicewise simulate site.zip | slicewise simulate site.zip --change quotas.toml"
         " --report october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7"
         " --service chat.toml --requests nlp/chat=requests.csv",
     ),
     "compile": Command(
-        "slurm_plugin.cli.compile:compile_command",
+        "slicewise.slurm_plugin.cli.commands.compile:compile_command",
         "Bring Slurm's limits to what the ledger says, as the daemon does by itself.",
         "Examples: slicewise compile --dry-run | slicewise compile --slurm-conf",
     ),
-    "node": Command("slurm_plugin.cli.node:node_app", "A GPU node: what is in it, by its driver."),
+    "node": Command(
+        "slicewise.slurm_plugin.cli.commands.node:node_app",
+        "A GPU node: what is in it, by its driver.",
+    ),
     "repartition": Command(
-        "slurm_plugin.cli.repartition:repartition_app",
+        "slicewise.slurm_plugin.cli.commands.repartition:repartition_app",
         "Give GPUs other MIG instances, so that waiting jobs find what they ask for.",
     ),
     "rebalance": Command(
-        "slurm_plugin.cli.rebalance:rebalance_app",
+        "slicewise.slurm_plugin.cli.commands.rebalance:rebalance_app",
         "Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs;"
         " for cron.",
     ),
     "setup": Command(
-        "slurm_plugin.cli.setup:setup_command",
+        "slicewise.slurm_plugin.cli.commands.setup:setup_command",
         "Ask what the site is like, and write proposals of all files, with the steps in order.",
         "Examples: slicewise setup | slicewise setup --answers site.toml --output proposals",
     ),
     "doctor": Command(
-        "launcher.cli.doctor:doctor",
+        "slicewise.launcher.cli.doctor:doctor",
         "Look at the whole site, and say what is wrong, why it matters, and what mends it.",
         "Examples: slicewise doctor | slicewise doctor --fix"
         " | slicewise doctor --section nodes --node gpu07 --json",
     ),
     "snapshot": Command(
-        "slurm_plugin.cli.snapshot:snapshot_command",
+        "slicewise.slurm_plugin.cli.commands.snapshot:snapshot_command",
         "Write what the simulator needs of this site into one archive: Slurm, ledger, settings.",
         "Examples: slicewise snapshot site.zip | slicewise snapshot site.zip --history 30"
         " --pseudonyms all",
     ),
     "observe": Command(
-        "slurm_plugin.cli.observe:observe_app", "What the days in mode observe have shown."
+        "slicewise.slurm_plugin.cli.commands.observe:observe_app",
+        "What the days in mode observe have shown.",
     ),
-    "admission": Command("slurm_plugin.cli.admission:admission_app", "slicewise.lua in slurmctld."),
-    "gateway": Command("launcher.cli.gateway:gateway_app", "The gateway in front of all services."),
+    "admission": Command(
+        "slicewise.slurm_plugin.cli.commands.admission:admission_app", "slicewise.lua in slurmctld."
+    ),
+    "gateway": Command(
+        "slicewise.launcher.cli.gateway:gateway_app", "The gateway in front of all services."
+    ),
     "daemon": Command(
-        "slurm_plugin.cli.daemon:run_daemon",
+        "slicewise.slurm_plugin.cli.commands.daemon:run_daemon",
         "Run beside slurmctld, as SlurmUser: decide submissions, follow Slurm, keep the ledger.",
         "Examples: slicewise daemon --config /etc/slicewise/slicewise.toml"
         " | systemctl start slicewise-daemon",
         stays=True,
     ),
     "launcher": Command(
-        "launcher.cli.launcher:run_launcher",
+        "slicewise.launcher.cli.launcher:run_launcher",
         "Run the launcher, as daemon.launcher_user: it gives each service the replicas it needs.",
         "Examples: slicewise launcher --config /etc/slicewise/slicewise.toml"
         " | systemctl start slicewise-launcher",
         stays=True,
     ),
     "uninstall": Command(
-        "slurm_plugin.cli.compile:uninstall_command",
+        "slicewise.slurm_plugin.cli.commands.compile:uninstall_command",
         "Put all of Slurm's limits back to what they were before Slicewise, and remove its QOS.",
         "Examples: slicewise uninstall --dry-run | slicewise uninstall --yes",
     ),
     "sandbox": Command(
-        "sandbox.cli:app",
+        "slicewise.sandbox.cli:app",
         "A whole cluster on this machine: Slurm with emulated MIG GPUs, PostgreSQL, HAProxy.",
     ),
 }
@@ -154,11 +169,12 @@ COMMANDS: Mapping[str, Command] = {**FOR_EVERYBODY, **FOR_OPERATORS}
 
 LOADED_ALONE: Mapping[str, Command] = {
     "mig costs": Command(
-        "slurm_plugin.cli_users.costs:costs_app",
+        "slicewise.slurm_plugin.cli.commands.costs:costs_app",
         "Show what one instance of every MIG profile costs, in slices.",
     ),
     "ledger db": Command(
-        "slurm_plugin.cli_users.ledger_db:ledger_db_app", "The ledger's PostgreSQL schema."
+        "slicewise.slurm_plugin.cli.commands.ledger_db:ledger_db_app",
+        "The ledger's PostgreSQL schema.",
     ),
 }
 """Parts of trees that run without the rest of their tree: it takes longer to import than they."""

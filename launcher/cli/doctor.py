@@ -8,23 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.exit_codes import ExitCode
-from cluster.language.findings import (
+from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.exit_codes import ExitCode
+from slicewise.cluster.language.findings import (
     Finding,
     SectionReport,
     Severity,
     exit_code_by,
     ordered,
 )
-from cluster.mig.host import ROOT
-from cluster.runtime.console import console, print_json
-from cluster.settings.read import load_settings
-from launcher.cli.show_findings import fix_text, print_reports
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli.show_findings import fix_text, print_reports
 
 _GATHERERS = (
-    *("slurm_plugin.cli.doctor", "launcher.cli.gateway_report"),
-    "launcher.cli.engines_report",
+    *("slicewise.slurm_plugin.cli.commands.doctor", "slicewise.launcher.cli.gateway_report"),
+    "slicewise.launcher.cli.engines_report",
 )
 """Modules that look at sections of a site: SECTIONS names them, ``reports`` looks."""
 

@@ -5,19 +5,19 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.language.findings import Finding, SectionReport, warning
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ViewRequest
-from cluster.runtime.section_look import looked
-from cluster.settings.engines import EngineSettings
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
-from launcher.engines.model_files import listed
-from launcher.engines.registry import OWN_ENGINES
-from launcher.services.plain_file import open_file
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.findings import Finding, SectionReport, warning
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ViewRequest
+from slicewise.cluster.runtime.section_look import looked
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
+from slicewise.launcher.rules.engines.model_files import listed
+from slicewise.launcher.rules.engines.registry import OWN_ENGINES
+from slicewise.launcher.services.plain_file import open_file
 
 SECTIONS = ("engines",)
 _PACKAGE = ".dist-info"

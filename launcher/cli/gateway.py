@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.gateway import GatewaySettings
-from cluster.settings.read import load_settings
-from launcher.engines.registry import ENGINES, require_known
-from launcher.gateway import haproxy
-from launcher.gateway.checks import SOON_S
-from launcher.gateway.files import replace_file
-from launcher.gateway.identity import KEY, ends_s
-from launcher.scripts.render import CONFIGURATION, Owners, gateway_files
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.gateway import haproxy
+from slicewise.launcher.gateway.files import replace_file
+from slicewise.launcher.gateway.identity import KEY, ends_s
+from slicewise.launcher.rules.engines.registry import ENGINES, require_known
+from slicewise.launcher.rules.gateway.checks import SOON_S
+from slicewise.launcher.scripts.render import CONFIGURATION, Owners, gateway_files
 
 gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
 

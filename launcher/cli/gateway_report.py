@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from jinja2 import TemplateError
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.language.file_access import Need, Person, Right
-from cluster.language.findings import Finding, SectionReport, error, failure
-from cluster.runtime.host_look import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.file_access import Need, Person, Right
+from slicewise.cluster.language.findings import Finding, SectionReport, error, failure
+from slicewise.cluster.runtime.host_look import (
     disabled_units,
     holders,
     parent_of,
@@ -27,23 +27,23 @@ from cluster.runtime.host_look import (
     space,
     way_to,
 )
-from cluster.runtime.section_look import looked, unread
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.settings.gateway import GatewaySettings
-from cluster.settings.read import load_settings
-from launcher.gateway import haproxy
-from launcher.gateway.certificates import answer_at, certificate_facts, identity_facts
-from launcher.gateway.checks import GatewayFacts, gateway_checks, identity_checks
-from launcher.gateway.files import STATISTICS
-from launcher.gateway.identity import KEY, ends_s, require_key
-from launcher.gateway.runtime_api import most_files_of
-from launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners_of
+from slicewise.cluster.runtime.section_look import looked, unread
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.gateway import haproxy
+from slicewise.launcher.gateway.certificates import answer_at, certificate_facts, identity_facts
+from slicewise.launcher.gateway.files import STATISTICS
+from slicewise.launcher.gateway.identity import KEY, ends_s, require_key
+from slicewise.launcher.gateway.runtime_api import most_files_of
+from slicewise.launcher.rules.gateway.checks import GatewayFacts, gateway_checks, identity_checks
+from slicewise.launcher.scripts.render import CONFIGURATION, Owners, gateway_files, owners_of
 
 SECTIONS = ("gateway",)
 _Seen = TypeVar("_Seen")
 _PROC = Path("/proc")
-_NAMES = (b"/slicewise", b"launcher.main")
+_NAMES = (b"/slicewise", b"slicewise.launcher.main")
 """How the program is called in a process's arguments, before the word launcher."""
 _PROGRAM = Path(__file__).resolve().parents[1] / "main.py"
 _READ_BY_HAPROXY = ("hold.lua", "sequence.lua", "openai.lua")
@@ -86,7 +86,7 @@ def reports(
 def _database(settings: Settings) -> Iterator[Finding]:
     """Say why the launcher's own database can't be read: without it the launcher runs on."""
     # Imported here: SQLAlchemy takes longer to import than everything else.
-    from launcher.process.leadership import own_store  # noqa: PLC0415
+    from slicewise.launcher.process.leadership import own_store  # noqa: PLC0415
 
     try:
         if store := own_store(settings):

@@ -51,7 +51,7 @@ def _format_help(format_rest: Callable[..., None], examples: str, ctx: Any, form
 def without_styles_where_plain() -> None:
     """Let Typer's help and usage errors have no styles where NO_COLOR is set."""
     # Imported here: both take a while, and only help and usage errors need them.
-    if import_module("cluster.runtime.console").is_plain():
+    if import_module("slicewise.cluster.runtime.console").is_plain():
         printer: Any = import_module("typer.rich_utils")
         printer.COLOR_SYSTEM = None
 

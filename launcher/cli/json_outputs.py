@@ -26,8 +26,14 @@ class Document:
     depth: int = 0
 
 
-_SERVICES, _SITE = "launcher.cli.json_shapes", "slurm_plugin.cli_common.json_shapes"
-_QUOTA, _MESSAGES = "slurm_plugin.quota.types", "cluster.rpc.read_messages"
+_SERVICES, _SITE = (
+    "slicewise.launcher.cli.json_shapes",
+    "slicewise.slurm_plugin.cli.common.json_shapes",
+)
+_QUOTA, _MESSAGES = (
+    "slicewise.slurm_plugin.rules.quota.types",
+    "slicewise.cluster.rpc.read_messages",
+)
 
 
 def _one(*parts: str) -> tuple[Document, ...]:
@@ -38,10 +44,14 @@ def _many(*parts: str) -> tuple[Document, ...]:
     return (Document(parts, depth=1),)
 
 
-_TENANT = (f"{_SITE}:TenantJson", f"{_QUOTA}:Quota", "slurm_plugin.quota.standings:Standing")
+_TENANT = (
+    f"{_SITE}:TenantJson",
+    f"{_QUOTA}:Quota",
+    "slicewise.slurm_plugin.rules.quota.standings:Standing",
+)
 _DETAILS = (*_TENANT, f"{_SITE}:TenantDetailsJson")
 _CHANGE = f"{_SITE}:ChangeOfTenantJson"
-_ENTRY = ("slurm_plugin.accounting.types:BudgetEntry", f"{_SITE}:LeftJson")
+_ENTRY = ("slicewise.slurm_plugin.rules.accounting.types:BudgetEntry", f"{_SITE}:LeftJson")
 _REPARTITION, _RUN = f"{_SITE}:RepartitionJson", f"{_SITE}:RebalanceRunJson"
 
 _APPLIED = (
@@ -53,11 +63,11 @@ _APPLIED = (
 OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "why": (
         *_one(f"{_MESSAGES}:WhyAnswer"),
-        *_one("slurm_plugin.explain.headroom:Explanation"),
+        *_one("slicewise.slurm_plugin.rules.explain.headroom:Explanation"),
         *_one(f"{_MESSAGES}:PriorityAnswer"),
     ),
-    "overview": _one("cluster.rpc.overview_messages:OverviewAnswer"),
-    "web login": _one("cluster.rpc.web_messages:WebLoginAnswer"),
+    "overview": _one("slicewise.cluster.rpc.overview_messages:OverviewAnswer"),
+    "web login": _one("slicewise.cluster.rpc.web_messages:WebLoginAnswer"),
     "service init": _one(f"{_SERVICES}:DraftJson"),
     "service apply": (*_APPLIED, *_one(f"{_SERVICES}:StartedJson")),
     "service rollback": _APPLIED,
@@ -73,12 +83,12 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "service restart": _one(f"{_SERVICES}:RestartedJson"),
     "service delete": _one(f"{_SERVICES}:DeletedJson"),
     "profile measure": _one(f"{_SERVICES}:MeasuredJson"),
-    "profile show": _many("cluster.language.measurements:Measurement"),
+    "profile show": _many("slicewise.cluster.language.measurements:Measurement"),
     "key create": _one(f"{_SERVICES}:NewKeyJson"),
-    "key list": _many("cluster.rpc.key_messages:KeyView"),
+    "key list": _many("slicewise.cluster.rpc.key_messages:KeyView"),
     "mig costs": _many(f"{_SITE}:ProfileCostJson"),
     "mig profiles": _one(f"{_SITE}:ProfilesJson"),
-    "mig layouts": (Document(("cluster.mig.layouts:Placement",), depth=2),),
+    "mig layouts": (Document(("slicewise.cluster.language.gpus.layouts:Placement",), depth=2),),
     "mig import": _many(f"{_SITE}:ImportedLayoutJson"),
     "mig instances": _one(f"{_SITE}:InstancesJson"),
     "report": _one(f"{_SITE}:ReportJson"),
@@ -90,24 +100,28 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         ),
         *_many(f"{_SITE}:FocusRowJson"),
     ),
-    "ledger balance": _many("slurm_plugin.accounting.types:Balance", f"{_SITE}:LeftJson"),
-    "ledger verify": _one("slurm_plugin.accounting.types:Verification", f"{_SITE}:SecondsJson"),
+    "ledger balance": _many(
+        "slicewise.slurm_plugin.rules.accounting.types:Balance", f"{_SITE}:LeftJson"
+    ),
+    "ledger verify": _one(
+        "slicewise.slurm_plugin.rules.accounting.types:Verification", f"{_SITE}:SecondsJson"
+    ),
     "ledger db current": _one(f"{_SITE}:RevisionsJson"),
-    "ledger db backup": _one("slurm_plugin.accounting.types:BackupRecord"),
-    "ledger db check-backup": _one("slurm_plugin.accounting.types:BackupRecord"),
+    "ledger db backup": _one("slicewise.slurm_plugin.rules.accounting.types:BackupRecord"),
+    "ledger db check-backup": _one("slicewise.slurm_plugin.rules.accounting.types:BackupRecord"),
     "tenant add": _one(f"{_SITE}:TenantAddedJson"),
     "tenant list": _many(*_TENANT),
     "tenant show": (*_one(*_DETAILS), *_many(*_TENANT)),
     "tenant remove": _one(f"{_SITE}:TenantRemovedJson"),
-    "tenant import": _many("slurm_plugin.quota.accounts:TakeOver"),
-    "tenant check": _many("slurm_plugin.quota.accounts:AccountDifference"),
+    "tenant import": _many("slicewise.slurm_plugin.rules.quota.accounts:TakeOver"),
+    "tenant check": _many("slicewise.slurm_plugin.rules.quota.accounts:AccountDifference"),
     "tenant-quota set": _one(_CHANGE, f"{_SITE}:QuotaOutcomeJson"),
     "tenant-quota show": (*_one(*_DETAILS), *_many(*_TENANT)),
     "tenant-quota list": _many(*_TENANT),
     "tenant-quota history": _many(_CHANGE),
     "tenant-quota plan": _one(f"{_SITE}:QuotaPlanJson"),
     "tenant-quota loans": (
-        *_many("slurm_plugin.quota.loan_lines:LoanLine"),
+        *_many("slicewise.slurm_plugin.rules.quota.loan_lines:LoanLine"),
         *_many(f"{_QUOTA}:Loan", f"{_SITE}:LoanChangeJson"),
     ),
     "tenant-quota calendar set": _one(f"{_SITE}:NewWindowJson"),
@@ -118,12 +132,15 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "tenant-quota calendar remove": _one(f"{_SITE}:WindowJson"),
     "budget set": _one(f"{_SITE}:BudgetSetJson", f"{_QUOTA}:Budget"),
     "budget remove": _one(f"{_SITE}:PayerJson"),
-    "budget show": _many("slurm_plugin.accounting.overview:BudgetStatus", f"{_SITE}:HadJson"),
+    "budget show": _many(
+        "slicewise.slurm_plugin.rules.accounting.overview:BudgetStatus", f"{_SITE}:HadJson"
+    ),
     "budget grant": _one(*_ENTRY),
     "budget adjust": _one(*_ENTRY),
-    "budget history": _many("slurm_plugin.cli_views.budgets:Event"),
+    "budget history": _many("slicewise.slurm_plugin.cli.views.budgets:Event"),
     "simulate": _one(
-        "simulation.runs.figures:SimulationResult", "simulation.report.documents:ComparedJson"
+        "slicewise.simulation.rules.runs.figures:SimulationResult",
+        "slicewise.simulation.rules.report.documents:ComparedJson",
     ),
     "compile": (
         *_one(f"{_SITE}:LimitsSetJson"),
@@ -131,9 +148,12 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         *_many("builtins:str"),
     ),
     "uninstall": (*_one(f"{_SITE}:UninstalledJson"), *_one(f"{_SITE}:UninstallPlannedJson")),
-    "node probe": _one("cluster.mig.inventory:Inventory", "slurm_plugin.cli.node:Diagnosis"),
+    "node probe": _one(
+        "slicewise.cluster.language.gpus.inventory:Inventory",
+        "slicewise.slurm_plugin.cli.commands.node:Diagnosis",
+    ),
     "node gres": _one(f"{_SITE}:NodeLinesJson"),
-    "doctor": _one("launcher.cli.json_shapes:FindingsJson"),
+    "doctor": _one("slicewise.launcher.cli.json_shapes:FindingsJson"),
     "repartition plan": _one(f"{_SITE}:RepartitionPlanJson"),
     "repartition run": (
         *_one(f"{_SITE}:RepartitionsDoneJson"),
@@ -145,7 +165,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "repartition close": _one(_REPARTITION),
     "repartition survey": _one(f"{_SITE}:SurveyJson"),
     "snapshot": _one(f"{_SITE}:SnapshotJson"),
-    "observe report": _one("slurm_plugin.explain.observed:ObservedReport"),
+    "observe report": _one("slicewise.slurm_plugin.rules.explain.observed:ObservedReport"),
     "rebalance": (
         *_one(_RUN),
         *_one(f"{_SITE}:RebalancePlannedJson"),
@@ -155,7 +175,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "rebalance show": _one(_RUN),
     "admission adopt": _one(f"{_SITE}:AdoptedJson"),
     "admission install": _one(f"{_SITE}:LuaTrialJson"),
-    "sandbox status": _one("sandbox.host.status:SandboxJson"),
+    "sandbox status": _one("slicewise.sandbox.host.status:SandboxJson"),
     "admission status": _one(f"{_SITE}:DaemonStatusJson", f"{_SITE}:ModuleJson"),
 }
 """The documents that each command may print, one of them at a time.

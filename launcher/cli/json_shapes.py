@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 from pydantic import GetPydanticSchema
 from typing_extensions import TypedDict
 
-from cluster.language.findings import SectionReport
-from cluster.language.measurements import Measurement
-from cluster.rpc.messages import ReplicaLoad, ServiceQuality
-from launcher.cli.service_wait import Started
-from launcher.services.history import Stands
-from launcher.services.overview import Condition, State
+from slicewise.cluster.language.findings import SectionReport
+from slicewise.cluster.language.measurements import Measurement
+from slicewise.cluster.rpc.messages import ReplicaLoad, ServiceQuality
+from slicewise.launcher.cli.service_wait import Started
+from slicewise.launcher.rules.services.history import Stands
+from slicewise.launcher.services.overview import Condition, State
 
 QualityJson = Annotated[
     Mapping[str, object], GetPydanticSchema(lambda _, handler: handler(ServiceQuality))

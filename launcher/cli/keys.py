@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.rpc.client import UNSURE, DaemonClient
-from cluster.rpc.key_messages import (
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.rpc.client import UNSURE, DaemonClient
+from slicewise.cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
     KeyOpenRequest,
@@ -20,14 +20,14 @@ from cluster.rpc.key_messages import (
     KeysAnswer,
     KeyView,
 )
-from cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
-from cluster.rpc.read_messages import GenerationsRequest
-from cluster.runtime.console import Column, FittingTable, column, console, print_json
-from cluster.runtime.questions import confirm
-from cluster.runtime.time_options import local_time
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
+from slicewise.cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
+from slicewise.cluster.rpc.read_messages import GenerationsRequest
+from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
+from slicewise.cluster.runtime.questions import confirm
+from slicewise.cluster.runtime.time_options import local_time
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
 
 key_app = typer.Typer(
     help="API keys: which clients may send requests to a tenant's services.", no_args_is_help=True

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from cluster.runtime.log import configure_logging
-from cluster.settings.read import load_settings
+from slicewise.cluster.runtime.log import configure_logging
+from slicewise.cluster.settings.read import load_settings
 
 
 def run_launcher(
@@ -26,7 +26,7 @@ def run_launcher(
     Logs to stderr, one line per event. SIGTERM ends it; killing it loses nothing.
     """
     # Triton's and HAProxy's clients are not imported for --help.
-    from launcher.process import loop  # noqa: PLC0415
+    from slicewise.launcher.process import loop  # noqa: PLC0415
 
     settings = load_settings(config)
     log = settings.log.at_level(log_level)

@@ -14,20 +14,25 @@ from rich.live import Live
 from rich.text import Text
 from typer.core import TyperGroup
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.measurements import Measurement, merged, require_one_load, shown_loads
-from cluster.language.service import ServiceSpec, service_spec
-from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest
-from cluster.rpc.own_tenant import own_tenant
-from cluster.runtime.console import console, print_json, terminal_console
-from cluster.runtime.measurement_file import read_measurements, update_measurements
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from cluster.slurm_client.open import open_slurm
-from cluster.slurm_client.sbatch import submit
-from launcher.cli.json_shapes import CheapestJson
-from launcher.cli.profile_options import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.measurements import (
+    Measurement,
+    merged,
+    require_one_load,
+    shown_loads,
+)
+from slicewise.cluster.language.service import ServiceSpec, service_spec
+from slicewise.cluster.language.serving_cost import TokenCost, TokenObjective, cheapest
+from slicewise.cluster.rpc.own_tenant import own_tenant
+from slicewise.cluster.runtime.console import console, print_json, terminal_console
+from slicewise.cluster.runtime.measurement_file import read_measurements, update_measurements
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.open import open_slurm
+from slicewise.cluster.slurm.sbatch import submit
+from slicewise.launcher.cli.json_shapes import CheapestJson
+from slicewise.launcher.cli.profile_options import (
     Account,
     Batches,
     Concurrency,
@@ -52,16 +57,13 @@ from launcher.cli.profile_options import (
     TtftMs,
     Types,
 )
-from launcher.cli.show_profile import (
+from slicewise.launcher.cli.show_profile import (
     cheapest_lines,
     measurements_shown,
     progress_table,
     progress_text,
 )
-from launcher.engines.engine import MeasuredEngine, PromptedEngine
-from launcher.engines.registry import engine_named, start_settings
-from launcher.profiling.figures import ProfileTask
-from launcher.profiling.jobs import (
+from slicewise.launcher.profiling.jobs import (
     JOB_NAME,
     ProfileJob,
     Progress,
@@ -71,11 +73,14 @@ from launcher.profiling.jobs import (
     look,
     output_file,
 )
-from launcher.profiling.token_figures import TokenTask
-from launcher.scripts.render import profile_script
-from launcher.services.lookup import Json, SkipModelCheck
-from launcher.services.model_repository import engine_name_of, model_needs, require_choice
-from launcher.services.service_file import require_image, require_model, require_writable
+from slicewise.launcher.rules.engines.engine import MeasuredEngine, PromptedEngine
+from slicewise.launcher.rules.engines.registry import engine_named, start_settings
+from slicewise.launcher.rules.profiling.figures import ProfileTask
+from slicewise.launcher.rules.profiling.token_figures import TokenTask
+from slicewise.launcher.scripts.render import profile_script
+from slicewise.launcher.services.lookup import Json, SkipModelCheck
+from slicewise.launcher.services.model_repository import engine_name_of, model_needs, require_choice
+from slicewise.launcher.services.service_file import require_image, require_model, require_writable
 
 _INTERRUPTED = 130
 

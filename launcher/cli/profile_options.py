@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from cluster.language.errors import SlicewiseError
-from cluster.rpc.own_tenant import complete_tenant, typed_account
-from cluster.settings.read import load_settings
-from launcher.engines.engine import MeasuredEngine, PromptedEngine
-from launcher.profiling.figures import ProfileTask
-from launcher.profiling.token_figures import TokenTask
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.rules.engines.engine import MeasuredEngine, PromptedEngine
+from slicewise.launcher.rules.profiling.figures import ProfileTask
+from slicewise.launcher.rules.profiling.token_figures import TokenTask
 
 _MOST_BATCH, _MOST_PROCESSES, _MOST_CONCURRENCY = 4096, 64, 1024
 _USUAL = (1, 2, 4, 8, 16, 32)

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.console import print_json
-from launcher.cli.json_outputs import OUTPUTS, schema_of
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.console import print_json
+from slicewise.launcher.cli.json_outputs import OUTPUTS, schema_of
 
 schema_app = typer.Typer()
 

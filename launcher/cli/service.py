@@ -9,34 +9,34 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.language.codes import known
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.gres import parse_gpu_requests
-from cluster.language.service import ServiceSpec, service_spec
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import CheckRequest, SubmitAnswer
-from cluster.rpc.order_messages import OrderRequest
-from cluster.runtime.console import console, print_json
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from cluster.slurm_client.sbatch import Submitted, submit_service, why_no_start
-from launcher.cli import show_file
-from launcher.cli.service_events import events_app
-from launcher.cli.service_history import HistoryName, earlier_generation, history_app
-from launcher.cli.service_init import init_app
-from launcher.cli.service_orders import order_app
-from launcher.cli.service_view import view_app
-from launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
-from launcher.engines.registry import engine_named, start_settings
-from launcher.gateway.identity import certificate
-from launcher.scripts.render import service_script
-from launcher.services.adapter_files import require_adapter_engine, require_adapters
-from launcher.services.apply_plan import ApplyPlan, plan_apply, with_needs
-from launcher.services.lookup import Json, SkipModelCheck, whole_view
-from launcher.services.model_repository import require_runnable, with_digest
-from launcher.services.overview import service_url
-from launcher.services.replica_gpus import require_split, require_usable
-from launcher.services.service_file import (
+from slicewise.cluster.language.codes import known
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.gres import parse_gpu_requests
+from slicewise.cluster.language.service import ServiceSpec, service_spec
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer
+from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.sbatch import Submitted, submit_service, why_no_start
+from slicewise.launcher.cli import show_file
+from slicewise.launcher.cli.service_events import events_app
+from slicewise.launcher.cli.service_history import HistoryName, earlier_generation, history_app
+from slicewise.launcher.cli.service_init import init_app
+from slicewise.launcher.cli.service_orders import order_app
+from slicewise.launcher.cli.service_view import view_app
+from slicewise.launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
+from slicewise.launcher.gateway.identity import certificate
+from slicewise.launcher.rules.engines.registry import engine_named, start_settings
+from slicewise.launcher.rules.services.apply_plan import ApplyPlan, plan_apply, with_needs
+from slicewise.launcher.rules.services.replica_gpus import require_split, require_usable
+from slicewise.launcher.scripts.render import service_script
+from slicewise.launcher.services.adapter_files import require_adapter_engine, require_adapters
+from slicewise.launcher.services.lookup import Json, SkipModelCheck, whole_view
+from slicewise.launcher.services.model_repository import require_runnable, with_digest
+from slicewise.launcher.services.overview import service_url
+from slicewise.launcher.services.service_file import (
     current_directory,
     made_logs,
     read_service_file,
@@ -45,7 +45,7 @@ from launcher.services.service_file import (
     require_model,
     require_writable,
 )
-from launcher.services.waiting import WaitGoal, Waiting
+from slicewise.launcher.services.waiting import WaitGoal, Waiting
 
 EXAMPLE = """\
 # bert.toml
@@ -195,7 +195,7 @@ def _awaited(settings: Settings, waiting: Waiting, until: _Until) -> _Outcome:
 async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
     """Return why the address can't be used yet; "" if it can."""
     # Imported here, since no other command asks the gateway by its address.
-    from launcher.services import address  # noqa: PLC0415
+    from slicewise.launcher.services import address  # noqa: PLC0415
 
     trouble = await address.wait_for_route(url)
     if trouble or submitted is None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.read_messages import ServiceEvent, ServiceEventsRequest
-from cluster.runtime.console import FittingTable, column, console, print_json
-from cluster.settings.read import load_settings
-from launcher.cli.service_history import HistoryName
-from launcher.services.lookup import Json, choose
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.read_messages import ServiceEvent, ServiceEventsRequest
+from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli.service_history import HistoryName
+from slicewise.launcher.services.lookup import Json, choose
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ServiceEventJson
+    from slicewise.launcher.cli.json_shapes import ServiceEventJson
 
 _STYLES: Mapping[str, str] = {
     "started": "yellow",

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ViewRequest
-from cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
-from cluster.runtime.console import FittingTable, column, console, print_json
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from launcher.services.apply_plan import KeyChange, generations_of
-from launcher.services.history import PastGeneration, Stands, history, to_go_back_to
-from launcher.services.lookup import Json, choose, complete_service
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ViewRequest
+from slicewise.cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
+from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.rules.services.apply_plan import KeyChange, generations_of
+from slicewise.launcher.rules.services.history import PastGeneration, Stands, history, to_go_back_to
+from slicewise.launcher.services.lookup import Json, choose, complete_service
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import PastGenerationJson
+    from slicewise.launcher.cli.json_shapes import PastGenerationJson
 
 _STYLES: Mapping[Stands, str] = {"newest": "green", "being replaced": "yellow", "ended": "dim"}
 

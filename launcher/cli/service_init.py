@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.serving_cost import TokenObjective
-from cluster.rpc.own_tenant import own_tenant, typed_account
-from cluster.runtime.console import print_json
-from cluster.runtime.measurement_file import read_measurements
-from cluster.settings.read import load_settings
-from launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
-from launcher.services.draft import DraftChoice, MeasuredModels, draft
-from launcher.services.lookup import Json
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.serving_cost import TokenObjective
+from slicewise.cluster.rpc.own_tenant import own_tenant, typed_account
+from slicewise.cluster.runtime.console import print_json
+from slicewise.cluster.runtime.measurement_file import read_measurements
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
+from slicewise.launcher.services.draft import DraftChoice, MeasuredModels, draft
+from slicewise.launcher.services.lookup import Json
 
 init_app = typer.Typer()
 

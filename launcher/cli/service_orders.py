@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
-from cluster.language.service import MAX_SLOTS, whole_number
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
-from cluster.rpc.order_messages import OrderRequest
-from cluster.rpc.read_messages import BudgetsRequest
-from cluster.runtime.console import console, print_json
-from cluster.settings.read import load_settings
-from launcher.services.apply_plan import generations_of
-from launcher.services.lookup import Json, Name, find
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
+from slicewise.cluster.language.service import MAX_SLOTS, whole_number
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import DeleteRequest, ServiceView, ViewRequest
+from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.rpc.read_messages import BudgetsRequest
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.rules.services.apply_plan import generations_of
+from slicewise.launcher.services.lookup import Json, Name, find
 
 _POLL_S = 0.5
 _UNDER_WAY = frozenset({"released", "starting", "running", "ending"})

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.live import Live
 
-from cluster.rpc.messages import ServiceView
-from cluster.runtime.console import console, print_json, print_json_line
-from cluster.runtime.time_options import local_time
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from launcher.cli import show_services
-from launcher.services.logs import (
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.runtime.console import console, print_json, print_json_line
+from slicewise.cluster.runtime.time_options import local_time
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli import show_services
+from slicewise.launcher.services.logs import (
     Chosen,
     Line,
     chosen_slots,
@@ -27,11 +27,11 @@ from launcher.services.logs import (
     new_lines,
     offsets_now,
 )
-from launcher.services.lookup import Json, Name, choose, find
-from launcher.services.overview import ServiceObservation, observe
+from slicewise.launcher.services.lookup import Json, Name, choose, find
+from slicewise.launcher.services.overview import ServiceObservation, observe
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ServiceJson
+    from slicewise.launcher.cli.json_shapes import ServiceJson
 
 _WATCH_S = 0.5
 _FOLLOW_S = 0.25

@@ -10,20 +10,20 @@ from typing import Annotated
 
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.language.printable import printable
-from cluster.language.service import whole_number
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView
-from cluster.rpc.order_messages import OrderRequest, ServiceOrder
-from cluster.runtime.console import print_json, terminal_console
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from launcher.cli import show_services
-from launcher.services.lookup import Json, Name, find
-from launcher.services.overview import ServiceObservation, observe
-from launcher.services.waiting import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.printable import printable
+from slicewise.cluster.language.service import whole_number
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.rpc.order_messages import OrderRequest, ServiceOrder
+from slicewise.cluster.runtime.console import print_json, terminal_console
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli import show_services
+from slicewise.launcher.services.lookup import Json, Name, find
+from slicewise.launcher.services.overview import ServiceObservation, observe
+from slicewise.launcher.services.waiting import (
     WaitGoal,
     Waiting,
     after_look,

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cluster.language.service import ServiceSpec
-from cluster.runtime.console import FittingTable, column
-from cluster.slurm_client.sbatch import Submitted
-from launcher.engines.model_files import ModelNeeds, listed
-from launcher.services.apply_plan import ApplyPlan, KeyChange
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.cluster.slurm.sbatch import Submitted
+from slicewise.launcher.rules.engines.model_files import ModelNeeds, listed
+from slicewise.launcher.rules.services.apply_plan import ApplyPlan, KeyChange
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import ModelJson, PlanJson
+    from slicewise.launcher.cli.json_shapes import ModelJson, PlanJson
 
 
 def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> "PlanJson":

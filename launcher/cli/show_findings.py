@@ -5,9 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.padding import Padding
 from rich.text import Text
 
-from cluster.language.findings import TITLES, Finding, Place, SectionReport, Severity, key_of
-from cluster.language.printable import printable
-from cluster.runtime.console import console
+from slicewise.cluster.language.findings import (
+    TITLES,
+    Finding,
+    Place,
+    SectionReport,
+    Severity,
+    key_of,
+)
+from slicewise.cluster.language.printable import printable
+from slicewise.cluster.runtime.console import console
 
 _STYLES: Mapping[Severity, str] = {
     Severity.ERROR: "bold red",

@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cluster.language.jobs import JobState, JobView
-from cluster.language.measurements import Measurement, TokenFigures
-from cluster.language.serving_cost import (
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.measurements import Measurement, TokenFigures
+from slicewise.cluster.language.serving_cost import (
     TokenCost,
     TokenObjective,
     cheapest,
     slice_hours,
     token_cost,
 )
-from cluster.runtime.console import FittingTable, column
-from launcher.profiling.figures import numbers
-from launcher.profiling.jobs import Progress
+from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.launcher.profiling.jobs import Progress
+from slicewise.launcher.rules.profiling.figures import numbers
 
 _LEGEND = (
     "In ms: TTFT until the first token, TPOT from one token to the next, p95 until the end.\n"

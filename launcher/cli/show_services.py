@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING, get_args
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from cluster.language.adapters import model_name
-from cluster.language.units import slices_text, slices_words
-from cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
-from cluster.runtime.console import Column, Facts, FittingTable, PipeConsole, column, fitted
-from launcher.engines.least_versions import upgrade
-from launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
+from slicewise.cluster.language.adapters import model_name
+from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
+from slicewise.cluster.runtime.console import (
+    Column,
+    Facts,
+    FittingTable,
+    PipeConsole,
+    column,
+    fitted,
+)
+from slicewise.launcher.rules.engines.least_versions import upgrade
+from slicewise.launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
 if TYPE_CHECKING:
-    from launcher.cli.json_shapes import AdapterJson, ReplicaJson, ServiceJson
+    from slicewise.launcher.cli.json_shapes import AdapterJson, ReplicaJson, ServiceJson
 
 _STATES: tuple[State, ...] = get_args(State)
 _STYLES: Mapping[State, str] = {

@@ -10,10 +10,10 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cluster.rpc.exchange import UnsentError, exchange
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway.checks import CertificateFacts, IdentityFacts
-from launcher.gateway.identity import KEY
+from slicewise.cluster.rpc.exchange import UnsentError, exchange
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.rules.gateway.checks import CertificateFacts, IdentityFacts
 
 _PATIENCE_S = 3.0
 _MOST_BYTES, _SHOWN = 4096, 80

@@ -21,20 +21,19 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from typing import Self, TypeVar
 
-from cluster.language.codes import Code
-from cluster.language.errors import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.service import tenant_of
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway import identity
-from launcher.gateway.files import replace_file
-from launcher.gateway.routing import GatewayChange
-from launcher.gateway.runtime_api import (
+from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway import identity
+from slicewise.launcher.gateway.files import replace_file
+from slicewise.launcher.gateway.runtime_api import (
     HELD,
     MOST_FILES,
     TOLD_KEY,
@@ -57,15 +56,16 @@ from launcher.gateway.runtime_api import (
     servers,
     without_digests,
 )
-from launcher.gateway.streams import (
+from slicewise.launcher.gateway.streams import (
     SHOW_SESSIONS,
     SHOW_STREAMS,
     end_commands,
     key_ages_s,
     without_key,
 )
-from launcher.gateway.timings import SHOW_TIMINGS, Timings, timings_of
-from launcher.gateway.types import Gateway, with_replaced
+from slicewise.launcher.rules.gateway.routing import GatewayChange
+from slicewise.launcher.rules.gateway.timings import SHOW_TIMINGS, Timings, timings_of
+from slicewise.launcher.rules.gateway.types import Gateway, with_replaced
 
 DEADLINE_S = 2.0
 _KNOWN_WORDS = re.compile(r"expects (?:'[^']*',? (?:or )?){5,}but")

@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway.files import replace_file
-from launcher.gateway.pem import pem
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.files import replace_file
+from slicewise.launcher.gateway.pem import pem
 
 KEY = "identity.pem"
 """Name, in the gateway's directory, of the file with the gateway's key and certificate, for HAProxy

@@ -11,10 +11,10 @@ from string import digits
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from cluster.settings.gateway import GatewaySettings
-from launcher.engines.registry import ENGINES
-from launcher.gateway.pem import pem
-from launcher.gateway.routing import (
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.pem import pem
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
     EndSessions,
     GatewayChange,
@@ -37,7 +37,7 @@ from launcher.gateway.routing import (
     SetSequences,
     SetTarget,
 )
-from launcher.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
+from slicewise.launcher.rules.gateway.types import IDLE, Backend, Gateway, Server, ServerMode
 
 AGAIN = "again"
 """The backup server of each backend: leads back into HAProxy and is used while no replica is up."""

@@ -3,8 +3,8 @@
 import logging
 from traceback import extract_tb
 
-from cluster.runtime.log import emit
-from launcher.engines.engine import Engine
+from slicewise.cluster.runtime.log import emit
+from slicewise.launcher.rules.engines.engine import Engine
 
 _LOG = logging.getLogger("slicewise.launcher")
 

@@ -13,9 +13,17 @@ from pathlib import Path
 from ssl import SSLContext
 from typing import TypeVar
 
-from cluster.language.adapters import MOST_ADAPTERS
-from cluster.runtime.log import bound, emit
-from launcher.engines.engine import (
+from slicewise.cluster.language.adapters import MOST_ADAPTERS
+from slicewise.cluster.runtime.log import bound, emit
+from slicewise.launcher.gateway.identity import context
+from slicewise.launcher.probing.bounded_tls import (
+    BoundedTls,
+    NotLetInError,
+    TooLongError,
+    connected,
+)
+from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
+from slicewise.launcher.rules.engines.engine import (
     AdapterEngine,
     Answer,
     BatchingEngine,
@@ -26,13 +34,10 @@ from launcher.engines.engine import (
     TokenCounts,
     TokenEngine,
 )
-from launcher.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
-from launcher.engines.load import EngineLoad
-from launcher.engines.statistics import Counts
-from launcher.gateway.identity import context
-from launcher.probing.bounded_tls import BoundedTls, NotLetInError, TooLongError, connected
-from launcher.probing.engine_failures import ENGINE_FAILURES
-from launcher.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
+from slicewise.launcher.rules.engines.least_versions import LEAST_VERSIONS, is_too_old, upgrade
+from slicewise.launcher.rules.engines.load import EngineLoad
+from slicewise.launcher.rules.engines.statistics import Counts
+from slicewise.launcher.rules.probing.http_answer import HEAD_BYTES, Head, parse_head, parse_size
 
 DEADLINE_S = 1.0
 INFERENCE_DEADLINE_S = 60.0

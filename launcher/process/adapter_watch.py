@@ -4,17 +4,17 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.language.adapters import model_name
-from cluster.language.service import tenant_of
-from cluster.rpc.messages import AdapterReport
-from launcher.engines.engine import AdapterEngine
-from launcher.engines.registry import ENGINES
-from launcher.probing.prober import Replica
-from launcher.process.replica_questions import ReplicaQuestions
-from launcher.process.saved_statistics import Run
-from launcher.process.statistics import replicas_of
-from launcher.turn.plan import ServicePlan, TurnPlan
-from launcher.turn.state import State
+from slicewise.cluster.language.adapters import model_name
+from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.rpc.messages import AdapterReport
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.replica_questions import ReplicaQuestions
+from slicewise.launcher.process.saved_statistics import Run
+from slicewise.launcher.process.statistics import replicas_of
+from slicewise.launcher.rules.engines.engine import AdapterEngine
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.state import State
 
 _AGAIN_S = 30.0
 """Seconds after which a replica is asked again that has refused an adapter, or not answered."""
@@ -56,7 +56,7 @@ class AdapterWatch:
     """Knows which adapters each replica has, while this launcher leads."""
 
     def __init__(self, fit: Fit) -> None:
-        """``fit`` is ``launcher.probing.prober.fit_adapters``."""
+        """``fit`` is ``slicewise.launcher.probing.prober.fit_adapters``."""
         self._questions = ReplicaQuestions(fit, self._heard)
         self._replicas: Mapping[str, Mapping[Run, Replica]] = {}
         self._fitted: dict[tuple[str, Run], _Fitted] = {}

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from launcher.engines.engine import CountedEngine
-from launcher.engines.statistics import (
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.saved_statistics import Run, service_text
+from slicewise.launcher.process.tenant_share import TenantShare
+from slicewise.launcher.rules.engines.engine import CountedEngine
+from slicewise.launcher.rules.engines.statistics import (
     Counts,
     Kind,
     StatisticsAnswer,
@@ -17,9 +20,6 @@ from launcher.engines.statistics import (
     lasting,
     together,
 )
-from launcher.probing.prober import Replica
-from launcher.process.saved_statistics import Run, service_text
-from launcher.process.tenant_share import TenantShare
 
 _MOST_ENDED = 32
 """Runs that have ended and are still known one by one: none that is seen again is added twice."""

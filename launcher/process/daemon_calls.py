@@ -2,9 +2,14 @@
 
 from collections.abc import Mapping
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.key_messages import MOST_USES, GrantsAnswer, GrantsRequest, KeyUsesRequest
-from cluster.rpc.messages import (
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.key_messages import (
+    MOST_USES,
+    GrantsAnswer,
+    GrantsRequest,
+    KeyUsesRequest,
+)
+from slicewise.cluster.rpc.messages import (
     DesiredSlotsAnswer,
     DesiredSlotsRequest,
     RetireRequest,
@@ -13,7 +18,7 @@ from cluster.rpc.messages import (
     ViewAnswer,
     ViewRequest,
 )
-from cluster.settings.file import DaemonSettings
+from slicewise.cluster.settings.file import DaemonSettings
 
 
 class DaemonCalls:

@@ -3,12 +3,12 @@
 import logging
 import socket
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.runtime.leadership import Lead, Lock
-from cluster.settings.file import Settings
-from cluster.settings.read import launcher_database_url
-from launcher.process.store import StateStore
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.runtime.leadership import Lead, Lock
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import launcher_database_url
+from slicewise.launcher.process.store import StateStore
 
 _LOG = logging.getLogger("slicewise.launcher")
 

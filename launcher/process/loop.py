@@ -14,17 +14,16 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Literal
 
-from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.language.leader import ALONE, Leader
-from cluster.runtime import log
-from cluster.runtime.leadership import led_only
-from cluster.runtime.systemd import tell_systemd
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import LauncherSettings, Settings
-from launcher.engines.registry import ENGINES, unknown_engines
-from launcher.gateway.haproxy import HaproxyRuntime
-from launcher.gateway.identity import require_key
-from launcher.probing.prober import (
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.leader import ALONE, Leader
+from slicewise.cluster.runtime import log
+from slicewise.cluster.runtime.leadership import led_only
+from slicewise.cluster.runtime.systemd import tell_systemd
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import LauncherSettings, Settings
+from slicewise.launcher.gateway.haproxy import HaproxyRuntime
+from slicewise.launcher.gateway.identity import require_key
+from slicewise.launcher.probing.prober import (
     Prober,
     Replica,
     engine_metrics,
@@ -32,23 +31,24 @@ from launcher.probing.prober import (
     probe,
     statistics,
 )
-from launcher.process.adapter_watch import AdapterWatch
-from launcher.process.daemon_calls import DaemonCalls
-from launcher.process.leadership import leadership, own_store
-from launcher.process.metrics import Metrics
-from launcher.process.reporter import ServiceReporter
-from launcher.process.saved_state import SavedState
-from launcher.process.statistics import ServiceStatistics
-from launcher.process.statistics_socket import StatisticsSocket
-from launcher.process.store import StateStore
-from launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
-from launcher.process.token_watch import TokenWatch
-from launcher.turn.clock_step import STEP_S, after_step
-from launcher.turn.outliers import Verdict
-from launcher.turn.plan import NO_RESTS, Heard, ServicePlan, TurnPlan
-from launcher.turn.slots import loss_text
-from launcher.turn.state import State, with_saved
-from launcher.turn.suspects import suspect_nodes, suspects_text
+from slicewise.launcher.process.adapter_watch import AdapterWatch
+from slicewise.launcher.process.daemon_calls import DaemonCalls
+from slicewise.launcher.process.leadership import leadership, own_store
+from slicewise.launcher.process.metrics import Metrics
+from slicewise.launcher.process.reporter import ServiceReporter
+from slicewise.launcher.process.saved_state import SavedState
+from slicewise.launcher.process.statistics import ServiceStatistics
+from slicewise.launcher.process.statistics_socket import StatisticsSocket
+from slicewise.launcher.process.store import StateStore
+from slicewise.launcher.process.tick import Daemon, Replicas, Runtime, Turned, turn
+from slicewise.launcher.process.token_watch import TokenWatch
+from slicewise.launcher.rules.engines.registry import ENGINES, unknown_engines
+from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
+from slicewise.launcher.rules.turn.outliers import Verdict
+from slicewise.launcher.rules.turn.plan import NO_RESTS, Heard, ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.slots import loss_text
+from slicewise.launcher.rules.turn.state import State, with_saved
+from slicewise.launcher.rules.turn.suspects import suspect_nodes, suspects_text
 
 INTERVAL_S = 0.25
 """Seconds between turns while nothing happens: a request for a service without replicas is met

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from cluster.runtime.metric_catalogue import FLAG, MetricKind, MetricSpec, catalogue
+from slicewise.cluster.runtime.metric_catalogue import FLAG, MetricKind, MetricSpec, catalogue
 
 _LATELY = "of the last 5 to 10 minutes"
 _IN_REPLICA = "came within this time in a replica, where its engine has a histogram of that"

@@ -8,19 +8,19 @@ from prometheus_client import CollectorRegistry, Counter, Summary
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from cluster.language.codes import Code
-from cluster.language.leader import Leader
-from cluster.rpc.messages import ServiceQuality
-from cluster.runtime.prometheus import family, served, single
-from cluster.runtime.wall_clock import wall_s
-from launcher.autoscale.tokens import TokensDone
-from launcher.engines.load import EngineCounts, ServersLoad
-from launcher.process.metric_catalogue import METRICS
-from launcher.process.tick import Turned
-from launcher.turn.plan import ServicePlan
-from launcher.turn.quality import Counts
-from launcher.turn.slots import Phase
-from launcher.turn.suspects import suspect_nodes
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.rpc.messages import ServiceQuality
+from slicewise.cluster.runtime.prometheus import family, served, single
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.launcher.process.metric_catalogue import METRICS
+from slicewise.launcher.process.tick import Turned
+from slicewise.launcher.rules.autoscale.tokens import TokensDone
+from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
+from slicewise.launcher.rules.turn.plan import ServicePlan
+from slicewise.launcher.rules.turn.quality import Counts
+from slicewise.launcher.rules.turn.slots import Phase
+from slicewise.launcher.rules.turn.suspects import suspect_nodes
 
 _OF_GATEWAY = (Code.GATEWAY_DOWN, Code.GATEWAY_FAILED)
 _FAILURES = (Code.DAEMON_DOWN, *_OF_GATEWAY)

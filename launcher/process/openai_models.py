@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from cluster.language.adapters import model_name
-from cluster.language.codes import Code
-from cluster.language.service import tenant_of
-from launcher.engines.engine import OPENAI_API
-from launcher.engines.openai import ListedModel, models_answer, openai_error
-from launcher.engines.registry import ENGINES
-from launcher.engines.statistics import StatisticsAnswer
-from launcher.turn.plan import TurnPlan
-from launcher.turn.state import State
+from slicewise.cluster.language.adapters import model_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.service import tenant_of
+from slicewise.launcher.rules.engines.engine import OPENAI_API
+from slicewise.launcher.rules.engines.openai import ListedModel, models_answer, openai_error
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.state import State
 
 MODELS_PATH = f"{OPENAI_API}/models"
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container
 from typing import Generic, TypeVar
 
-from cluster.language.service import tenant_of
-from launcher.probing.prober import Replica
-from launcher.process.saved_statistics import Run
-from launcher.process.tenant_share import CpuTimed, TenantShare
+from slicewise.cluster.language.service import tenant_of
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.saved_statistics import Run
+from slicewise.launcher.process.tenant_share import CpuTimed, TenantShare
 
 _ASKED_IN_ALL = 256
 """Replicas that are asked in parallel: each takes an open file. A tenant has a share of that."""

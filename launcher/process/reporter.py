@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol
 
-from cluster.language.errors import SlicewiseError
-from cluster.rpc.messages import AdapterReport, ServiceQuality, ServiceReport
-from launcher.engines.load import ServersLoad
-from launcher.gateway.timings import Timings
-from launcher.turn.plan import TurnPlan
-from launcher.turn.quality import NONE_YET, Counts, QualityWindow, followed, quality
-from launcher.turn.reports import Samples, sampled, service_report
-from launcher.turn.state import ServiceState, State
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.rpc.messages import AdapterReport, ServiceQuality, ServiceReport
+from slicewise.launcher.rules.engines.load import ServersLoad
+from slicewise.launcher.rules.gateway.timings import Timings
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.quality import NONE_YET, Counts, QualityWindow, followed, quality
+from slicewise.launcher.rules.turn.reports import Samples, sampled, service_report
+from slicewise.launcher.rules.turn.state import ServiceState, State
 
 TIMINGS_S = 5.0
 """Seconds between two questions to the gateway how long requests took."""

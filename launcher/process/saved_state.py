@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from cluster.language.errors import SlicewiseError
-from cluster.runtime.log import emit
-from cluster.runtime.wall_clock import wall_s
-from launcher.process.store import Saved, Store
-from launcher.turn.clock_step import not_ahead
-from launcher.turn.state import ServiceState, State, after_restart
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.runtime.log import emit
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.launcher.process.store import Saved, Store
+from slicewise.launcher.rules.turn.clock_step import not_ahead
+from slicewise.launcher.rules.turn.state import ServiceState, State, after_restart
 
 STATE_BYTES = 256 * 1024
 """Bytes of one service's state at most; a larger one is not saved: it is a fault of the program,

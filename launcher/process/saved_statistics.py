@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.engines.statistics import Counts
+from slicewise.launcher.rules.engines.statistics import Counts
 
 Run = tuple[int, int, int]
 """A run of a replica: its array job id, slot index, and when it began."""

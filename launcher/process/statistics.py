@@ -9,18 +9,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from cluster.language.service import tenant_of
-from launcher.engines.engine import CountedEngine, Engine
-from launcher.engines.registry import ENGINES
-from launcher.engines.statistics import Counts, StatisticsAnswer, bounded
-from launcher.probing.engine_failures import ENGINE_FAILURES
-from launcher.probing.prober import Replica
-from launcher.process import saved_statistics
-from launcher.process.counted_service import CountedService
-from launcher.process.saved_statistics import Run, SavedService, SavedStatistics
-from launcher.process.tenant_share import CpuTimed, TenantShare
-from launcher.turn.plan import TurnPlan
-from launcher.turn.state import ServiceState, State
+from slicewise.cluster.language.service import tenant_of
+from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process import saved_statistics
+from slicewise.launcher.process.counted_service import CountedService
+from slicewise.launcher.process.saved_statistics import Run, SavedService, SavedStatistics
+from slicewise.launcher.process.tenant_share import CpuTimed, TenantShare
+from slicewise.launcher.rules.engines.engine import CountedEngine, Engine
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.engines.statistics import Counts, StatisticsAnswer, bounded
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.state import ServiceState, State
 
 Ask = Callable[[Replica], Awaitable[Counts | None]]
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from cluster.language.codes import Code
-from launcher.engines.statistics import StatisticsAnswer
-from launcher.gateway.files import STATISTICS, replace_file
-from launcher.gateway.identity import own_context
-from launcher.process.openai_models import MODELS_PATH, OpenAIModels
-from launcher.process.statistics import ServiceStatistics
-from launcher.turn.plan import TurnPlan
-from launcher.turn.state import State
+from slicewise.cluster.language.codes import Code
+from slicewise.launcher.gateway.files import STATISTICS, replace_file
+from slicewise.launcher.gateway.identity import own_context
+from slicewise.launcher.process.openai_models import MODELS_PATH, OpenAIModels
+from slicewise.launcher.process.statistics import ServiceStatistics
+from slicewise.launcher.rules.engines.statistics import StatisticsAnswer
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.state import State
 
 _QUESTION_S, _ANSWER_S = 5.0, 30.0
 _HEAD_BYTES = 32 * 1024

@@ -9,8 +9,8 @@ from typing import Protocol
 from sqlalchemy import Column, DateTime, MetaData, Table, Text, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
-from cluster.runtime.database import postgres_engine, reading, writing
-from cluster.runtime.leader_lock import LeaderLock, lock_table
+from slicewise.cluster.runtime.database import postgres_engine, reading, writing
+from slicewise.cluster.runtime.leader_lock import LeaderLock, lock_table
 
 metadata = MetaData(schema="launcher", naming_convention={"pk": "pk_%(table_name)s"})
 

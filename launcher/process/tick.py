@@ -7,26 +7,26 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from cluster.language.adapters import adapters_of
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.service import follows_by_adapters
-from cluster.rpc.key_messages import GrantsAnswer
-from cluster.rpc.messages import (
+from slicewise.cluster.language.adapters import adapters_of
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.service import follows_by_adapters
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
+from slicewise.cluster.rpc.messages import (
     DesiredSlotsAnswer,
     ServiceReport,
     ServiceView,
     SlotView,
     ViewAnswer,
 )
-from cluster.runtime.wall_clock import wall_s
-from launcher.engines.engine import Answer
-from launcher.engines.registry import engine_of
-from launcher.gateway.routing import GatewayChange
-from launcher.gateway.timings import Timings
-from launcher.gateway.types import Gateway
-from launcher.probing.prober import Replica
-from launcher.turn.generations import Answers, is_verified, unverified
-from launcher.turn.plan import (
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.rules.engines.engine import Answer
+from slicewise.launcher.rules.engines.registry import engine_of
+from slicewise.launcher.rules.gateway.routing import GatewayChange
+from slicewise.launcher.rules.gateway.timings import Timings
+from slicewise.launcher.rules.gateway.types import Gateway
+from slicewise.launcher.rules.turn.generations import Answers, is_verified, unverified
+from slicewise.launcher.rules.turn.plan import (
     NO_RESTS,
     NOTHING_HEARD,
     Heard,
@@ -38,7 +38,7 @@ from launcher.turn.plan import (
     key_of,
     unless_aborted,
 )
-from launcher.turn.state import (
+from slicewise.launcher.rules.turn.state import (
     GenerationState,
     ServiceState,
     State,

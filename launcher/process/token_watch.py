@@ -3,17 +3,23 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from cluster.language.service import tenant_of
-from launcher.autoscale.histogram import added_bins, counted_since
-from launcher.engines.engine import TokenCounts, TokenEngine
-from launcher.engines.load import CountsSeen, EngineCounts, EngineLoad, ServersLoad, servers_load
-from launcher.engines.registry import ENGINES
-from launcher.probing.prober import EngineMetrics, Replica
-from launcher.process.replica_questions import ReplicaQuestions
-from launcher.process.saved_statistics import Run
-from launcher.process.statistics import replicas_of
-from launcher.turn.plan import TurnPlan
-from launcher.turn.state import State
+from slicewise.cluster.language.service import tenant_of
+from slicewise.launcher.probing.prober import EngineMetrics, Replica
+from slicewise.launcher.process.replica_questions import ReplicaQuestions
+from slicewise.launcher.process.saved_statistics import Run
+from slicewise.launcher.process.statistics import replicas_of
+from slicewise.launcher.rules.autoscale.histogram import added_bins, counted_since
+from slicewise.launcher.rules.engines.engine import TokenCounts, TokenEngine
+from slicewise.launcher.rules.engines.load import (
+    CountsSeen,
+    EngineCounts,
+    EngineLoad,
+    ServersLoad,
+    servers_load,
+)
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.state import State
 
 _SELDOM_S = 10.0
 """Seconds after which replicas without an objective of tokens are asked again: people read it."""

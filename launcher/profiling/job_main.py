@@ -1,6 +1,6 @@
 """Runs in a job of ``slicewise profile``, beside a server: loads the model, sends, prints figures.
 
-    python -m launcher.profiling.job_main WORK SOCKET ID FILE ENGINE
+    python -m slicewise.launcher.profiling.job_main WORK SOCKET ID FILE ENGINE
 
 WORK is JSON; the server's process id is written to FILE each time the server starts. The server
 listens on SOCKET, in a directory that only this user may enter: a client that reaches it may load
@@ -15,9 +15,26 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 
-from launcher.engines.engine import LoadedModel, MeasuredEngine, PromptedEngine, Request
-from launcher.engines.registry import ENGINES
-from launcher.profiling.figures import (
+from slicewise.launcher.profiling.server import (
+    POLL_S,
+    BrokenError,
+    CannotError,
+    JobServer,
+    NoServerError,
+    answered,
+    now_us,
+    open_session,
+    within,
+)
+from slicewise.launcher.profiling.token_points import token_points
+from slicewise.launcher.rules.engines.engine import (
+    LoadedModel,
+    MeasuredEngine,
+    PromptedEngine,
+    Request,
+)
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.profiling.figures import (
     LOAD_DEADLINE_S,
     LOADS,
     WINDOWS,
@@ -31,19 +48,7 @@ from launcher.profiling.figures import (
     measured,
     message_text,
 )
-from launcher.profiling.server import (
-    POLL_S,
-    BrokenError,
-    CannotError,
-    JobServer,
-    NoServerError,
-    answered,
-    now_us,
-    open_session,
-    within,
-)
-from launcher.profiling.token_figures import TokenTask
-from launcher.profiling.token_points import token_points
+from slicewise.launcher.rules.profiling.token_figures import TokenTask
 
 _ANSWER_S = 60.0
 """Seconds for one inference; a slice should serve none that takes longer."""

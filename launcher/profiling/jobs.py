@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobView
-from cluster.language.measurements import Measurement
-from cluster.slurm.interface import Slurm
-from launcher.profiling.figures import MARK, Begun, Point, messages
-from launcher.profiling.token_figures import explained
-from launcher.services.logs import plain
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.measurements import Measurement
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.launcher.rules.profiling.figures import MARK, Begun, Point, messages
+from slicewise.launcher.rules.profiling.token_figures import explained
+from slicewise.launcher.services.logs import plain
 
 JOB_NAME = "slicewise-profile"
 _FILE_S, _SLURM_S = 0.5, 2.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, UnixConnector
 
-from launcher.engines.engine import Engine, Probe, Request
+from slicewise.launcher.rules.engines.engine import Engine, Probe, Request
 
 POLL_S = 0.1
 _URL = "http://server"

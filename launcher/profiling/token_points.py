@@ -8,9 +8,7 @@ from random import Random
 
 from aiohttp import ClientSession
 
-from launcher.engines.engine import PromptedEngine, Request, TokenUsage
-from launcher.profiling.figures import WINDOWS, Begun, Message, Point
-from launcher.profiling.server import (
+from slicewise.launcher.profiling.server import (
     POLL_S,
     BrokenError,
     CannotError,
@@ -22,7 +20,9 @@ from launcher.profiling.server import (
     requested,
     within,
 )
-from launcher.profiling.token_figures import (
+from slicewise.launcher.rules.engines.engine import PromptedEngine, Request, TokenUsage
+from slicewise.launcher.rules.profiling.figures import WINDOWS, Begun, Message, Point
+from slicewise.launcher.rules.profiling.token_figures import (
     LOAD_DEADLINE_S,
     NOT_STARTED,
     SLOTS_FILE,

@@ -8,15 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import LONGEST_DEADLINE_S, OPENAI_NAME, ServiceSpec
-from cluster.settings.gateway import GatewaySettings
-from launcher.engines.engine import OPENAI_API, Engine, PromptedEngine, StartSettings
-from launcher.engines.registry import ENGINES, engine_named
-from launcher.gateway.files import STATISTICS
-from launcher.gateway.identity import KEY
-from launcher.gateway.runtime_api import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import LONGEST_DEADLINE_S, OPENAI_NAME, ServiceSpec
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.files import STATISTICS
+from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.gateway.runtime_api import (
     COMPLETE_KEY,
     GRPC,
     HELD,
@@ -25,8 +23,15 @@ from launcher.gateway.runtime_api import (
     Maps,
     map_text,
 )
-from launcher.gateway.streams import STREAMS, USE_NOTED_S
-from launcher.gateway.timings import (
+from slicewise.launcher.gateway.streams import STREAMS, USE_NOTED_S
+from slicewise.launcher.rules.engines.engine import (
+    OPENAI_API,
+    Engine,
+    PromptedEngine,
+    StartSettings,
+)
+from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
+from slicewise.launcher.rules.gateway.timings import (
     BOUNDS_MS,
     CAME,
     COUNTERS,
@@ -35,9 +40,9 @@ from launcher.gateway.timings import (
     SLOWEST_SPANS,
     TIMINGS,
 )
-from launcher.gateway.types import IDLE
-from launcher.profiling.figures import ProfileTask
-from launcher.profiling.token_figures import TokenTask
+from slicewise.launcher.rules.gateway.types import IDLE
+from slicewise.launcher.rules.profiling.figures import ProfileTask
+from slicewise.launcher.rules.profiling.token_figures import TokenTask
 
 if TYPE_CHECKING:
     from jinja2 import Environment

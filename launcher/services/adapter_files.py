@@ -4,15 +4,15 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.language.adapters import model_name
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec
-from launcher.engines.engine import AdapterEngine
-from launcher.engines.lora_adapter import CONFIG, adapter_problems, other_base
-from launcher.engines.registry import engine_named
-from launcher.services.model_repository import entries
-from launcher.services.plain_file import open_file
+from slicewise.cluster.language.adapters import model_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.launcher.rules.engines.engine import AdapterEngine
+from slicewise.launcher.rules.engines.lora_adapter import CONFIG, adapter_problems, other_base
+from slicewise.launcher.rules.engines.registry import engine_named
+from slicewise.launcher.services.model_repository import entries
+from slicewise.launcher.services.plain_file import open_file
 
 _MOST_BYTES = 1024 * 1024
 """Bytes of an adapter's configuration at most."""

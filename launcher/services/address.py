@@ -6,8 +6,8 @@ from http.client import HTTPException
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, build_opener
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ViewRequest
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ViewRequest
 
 PATIENCE_S = 5.0
 _POLL_S = 0.1

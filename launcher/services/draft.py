@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement
-from cluster.language.service import AUTO, ServiceSpec, service_spec
-from cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, slice_hours
-from launcher.engines.engine import MeasuredEngine, PromptedEngine
-from launcher.engines.model_files import ModelNeeds, listed
-from launcher.engines.registry import ENGINES
-from launcher.services.apply_plan import SEQUENCES
-from launcher.services.model_repository import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.measurements import Measurement
+from slicewise.cluster.language.service import AUTO, ServiceSpec, service_spec
+from slicewise.cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, slice_hours
+from slicewise.launcher.rules.engines.engine import MeasuredEngine, PromptedEngine
+from slicewise.launcher.rules.engines.model_files import ModelNeeds, listed
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.services.apply_plan import SEQUENCES
+from slicewise.launcher.services.model_repository import (
     description,
     directories,
     engine_name_of,

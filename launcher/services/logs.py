@@ -15,17 +15,17 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.printable import printable
-from cluster.language.service import follows_by_adapters
-from cluster.rpc.messages import ServiceView
-from cluster.runtime.wall_clock import wall_s
-from launcher.engines.engine import Engine
-from launcher.engines.failed_start import cause
-from launcher.engines.registry import engine_of
-from launcher.services.plain_file import as_user, open_file
-from launcher.services.service_file import logs_of
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.printable import printable
+from slicewise.cluster.language.service import follows_by_adapters
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.launcher.rules.engines.engine import Engine
+from slicewise.launcher.rules.engines.failed_start import cause
+from slicewise.launcher.rules.engines.registry import engine_of
+from slicewise.launcher.services.plain_file import as_user, open_file
+from slicewise.launcher.services.service_file import logs_of
 
 _CHUNK_BYTES = 65_536
 _MOST_BYTES = 4 * 1024 * 1024

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from cluster.language.accounts import account_name
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from launcher.services.apply_plan import generations_of
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.rules.services.apply_plan import generations_of
 
 
 def complete_service(incomplete: str) -> list[str]:

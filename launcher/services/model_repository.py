@@ -15,14 +15,14 @@ from hashlib import sha256
 from pathlib import Path, PurePath
 from types import MappingProxyType
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec
-from launcher.engines.engine import Engine, TokenEngine
-from launcher.engines.lora_adapter import CONFIG
-from launcher.engines.model_files import ModelFiles, ModelIndex, ModelNeeds, listed
-from launcher.engines.registry import ENGINES, engine_named
-from launcher.services.plain_file import open_file
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.launcher.rules.engines.engine import Engine, TokenEngine
+from slicewise.launcher.rules.engines.lora_adapter import CONFIG
+from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelIndex, ModelNeeds, listed
+from slicewise.launcher.rules.engines.registry import ENGINES, engine_named
+from slicewise.launcher.services.plain_file import open_file
 
 _MOST_BYTES = 1024 * 1024
 """Bytes of a configuration at most; one of 1 MiB takes 0.4 s to read."""
@@ -280,7 +280,7 @@ def _config(path: Path) -> Mapping[str, object]:
     if path.suffix == ".json":
         return _json_object(path)
     # Protobuf takes 30 ms to import, and only a service's file needs it.
-    from launcher.services.config_pbtxt import parse_config  # noqa: PLC0415
+    from slicewise.launcher.services.config_pbtxt import parse_config  # noqa: PLC0415
 
     with open_file(path) as file:
         text = file.read(_MOST_BYTES + 1)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cluster.language.errors import UnreachableError
-from cluster.language.replica_shape import ReplicaShape
-from cluster.language.service import follows_by_adapters, whole_number
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import (
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.replica_shape import ReplicaShape
+from slicewise.cluster.language.service import follows_by_adapters, whole_number
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
     AdapterReport,
     ServiceQuality,
@@ -19,15 +19,15 @@ from cluster.rpc.messages import (
     TenantView,
     ViewAnswer,
 )
-from cluster.settings.file import Settings
-from launcher.engines.registry import engine_of
-from launcher.gateway.types import Backend, Gateway, Load, ServerMode, load_of
-from launcher.services.apply_plan import generations_of
-from launcher.services.logs import last_line, why_it_failed
-from launcher.services.lookup import whole_view
-from launcher.turn.endpoints import run_of
-from launcher.turn.notes import waiting_text
-from launcher.turn.slots import loss_text
+from slicewise.cluster.settings.file import Settings
+from slicewise.launcher.rules.engines.registry import engine_of
+from slicewise.launcher.rules.gateway.types import Backend, Gateway, Load, ServerMode, load_of
+from slicewise.launcher.rules.services.apply_plan import generations_of
+from slicewise.launcher.rules.turn.endpoints import run_of
+from slicewise.launcher.rules.turn.notes import waiting_text
+from slicewise.launcher.rules.turn.slots import loss_text
+from slicewise.launcher.services.logs import last_line, why_it_failed
+from slicewise.launcher.services.lookup import whole_view
 
 State = Literal["ready", "starting", "draining", "held", "gone"]
 """ready: gets requests and passes its health checks. starting: waits for Slurm, or runs and is not
@@ -235,7 +235,7 @@ def _with_logs(view: ServiceView) -> ServiceView:
 
 async def _gateway(settings: Settings, hidden: tuple[type[OSError], ...]) -> Gateway | None:
     # Imported here: the shell's completion imports the commands, and asks no gateway.
-    from launcher.gateway.haproxy import HaproxyRuntime  # noqa: PLC0415
+    from slicewise.launcher.gateway.haproxy import HaproxyRuntime  # noqa: PLC0415
 
     try:
         async with HaproxyRuntime(settings.gateway) as runtime:

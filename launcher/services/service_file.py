@@ -7,14 +7,14 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import ANY_HOST, ServiceSpec, service_spec
-from cluster.language.toml_text import read_toml
-from launcher.engines.engine import MediaFetch
-from launcher.engines.model_files import listed
-from launcher.engines.registry import engine_named
-from launcher.services.model_repository import directories, entries
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import ANY_HOST, ServiceSpec, service_spec
+from slicewise.cluster.language.toml_text import read_toml
+from slicewise.launcher.rules.engines.engine import MediaFetch
+from slicewise.launcher.rules.engines.model_files import listed
+from slicewise.launcher.rules.engines.registry import engine_named
+from slicewise.launcher.services.model_repository import directories, entries
 
 TABLE = "service"
 

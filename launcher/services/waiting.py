@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError
-from launcher.services.overview import ServiceObservation
-from launcher.services.service_file import logs_of
-from launcher.turn.backoff import FAILING
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.launcher.rules.turn.backoff import FAILING
+from slicewise.launcher.services.overview import ServiceObservation
+from slicewise.launcher.services.service_file import logs_of
 
 
 class WaitGoal(StrEnum):

@@ -33,7 +33,9 @@ END $$;
 
 def upgrade() -> None:
     for part in _PARTS:
-        op.execute((files("migrations") / "sql" / f"0001_{part}.sql").read_text(encoding="utf-8"))
+        op.execute(
+            (files("slicewise.migrations") / "sql" / f"0001_{part}.sql").read_text(encoding="utf-8")
+        )
 
 
 def downgrade() -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
-from cluster.language.mig_profiles import MigProfile, board
-from sandbox.amd_smi.library import library
+from slicewise.cluster.language.gpus.mig_profiles import MigProfile, board
+from slicewise.sandbox.amd_smi.library import library
 
 VERSION = "6.14.14"
 DIRECTORY_VARIABLE = "SLICEWISE_AMD_SMI_DIR"
@@ -25,7 +25,7 @@ class EmulatedAmdGpu:
     """A GPU of the node.
 
     Attributes:
-        model: as in ``cluster.language.mig_profiles``.
+        model: as in ``slicewise.cluster.language.gpus.mig_profiles``.
         profile: its modes, as a profile of that model; "" for a GPU that has no modes.
         serial: makes its UUID differ from that of the same GPU in another node.
         partitions: number of partitions that the driver shows; by the profile if None.

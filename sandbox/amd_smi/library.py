@@ -10,9 +10,9 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError
-from sandbox.host.libraries import build
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.sandbox.host.libraries import build
 
 NAME = "libamd_smi.so"
 

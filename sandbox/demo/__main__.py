@@ -1,8 +1,8 @@
-"""``python -m sandbox.demo``"""
+"""``python -m slicewise.sandbox.demo``"""
 
 import sys
 
-from cluster.language.codes import Code
+from slicewise.cluster.language.codes import Code
 
 _EXTRA = frozenset({"aiohttp", "matplotlib", "numpy", "openai", "tritonclient"})
 """Modules that only the extra ``sandbox`` brings."""
@@ -14,7 +14,7 @@ def main() -> None:
     Its libraries take a second to import; Ctrl-C is handled during that time, too.
     """
     try:
-        from sandbox.demo.cli import app  # noqa: PLC0415
+        from slicewise.sandbox.demo.cli import app  # noqa: PLC0415
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted.\n")
         sys.exit(130)  # as shells have it

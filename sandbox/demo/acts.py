@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from sandbox.demo.commands import Commands, JobTimes
-from sandbox.demo.record import Acts, BatchJob, Repartition, TaskRun
-from sandbox.demo.scenario import (
+from slicewise.sandbox.demo.commands import Commands, JobTimes
+from slicewise.sandbox.demo.record import Acts, BatchJob, Repartition, TaskRun
+from slicewise.sandbox.demo.scenario import (
     ACT_TIMEOUT_S,
     CHAT,
     FILLER,

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import openai
 
-from sandbox.demo.load import Load
-from sandbox.demo.record import Chat
-from sandbox.demo.scenario import (
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.record import Chat
+from slicewise.sandbox.demo.scenario import (
     CHAT,
     CHAT_AT_S,
     CHAT_PAUSE_S,
@@ -17,7 +17,7 @@ from sandbox.demo.scenario import (
     CHATS,
     TenantPlan,
 )
-from sandbox.demo.trace import Arrival
+from slicewise.sandbox.demo.trace import Arrival
 
 
 class Stage(Protocol):

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from cluster.language.errors import SlicewiseError
-from cluster.runtime.console import terminal_console
-from sandbox.demo import run as demo
-from sandbox.demo.summary import summary
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.runtime.console import terminal_console
+from slicewise.sandbox.demo import run as demo
+from slicewise.sandbox.demo.summary import summary
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -21,8 +21,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(
-    epilog="Examples:  python -m sandbox.demo   |   python -m sandbox.demo --keep   |   "
-    "python -m sandbox.demo --json > report.json"
+    epilog="Examples:  python -m slicewise.sandbox.demo   |   "
+    "python -m slicewise.sandbox.demo --keep   |   "
+    "python -m slicewise.sandbox.demo --json > report.json"
 )
 def main(
     directory: Annotated[

@@ -10,11 +10,11 @@ from typing import Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cluster.language.codes import Code, known
-from cluster.language.errors import OutsideError, Refusal
-from sandbox.demo.record import LedgerView, LoanChange, TaskRun
-from sandbox.demo.scenario import TenantPlan
-from sandbox.servers.tiny_gguf import write_tiny_model
+from slicewise.cluster.language.codes import Code, known
+from slicewise.cluster.language.errors import OutsideError, Refusal
+from slicewise.sandbox.demo.record import LedgerView, LoanChange, TaskRun
+from slicewise.sandbox.demo.scenario import TenantPlan
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 
 _HERE = Path(__file__).parent
 _OPERATOR = "root"

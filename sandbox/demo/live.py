@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cluster.language.units import slices_text
-from sandbox.demo.record import Sample
+from slicewise.cluster.language.units import slices_text
+from slicewise.sandbox.demo.record import Sample
 
 PLAIN_INTERVAL_S = 5.0
 """Seconds between two plain lines where the output is not a terminal."""

@@ -13,8 +13,8 @@ import numpy as np
 from tritonclient.http.aio import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from sandbox.demo.record import RequestRecord
-from sandbox.demo.trace import Arrival
+from slicewise.sandbox.demo.record import RequestRecord
+from slicewise.sandbox.demo.trace import Arrival
 
 MODEL = "tokens"
 MAX_REQUESTS = 20_000

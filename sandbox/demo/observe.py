@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from cluster.settings.file import Settings
-from launcher.services.overview import ServiceObservation, observe
-from sandbox.demo.record import Replicas, ServiceState
+from slicewise.cluster.settings.file import Settings
+from slicewise.launcher.services.overview import ServiceObservation, observe
+from slicewise.sandbox.demo.record import Replicas, ServiceState
 
 
 class ClusterObserver:

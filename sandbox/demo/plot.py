@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sandbox.demo.record import (
+from slicewise.sandbox.demo.record import (
     BatchJob,
     Chat,
     LoanChange,

@@ -1,4 +1,4 @@
-"""What the demo records while it runs: plain values, which ``sandbox.demo.report`` judges later."""
+"""What the demo records while it runs: plain values, which ``report.py`` judges later."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Protocol
 
-from cluster.language.errors import Refusal
+from slicewise.cluster.language.errors import Refusal
 
 
 @dataclass(frozen=True)

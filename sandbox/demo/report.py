@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from cluster.language.errors import Refusal
-from sandbox.demo.record import (
+from slicewise.cluster.language.errors import Refusal
+from slicewise.sandbox.demo.record import (
     BatchJob,
     Chat,
     LoanChange,
@@ -18,7 +18,7 @@ from sandbox.demo.record import (
     replicas_over_time,
     tasks_over_time,
 )
-from sandbox.demo.scenario import FILLER_TASKS
+from slicewise.sandbox.demo.scenario import FILLER_TASKS
 
 P95_AIM_S = 2.0
 """Not a promise: on a machine with other work replicas start later, and all is shown anyway."""

@@ -15,24 +15,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.language.errors import Refusal
-from cluster.language.mig_profiles import board, cost_millislices
-from cluster.settings.read import load_settings
-from sandbox.cluster import Sandbox
-from sandbox.demo.acts import let_the_guest_in
-from sandbox.demo.commands import (
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.gpus.mig_profiles import board, cost_millislices
+from slicewise.cluster.settings.read import load_settings
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.acts import let_the_guest_in
+from slicewise.sandbox.demo.commands import (
     Commands,
     publish_chat_model,
     publish_models,
     write_service_file,
 )
-from sandbox.demo.live import Display
-from sandbox.demo.load import Load
-from sandbox.demo.observe import ClusterObserver
-from sandbox.demo.plot import save as save_plot
-from sandbox.demo.record import Recording
-from sandbox.demo.report import Report, build
-from sandbox.demo.scenario import (
+from slicewise.sandbox.demo.live import Display
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.observe import ClusterObserver
+from slicewise.sandbox.demo.plot import save as save_plot
+from slicewise.sandbox.demo.record import Recording
+from slicewise.sandbox.demo.report import Report, build
+from slicewise.sandbox.demo.scenario import (
     CHAT,
     COMPRESSION,
     GUEST,
@@ -42,15 +42,15 @@ from sandbox.demo.scenario import (
     VISION,
     rules,
 )
-from sandbox.demo.story import Story
-from sandbox.demo.trace import Arrival, arrivals, read_extract
-from sandbox.host.inventory import gpu_types
-from sandbox.lifecycle import down
+from slicewise.sandbox.demo.story import Story
+from slicewise.sandbox.demo.trace import Arrival, arrivals, read_extract
+from slicewise.sandbox.host.inventory import gpu_types
+from slicewise.sandbox.lifecycle import down
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``python -m sandbox.demo``."""
+    """The options of ``python -m slicewise.sandbox.demo``."""
 
     directory: Path
     report_dir: Path
@@ -138,7 +138,7 @@ def costs() -> Mapping[str, int]:
 def facts() -> Mapping[str, str]:
     """Return what a reader of the report needs to judge and repeat the run."""
     return {
-        "command": shlex.join(("python", "-m", "sandbox.demo", *sys.argv[1:])),
+        "command": shlex.join(("python", "-m", "slicewise.sandbox.demo", *sys.argv[1:])),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.platform()}",
         "started": datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
         **rules(),

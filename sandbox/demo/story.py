@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError, Refusal, SlicewiseError
-from sandbox.demo.acts import ActsPerformance
-from sandbox.demo.chat import ChatPerformance
-from sandbox.demo.commands import Commands
-from sandbox.demo.live import Display, Scene
-from sandbox.demo.load import Load
-from sandbox.demo.record import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError, Refusal, SlicewiseError
+from slicewise.sandbox.demo.acts import ActsPerformance
+from slicewise.sandbox.demo.chat import ChatPerformance
+from slicewise.sandbox.demo.commands import Commands
+from slicewise.sandbox.demo.live import Display, Scene
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.record import (
     BatchJob,
     LedgerView,
     LoanChange,
@@ -25,8 +25,8 @@ from sandbox.demo.record import (
     ServiceState,
     Wake,
 )
-from sandbox.demo.report import LEDGER_TOLERANCE, lent_now, percentile_ms, slice_seconds
-from sandbox.demo.scenario import (
+from slicewise.sandbox.demo.report import LEDGER_TOLERANCE, lent_now, percentile_ms, slice_seconds
+from slicewise.sandbox.demo.scenario import (
     CHAT,
     QUIET_TIMEOUT_S,
     RECENT_S,
@@ -38,7 +38,7 @@ from sandbox.demo.scenario import (
     WAKE_TOKENS,
     TenantPlan,
 )
-from sandbox.demo.trace import Arrival
+from slicewise.sandbox.demo.trace import Arrival
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sandbox.demo.live import milliseconds
-from sandbox.demo.record import BatchJob, Repartition
-from sandbox.demo.report import P95_AIM_S, ChatReport, Report
+from slicewise.sandbox.demo.live import milliseconds
+from slicewise.sandbox.demo.record import BatchJob, Repartition
+from slicewise.sandbox.demo.report import P95_AIM_S, ChatReport, Report
 
 
 def summary(report: Report) -> RenderableType:

@@ -4,7 +4,7 @@ Nothing is random: a row's number and the services' schedules decide which servi
 times are divided by a constant.
 Run as a program it cuts the extract again, from the original on standard input:
 
-    python -m sandbox.demo.trace < AzureLLMInferenceTrace_conv.csv > azure-llm-2023-conv.csv
+    python -m slicewise.sandbox.demo.trace < AzureLLMInferenceTrace_conv.csv > data/...
 """
 
 import csv
@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 
-from sandbox.demo.scenario import Schedule
+from slicewise.sandbox.demo.scenario import Schedule
 
 EXTRACT = Path(__file__).parent / "data" / "azure-llm-2023-conv.csv"
 FIELDS = ("time_s", "context_tokens", "generated_tokens")

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from sandbox.host import users
-from sandbox.host.layout import Layout
-from sandbox.host.probes import port_is_free
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.sandbox.host import users
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.probes import port_is_free
 
 DIRECTORY_VARIABLE = "SLICEWISE_SANDBOX_DIR"
 MARKER = ".slicewise-sandbox"

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.settings.read import CONFIG_VARIABLE, DEVICES_VARIABLE
-from sandbox.host import process, state
-from sandbox.host.inventory import ACCOUNTS, NODES
-from sandbox.host.layout import DAEMON_ROLE, Layout
-from sandbox.host.packages import SEARCH_PATH
-from sandbox.host.users import User
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.settings.read import CONFIG_VARIABLE, DEVICES_VARIABLE
+from slicewise.sandbox.host import process, state
+from slicewise.sandbox.host.inventory import ACCOUNTS, NODES
+from slicewise.sandbox.host.layout import DAEMON_ROLE, Layout
+from slicewise.sandbox.host.packages import SEARCH_PATH
+from slicewise.sandbox.host.users import User
 
 Progress = Callable[[str], None]
 """A function that is called with a line for each thing that has been done."""

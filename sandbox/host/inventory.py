@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cluster.language.billing import MILLISLICES
-from cluster.language.mig_profiles import board, cost_millislices
-from slurm_plugin.slurm_config import slurm_conf
+from slicewise.cluster.language.billing import MILLISLICES
+from slicewise.cluster.language.gpus.mig_profiles import board, cost_millislices
+from slicewise.slurm_plugin.rules.slurm_config import slurm_conf
 
 CLUSTER = "sandbox"
 PARTITION = "gpu"
@@ -21,8 +21,8 @@ class EmulatedNode:
 
     Attributes:
         name: as in slurm.conf.
-        gpu: model name in ``cluster.language.mig_profiles``.
-        instances: how it is cut at first, as ``cluster.mig.placement_text`` writes it.
+        gpu: model name in ``slicewise.cluster.language.gpus.mig_profiles``.
+        instances: how it is cut at first, as ``language/gpus/placement_text.py`` writes it.
     """
 
     name: str

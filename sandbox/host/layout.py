@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from sandbox.host.inventory import NODES
+from slicewise.sandbox.host.inventory import NODES
 
 DAEMON_ROLE = "slicewise_daemon"
 """The daemon's role in PostgreSQL, which may alter no entry; Slurm's user owns the tables."""
@@ -134,7 +134,7 @@ class Layout:
 
     @property
     def state_file(self) -> Path:
-        """What runs, as ``sandbox.host.state`` reads and writes it."""
+        """What runs, as ``slicewise.sandbox.host.state`` reads and writes it."""
         return self.directory / "state.json"
 
     @property

@@ -5,14 +5,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
 
 REQUIRED_FILES: tuple[tuple[str, str], ...] = (
     ("cc", "gcc"),
     ("/usr/include/stdio.h", "libc6-dev"),
 )
-"""Files and the packages that have them, as in ``sandbox.host.packages``."""
+"""Files and the packages that have them, as in ``slicewise.sandbox.host.packages``."""
 
 _FLAGS = ("-shared", "-fPIC", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror")
 

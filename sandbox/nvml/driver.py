@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
-from cluster.language.mig_profiles import Board, MigProfile, board
-from sandbox.nvml.library import library
+from slicewise.cluster.language.gpus.mig_profiles import Board, MigProfile, board
+from slicewise.sandbox.nvml.library import library
 
 VERSION = "570.86.15"
 DIRECTORY_VARIABLE = "SLICEWISE_NVML_DIR"
@@ -41,7 +41,7 @@ class EmulatedGpu:
     """A board of the node.
 
     Attributes:
-        model: as in ``cluster.language.mig_profiles``.
+        model: as in ``slicewise.cluster.language.gpus.mig_profiles``.
         mig: whether MIG mode is on.
         serial: makes its UUID differ from that of the same board in another node.
     """

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from sandbox.host.libraries import build
+from slicewise.sandbox.host.libraries import build
 
 NAME = "libnvidia-ml.so.1"
 

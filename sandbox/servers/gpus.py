@@ -11,17 +11,17 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
-from cluster.language.mig_profiles import board
-from cluster.mig.apply import cut
-from cluster.mig.host import capability_minors
-from cluster.mig.inventory import Inventory
-from cluster.mig.nvml import read_inventory
-from sandbox.host.inventory import NODES, EmulatedNode, gpu_types
-from sandbox.host.layout import Layout
-from sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
-from sandbox.nvml.library import library
-from slurm_plugin.slurm_config.gres import Device, devices, types_by_kind
-from slurm_plugin.slurm_config.node_lines import padded, positions, room
+from slicewise.cluster.gpu.apply import cut
+from slicewise.cluster.gpu.host import capability_minors
+from slicewise.cluster.gpu.nvml import read_inventory
+from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.sandbox.host.inventory import NODES, EmulatedNode, gpu_types
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
+from slicewise.sandbox.nvml.library import library
+from slicewise.slurm_plugin.rules.slurm_config.gres import Device, devices, types_by_kind
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import padded, positions, room
 
 _NVIDIA_MAJOR = 195
 _FIRST_MINOR = 4096

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from sandbox.host.host import Host
-from sandbox.host.layout import Layout
-from sandbox.host.probes import unix_socket_answers
-from sandbox.host.render import render
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.host.render import render
 
 CONFIGURATION = "haproxy.cfg"
 """Name of the file in the gateway's directory, as `slicewise gateway render` writes it."""

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from sandbox.host.staging import place
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.sandbox.host.staging import place
 
 _PROGRAM = Path(__file__).with_name("llama_server.py")
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from sandbox.host.host import Host
-from sandbox.host.probes import unix_socket_answers
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 _SYSTEM_TABLES = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
 _NAMES = ("mariadb_", "mysql_")

@@ -3,8 +3,8 @@
 import secrets
 from pathlib import Path
 
-from sandbox.host.host import Host
-from sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 _KEY = "munge.key"
 _KEY_BYTES = 128

@@ -4,12 +4,12 @@ import asyncio
 import subprocess
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from sandbox.host import process
-from sandbox.host.host import Host
-from sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE, Layout
-from sandbox.host.state import Program
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host import process
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE, Layout
+from slicewise.sandbox.host.state import Program
 
 DATABASE = "slicewise"
 

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from sandbox.host.host import Host
-from sandbox.host.inventory import CLUSTER, PARTITION, gpu_types
-from sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE
-from sandbox.host.packages import has_tokens
-from sandbox.host.probes import unix_socket_answers
-from sandbox.host.render import render
-from sandbox.servers import haproxy, llamacpp, triton
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.inventory import CLUSTER, PARTITION, gpu_types
+from slicewise.sandbox.host.layout import DAEMON_ROLE, LAUNCHER_ROLE
+from slicewise.sandbox.host.packages import has_tokens
+from slicewise.sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.host.render import render
+from slicewise.sandbox.servers import haproxy, llamacpp, triton
 
 
 def configure(host: Host) -> None:

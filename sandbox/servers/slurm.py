@@ -6,17 +6,17 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandbox.host import inventory
-from sandbox.host.host import HEAD, Host, wrapper_environment
-from sandbox.host.inventory import NODES
-from sandbox.host.layout import Layout
-from sandbox.host.packages import SEARCH_PATH, has_tokens
-from sandbox.host.probes import port_answers
-from sandbox.host.process import MARK
-from sandbox.host.render import render
-from sandbox.servers import gpus
-from slurm_plugin.common.qos_names import GATE_QOS
-from slurm_plugin.slurm_config.gres import gres_conf, node_gres
+from slicewise.sandbox.host import inventory
+from slicewise.sandbox.host.host import HEAD, Host, wrapper_environment
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.packages import SEARCH_PATH, has_tokens
+from slicewise.sandbox.host.probes import port_answers
+from slicewise.sandbox.host.process import MARK
+from slicewise.sandbox.host.render import render
+from slicewise.sandbox.servers import gpus
+from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
+from slicewise.slurm_plugin.rules.slurm_config.gres import gres_conf, node_gres
 
 _ANSWER_TIMEOUT_S = 3.0
 _CGROUP_DISABLED_SINCE = (24, 11)
@@ -74,7 +74,7 @@ def configure(host: Host) -> None:
 
 
 def _lua_module(host: Host) -> Path:
-    return host.state.program.project / "slurm_plugin" / "lua" / "slicewise.lua"
+    return host.state.program.project / "slicewise" / "slurm_plugin" / "lua" / "slicewise.lua"
 
 
 def cgroup_conf(slurmd_version: tuple[int, ...]) -> str:

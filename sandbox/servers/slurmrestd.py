@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import DEVNULL
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 _SERVED_BY = "bob"
 _PATIENCE_S, _PAUSE_S = 120.0, 0.1

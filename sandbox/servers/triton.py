@@ -20,8 +20,8 @@ from shlex import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The Python whose numpy is staged, hence the one that the backend's stub process embeds."""

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from simulation.cli.inputs import SiteInputs
-from simulation.slurm_model.model import SlurmModel
-from slurm_plugin.cli_common.quota_file import read_quota_file
-from slurm_plugin.explain.planned_change import PlannedChange, planned_change
-from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
+from slicewise.simulation.cli.inputs import SiteInputs
+from slicewise.simulation.rules.slurm_model.model import SlurmModel
+from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
+from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 
 
 def planned(file: Path, site: SiteInputs, at_s: float) -> PlannedChange:

@@ -5,26 +5,26 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.periods import clock_text
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association
-from simulation.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
-from simulation.history.fitting import fitted, with_gpus_for_cpus
-from simulation.history.formats import read_history
-from simulation.history.jobs import HistoryJob, JobHistory
-from simulation.report.words import count_text, unread_text
-from simulation.runs.experiment import WARM_UP_S
-from simulation.runs.spending import spending_of
-from simulation.site.limits import own_accounts, own_qos
-from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
-from simulation.slurm_model.requests import AccountLimits, QosLimits
-from simulation.snapshot.cluster_file import read_cluster_file
-from simulation.snapshot.read import is_archive, read_snapshot
-from simulation.snapshot.site import SiteDescription, described
-from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.types import Policy
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.periods import clock_text
+from slicewise.cluster.language.slurm.interface import Association
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.rules.cluster import REPAIR_HOURS, NodeFailures, SimulatedCluster
+from slicewise.simulation.rules.history.fitting import fitted, with_gpus_for_cpus
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory
+from slicewise.simulation.rules.report.words import count_text, unread_text
+from slicewise.simulation.rules.runs.experiment import WARM_UP_S
+from slicewise.simulation.rules.runs.spending import spending_of
+from slicewise.simulation.rules.site.limits import own_accounts, own_qos
+from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.simulation.rules.snapshot.site import SiteDescription, described
+from slicewise.simulation.snapshot.cluster_file import read_cluster_file
+from slicewise.simulation.snapshot.read import is_archive, read_snapshot
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.types import Policy
 
 ENFORCE = "enforce"
 _DAY_S = 86_400

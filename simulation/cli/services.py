@@ -9,21 +9,21 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec, service_spec
-from cluster.slurm.unread import quoted
-from launcher.services.service_file import TABLE, read_tables
-from simulation.cli.inputs import Demand, SiteInputs
-from simulation.history.jobs import HistoryJob
-from simulation.history.requests import RequestTrace, read_requests
-from simulation.history.traced_request import TracedRequest
-from simulation.report.words import count_text, length_text, unread_text
-from simulation.services.service import SimulatedService
-from simulation.services.traffic import EngineFigures, traffic
-from simulation.site.plans import SitePlan, SlicewisePlan
-from slurm_plugin.admission.priority import PriorityTerms, site_factor, smallness
-from slurm_plugin.state.formula import formula_of
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import ServiceSpec, service_spec
+from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.launcher.services.service_file import TABLE, read_tables
+from slicewise.simulation.cli.inputs import Demand, SiteInputs
+from slicewise.simulation.history.requests import RequestTrace, read_requests
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.history.traced_request import TracedRequest
+from slicewise.simulation.rules.report.words import count_text, length_text, unread_text
+from slicewise.simulation.rules.services.service import SimulatedService
+from slicewise.simulation.rules.services.traffic import EngineFigures, traffic
+from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority import PriorityTerms, site_factor, smallness
 
 ENGINE = "engine"
 _MOST_TURNS = 1_500_000

@@ -12,18 +12,18 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.text import Text
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.console import console, print_json
-from cluster.runtime.time_options import local_time
-from slurm_plugin.cli_common.options import Json
-from slurm_plugin.cli_common.output import progress_bar, spinner, whole_file
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.time_options import local_time
+from slicewise.slurm_plugin.cli.common.options import Json
+from slicewise.slurm_plugin.cli.common.output import progress_bar, spinner, whole_file
 
 if TYPE_CHECKING:
-    from simulation.cli.inputs import Demand, SiteInputs
-    from simulation.cli.services import AskedServices
-    from simulation.runs.figures import SimulationResult
-    from slurm_plugin.explain.planned_change import PlannedChange
+    from slicewise.simulation.cli.inputs import Demand, SiteInputs
+    from slicewise.simulation.cli.services import AskedServices
+    from slicewise.simulation.rules.runs.figures import SimulationResult
+    from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange
 
 _INTERRUPTED = 130
 _MOST_OFFSETS, _MOST_PROCESSES, _MOST_DAYS = 64, 256, 3660
@@ -187,8 +187,8 @@ def simulate(
     named = (Path(text.partition("=")[2]) for text in traces)
     _check_report(report, (where, jobs, change, *service_files, *named))
     # Imported here: a simulation takes longer to import than --help may take.
-    from simulation.cli import inputs  # noqa: PLC0415
-    from simulation.cli.services import asked_services  # noqa: PLC0415
+    from slicewise.simulation.cli import inputs  # noqa: PLC0415
+    from slicewise.simulation.cli.services import asked_services  # noqa: PLC0415
 
     with spinner("Reading the site and its past"):
         site = inputs.read_site(where)
@@ -240,8 +240,8 @@ def _planned(
     """Return what the file changes, and show it."""
     if file is None:
         return None
-    from simulation.cli.change import planned  # noqa: PLC0415 -- not for --help
-    from slurm_plugin.cli_views.quota_plan import change_shown  # noqa: PLC0415 -- as above
+    from slicewise.simulation.cli.change import planned  # noqa: PLC0415 -- not for --help
+    from slicewise.slurm_plugin.cli.views.quota_plan import change_shown  # noqa: PLC0415 -- as above
 
     found = planned(file, site, asked.start_s)
     if not as_json:
@@ -262,9 +262,9 @@ def _run(
     seed: int,
     processes: int | None,
 ) -> "SimulationResult":
-    from simulation.cli.inputs import present_plan, slicewise_plan  # noqa: PLC0415 -- not for --help
-    from simulation.runs.experiment import Experiment  # noqa: PLC0415 -- not for --help
-    from simulation.runs.simulate import simulate as run  # noqa: PLC0415 -- as above
+    from slicewise.simulation.cli.inputs import present_plan, slicewise_plan  # noqa: PLC0415 -- not for --help
+    from slicewise.simulation.rules.runs.experiment import Experiment  # noqa: PLC0415 -- not for --help
+    from slicewise.simulation.runs.simulate import simulate as run  # noqa: PLC0415 -- as above
 
     changed = None if change is None else slicewise_plan("changed", site, change.policy)
     present, changed, notes = services.of_plans(present_plan(site), changed)
@@ -291,18 +291,18 @@ def _cpus() -> int:
 
 
 def _write(page: IO[str], result: "SimulationResult", changes: Sequence[str], zone: str) -> None:
-    from simulation.report.page import simulation_html  # noqa: PLC0415 -- not for --help
+    from slicewise.simulation.report.page import simulation_html  # noqa: PLC0415 -- not for --help
 
     page.write(simulation_html(result, changes, zone, int(time.time())))
 
 
 def _print(result: "SimulationResult", changes: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        from simulation.report.documents import result_json  # noqa: PLC0415 -- not for --help
+        from slicewise.simulation.rules.report.documents import result_json  # noqa: PLC0415 -- not for --help
 
         print_json(result_json(result, changes))
         return
-    from simulation.report.screen import result_shown  # noqa: PLC0415 -- as above
+    from slicewise.simulation.report.screen import result_shown  # noqa: PLC0415 -- as above
 
     for shown in result_shown(result):
         console().print(shown)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import TypeVar
 
-from simulation.history.lines import Line, UnreadLines, read_each
+from slicewise.simulation.history.lines import Line, UnreadLines, read_each
 
 T = TypeVar("T")
 

@@ -6,14 +6,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from simulation.history import helios, helios_counts, philly
-from simulation.history.csv_rows import columns_of
-from simulation.history.helios_counts import read_helios_counts
-from simulation.history.jobs import JobHistory
-from simulation.history.lines import Line, UnreadLines, lines_of, opened
-from simulation.history.sacct import is_sacct, read_sacct
-from simulation.history.swf import is_swf, read_swf
-from simulation.history.ub_events import read_ub_events
+from slicewise.simulation.history import helios, helios_counts, philly
+from slicewise.simulation.history.csv_rows import columns_of
+from slicewise.simulation.history.helios_counts import read_helios_counts
+from slicewise.simulation.history.lines import Line, UnreadLines, lines_of, opened
+from slicewise.simulation.history.sacct import is_sacct, read_sacct
+from slicewise.simulation.history.swf import is_swf, read_swf
+from slicewise.simulation.history.ub_events import read_ub_events
+from slicewise.simulation.rules.history.jobs import JobHistory
 
 _WITHOUT_P = re.compile(r"\s*JobID(Raw)?\s", re.IGNORECASE)
 

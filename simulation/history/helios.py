@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
-from simulation.history.jobs import ENDS_FIRST, HistoryJob, JobHistory, in_order
-from simulation.history.lines import Line, UnreadLines, once
+from slicewise.simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
+from slicewise.simulation.history.lines import Line, UnreadLines, once
+from slicewise.simulation.rules.history.jobs import ENDS_FIRST, HistoryJob, JobHistory, in_order
 
 _LONGEST_ID = 18
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "node_num", "state", "submit_time", "duration")

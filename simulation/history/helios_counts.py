@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulation.history.csv_rows import Row, count, read_rows
-from simulation.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
-from simulation.history.lines import Line, UnreadLines
+from slicewise.simulation.history.csv_rows import Row, count, read_rows
+from slicewise.simulation.history.lines import Line, UnreadLines
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
 
 COLUMNS = ("minute", "vc", "running_gpu", "pending_gpu", "running_jobs", "pending_jobs")
 _MINUTE_S = 60.0

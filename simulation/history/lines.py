@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from simulation.history.jobs import HistoryJob, JobHistory
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ virtual cluster; the other is Chronus', with the virtual cluster as ``user`` and
 
 from collections.abc import Iterable, Iterator
 
-from simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
-from simulation.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
-from simulation.history.lines import Line, UnreadLines, once
+from slicewise.simulation.history.csv_rows import Row, count, moment_s, read_rows, seconds
+from slicewise.simulation.history.lines import Line, UnreadLines, once
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory, even_nodes, in_order
 
 PHILLY_COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 CHRONUS_COLUMNS = ("job_id", "user", "num_gpu", "submit_time", "duration")

@@ -6,9 +6,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulation.history.csv_rows import Row, columns_of, count, moment_s, read_rows, seconds
-from simulation.history.lines import Line, UnreadLines, lines_of, opened, read_each
-from simulation.history.traced_request import TracedRequest
+from slicewise.simulation.history.csv_rows import (
+    Row,
+    columns_of,
+    count,
+    moment_s,
+    read_rows,
+    seconds,
+)
+from slicewise.simulation.history.lines import Line, UnreadLines, lines_of, opened, read_each
+from slicewise.simulation.rules.history.traced_request import TracedRequest
 
 _IN_SECONDS_COLUMNS = ("arrival_s", "arrived_at")
 """Columns of which the unit is known; numbers in one of another name might be milliseconds."""

@@ -15,15 +15,15 @@ from math import inf
 from string import punctuation
 from sys import intern
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.gres import gpu_types_of_tres, parse_gpu_requests
-from cluster.language.jobs import PastRun
-from cluster.slurm.fields import numbers, time_s
-from cluster.slurm.job_history import HISTORY_FIELDS, past_run
-from cluster.slurm.unread import quoted
-from simulation.history.csv_rows import IN_UTC, MOST_S, cells_of
-from simulation.history.jobs import ENDS_FIRST, HistoryJob, JobHistory, in_order
-from simulation.history.lines import MOST_JOBS, TWICE, Line, UnreadLines, read_each
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.gres import gpu_types_of_tres, parse_gpu_requests
+from slicewise.cluster.language.jobs import PastRun
+from slicewise.cluster.language.slurm.fields import numbers, time_s
+from slicewise.cluster.language.slurm.job_history import HISTORY_FIELDS, past_run
+from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.simulation.history.csv_rows import IN_UTC, MOST_S, cells_of
+from slicewise.simulation.history.lines import MOST_JOBS, TWICE, Line, UnreadLines, read_each
+from slicewise.simulation.rules.history.jobs import ENDS_FIRST, HistoryJob, JobHistory, in_order
 
 PUBLISHED_FIELDS = (
     *("JobIDRaw", "JobID", "Cluster", "User", "Account", "QOS", "Partition", "Submit", "Eligible"),

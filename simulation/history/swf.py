@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from simulation.history.csv_rows import count, seconds
-from simulation.history.jobs import HistoryJob, JobHistory, in_order
-from simulation.history.lines import Line, UnreadLines, once, read_each
+from slicewise.simulation.history.csv_rows import count, seconds
+from slicewise.simulation.history.lines import Line, UnreadLines, once, read_each
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory, in_order
 
 FIELDS = 18
 _SAID = re.compile(

@@ -7,10 +7,10 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from cluster.language.gres import parse_gpu_requests
-from simulation.history.csv_rows import count, seconds
-from simulation.history.jobs import HistoryJob, JobHistory, in_order
-from simulation.history.lines import Line, UnreadLines, read_each
+from slicewise.cluster.language.gres import parse_gpu_requests
+from slicewise.simulation.history.csv_rows import count, seconds
+from slicewise.simulation.history.lines import Line, UnreadLines, read_each
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory, in_order
 
 _SUBMIT = "submit_batch_job"
 _SHORT: Mapping[str, str] = {

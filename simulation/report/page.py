@@ -3,10 +3,20 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from cluster.language.periods import clock_text
-from simulation.report.comparison import TenantDifference, gains_words, tenant_differences
-from simulation.report.rows import figure_rows, node_rows, service_rows, tenant_rows, trust_rows
-from simulation.report.words import (
+from slicewise.cluster.language.periods import clock_text
+from slicewise.simulation.rules.report.comparison import (
+    TenantDifference,
+    gains_words,
+    tenant_differences,
+)
+from slicewise.simulation.rules.report.rows import (
+    figure_rows,
+    node_rows,
+    service_rows,
+    tenant_rows,
+    trust_rows,
+)
+from slicewise.simulation.rules.report.words import (
     MEANINGS,
     SERVICE_MEANINGS,
     chance_text,
@@ -14,10 +24,15 @@ from simulation.report.words import (
     span_text,
     trust_text,
 )
-from simulation.runs.figures import ClusterSample, Figures, ReplayedTenant, SimulationResult
-from slurm_plugin.web_views.bars import BarChart, bars_markup
-from slurm_plugin.web_views.charts import ChartSeries, TimeChart, chart_markup
-from slurm_plugin.web_views.kept_page import kept_page
+from slicewise.simulation.rules.runs.figures import (
+    ClusterSample,
+    Figures,
+    ReplayedTenant,
+    SimulationResult,
+)
+from slicewise.slurm_plugin.page.kept_page import kept_page
+from slicewise.slurm_plugin.rules.pages.bars import BarChart, bars_markup
+from slicewise.slurm_plugin.rules.pages.charts import ChartSeries, TimeChart, chart_markup
 
 DRAWN = 20
 """Tenants of a drawing at most, those whose jobs waited most; the table has all."""

@@ -5,23 +5,29 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from simulation.report.comparison import gains_words, tenant_differences
-from simulation.report.rows import figure_rows, node_rows, service_rows, tenant_rows, trust_rows
-from simulation.report.tables import (
+from slicewise.simulation.report.tables import (
     figures_table,
     nodes_table,
     services_table,
     tenants_table,
     trust_table,
 )
-from simulation.report.words import (
+from slicewise.simulation.rules.report.comparison import gains_words, tenant_differences
+from slicewise.simulation.rules.report.rows import (
+    figure_rows,
+    node_rows,
+    service_rows,
+    tenant_rows,
+    trust_rows,
+)
+from slicewise.simulation.rules.report.words import (
     MEANINGS,
     SERVICE_MEANINGS,
     chance_text,
     span_text,
     trust_text,
 )
-from simulation.runs.figures import SimulationResult
+from slicewise.simulation.rules.runs.figures import SimulationResult
 
 
 def result_shown(result: SimulationResult) -> Iterator[RenderableType]:

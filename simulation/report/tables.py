@@ -4,9 +4,16 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from cluster.runtime.console import FittingTable, column
-from simulation.report.comparison import ChangeVerdict
-from simulation.report.rows import FigureRow, NodeRow, Pair, ServiceRow, TenantRow, TrustRow
+from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.simulation.rules.report.comparison import ChangeVerdict
+from slicewise.simulation.rules.report.rows import (
+    FigureRow,
+    NodeRow,
+    Pair,
+    ServiceRow,
+    TenantRow,
+    TrustRow,
+)
 
 _STYLES = {
     ChangeVerdict.BETTER: "green",

@@ -3,16 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from cluster.language.codes import Code
-from simulation.history.jobs import HistoryJob
-from simulation.runs.experiment import Experiment
-from simulation.runs.part_run import all_parts, span_s
-from simulation.site.capacity import capacity_millislices
-from simulation.site.plans import SlicewisePlan
-from simulation.site.requests import ANY_TYPE, Replayable
-from slurm_plugin.quota.calendar import loosest
-from slurm_plugin.quota.overcommitment import over_words
-from slurm_plugin.quota.tenants import overcommitted_millislices
+from slicewise.cluster.language.codes import Code
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.runs.experiment import Experiment
+from slicewise.simulation.rules.site.capacity import capacity_millislices
+from slicewise.simulation.rules.site.plans import SlicewisePlan
+from slicewise.simulation.rules.site.requests import ANY_TYPE, Replayable
+from slicewise.simulation.runs.part_run import all_parts, span_s
+from slicewise.slurm_plugin.rules.quota.calendar import loosest
+from slicewise.slurm_plugin.rules.quota.overcommitment import over_words
+from slicewise.slurm_plugin.rules.quota.tenants import overcommitted_millislices
 
 _SHOWN = 5
 

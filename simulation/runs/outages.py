@@ -2,8 +2,8 @@
 
 from random import Random
 
-from simulation.cluster import SimulatedCluster
-from simulation.site.failures import Outage
+from slicewise.simulation.rules.cluster import SimulatedCluster
+from slicewise.simulation.rules.site.failures import Outage
 
 
 def outages(

@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from simulation.history.jobs import HistoryJob
-from simulation.runs.experiment import Experiment
-from simulation.runs.figures import Figures
-from simulation.runs.measure import Guarantee, RunSums, Yardstick, measured
-from simulation.runs.outages import outages
-from simulation.runs.parts import Part, parts_of
-from simulation.runs.spending import spent_before
-from simulation.runs.summary import figures
-from simulation.site.capacity import capacity_millislices
-from simulation.site.failures import Outage
-from simulation.site.loop import Site
-from simulation.site.past_use import earlier_runs
-from simulation.site.plans import SitePlan, SlicewisePlan
-from simulation.site.requests import Replayable, replays
-from simulation.site.window_times import window_times_s
-from slurm_plugin.quota.calendar import in_force
-from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.type_limits import own_type_limits
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.runs.experiment import Experiment
+from slicewise.simulation.rules.runs.figures import Figures
+from slicewise.simulation.rules.runs.measure import Guarantee, RunSums, Yardstick, measured
+from slicewise.simulation.rules.runs.parts import Part, parts_of
+from slicewise.simulation.rules.runs.spending import spent_before
+from slicewise.simulation.rules.runs.summary import figures
+from slicewise.simulation.rules.site.capacity import capacity_millislices
+from slicewise.simulation.rules.site.failures import Outage
+from slicewise.simulation.rules.site.loop import Site
+from slicewise.simulation.rules.site.past_use import earlier_runs
+from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan
+from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.site.window_times import window_times_s
+from slicewise.simulation.runs.outages import outages
+from slicewise.slurm_plugin.rules.quota.calendar import in_force
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits
 
 _STEPS = 200
 _OBJECTS = 100_000

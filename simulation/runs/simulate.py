@@ -14,23 +14,23 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Protocol
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from simulation.runs.experiment import Experiment
-from simulation.runs.figures import Figures, SelfCheck, SimulationResult
-from simulation.runs.measure import joined
-from simulation.runs.notes import Refusals, lost_jobs, notes
-from simulation.runs.part_run import PartRun, all_parts, part_run, span_s
-from simulation.runs.self_check import compared_jobs, self_check
-from simulation.runs.summary import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.simulation.rules.runs.experiment import Experiment
+from slicewise.simulation.rules.runs.figures import Figures, SelfCheck, SimulationResult
+from slicewise.simulation.rules.runs.measure import joined
+from slicewise.simulation.rules.runs.self_check import compared_jobs, self_check
+from slicewise.simulation.rules.runs.summary import (
     difference_estimates,
     estimates,
     figures,
     service_difference_estimates,
     service_estimates,
 )
-from simulation.site.capacity import capacity_millislices
-from simulation.site.requests import Replayable
+from slicewise.simulation.rules.site.capacity import capacity_millislices
+from slicewise.simulation.rules.site.requests import Replayable
+from slicewise.simulation.runs.notes import Refusals, lost_jobs, notes
+from slicewise.simulation.runs.part_run import PartRun, all_parts, part_run, span_s
 
 _POLL_S = 0.5
 """Seconds between two looks at how far other processes have come."""

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.toml_text import read_toml
-from cluster.settings.file import Settings
-from cluster.slurm.fields import duration_s, hosts
-from cluster.slurm.unread import quoted
-from simulation.cluster import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.slurm.fields import duration_s, hosts
+from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.cluster.language.toml_text import read_toml
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.cluster import (
     REPAIR_HOURS,
     BoardsOfNode,
     NodeFailures,
@@ -26,12 +26,12 @@ from simulation.cluster import (
     SimulatedCluster,
     SimulatedNode,
 )
-from simulation.snapshot.boards import boards_of, with_pads
-from simulation.snapshot.site import SiteDescription, untouched_ledger
-from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.quota_file import FileFaults, table_updates
-from slurm_plugin.quota.tenants import changed_together
-from slurm_plugin.quota.types import ROOT_ACCOUNT, Policy
+from slicewise.simulation.rules.snapshot.boards import boards_of, with_pads
+from slicewise.simulation.rules.snapshot.site import SiteDescription, untouched_ledger
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.quota.quota_file import FileFaults, table_updates
+from slicewise.slurm_plugin.rules.quota.tenants import changed_together
+from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, Policy
 
 MOST_BYTES = 1 << 22
 _MOST_NODES = 100_000

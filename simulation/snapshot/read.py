@@ -13,13 +13,19 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, LargeZipFile, ZipFile
 
 from pydantic import ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.slurm.unread import quoted
-from simulation.history.jobs import JobHistory
-from simulation.history.lines import UnreadLines, lines_of
-from simulation.history.sacct import read_sacct
-from slurm_plugin.snapshot.contents import FORMAT, HISTORY, STATE, SiteSnapshot, from_values
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.unread import quoted
+from slicewise.simulation.history.lines import UnreadLines, lines_of
+from slicewise.simulation.history.sacct import read_sacct
+from slicewise.simulation.rules.history.jobs import JobHistory
+from slicewise.slurm_plugin.rules.snapshot.contents import (
+    FORMAT,
+    HISTORY,
+    STATE,
+    SiteSnapshot,
+    from_values,
+)
 
 MOST_ARCHIVE_BYTES = 1 << 30
 MOST_STATE_BYTES = 1 << 28

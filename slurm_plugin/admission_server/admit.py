@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TypeVar
 
-from cluster.language.codes import Code
-from cluster.language.errors import Refusal
-from cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
-from slurm_plugin.admission.rules import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer, SubmitRequest
+from slicewise.slurm_plugin.rules.admission.rules import (
     AdmissionDecision,
     Mode,
     as_mode_allows,
@@ -20,9 +20,14 @@ from slurm_plugin.admission.rules import (
     refused,
     submission_of,
 )
-from slurm_plugin.admission.snapshot import Recent, Snapshot
-from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
+from slicewise.slurm_plugin.rules.admission.snapshot import Recent, Snapshot
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
+from slicewise.slurm_plugin.rules.services.rate_limit import (
+    RateLimit,
+    RateUse,
+    after_change,
+    wait_s,
+)
 
 _REMEMBERED_S = 2.0
 """Seconds for which an admitted job counts although Slurm doesn't show it: its submission may still

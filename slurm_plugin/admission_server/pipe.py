@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cluster.settings.log import LogSettings
-from slurm_plugin.admission.rules import Mode
-from slurm_plugin.admission.snapshot import Snapshot
+from slicewise.cluster.settings.log import LogSettings
+from slicewise.slurm_plugin.rules.admission.rules import Mode
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 
 HEAD = struct.Struct(">Q")
 """The length of the pickle that follows."""

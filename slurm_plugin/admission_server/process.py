@@ -12,13 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
-from cluster.language.codes import Code
-from cluster.language.errors import Refusal
-from cluster.settings.log import LogSettings
-from slurm_plugin.admission.rules import Mode
-from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.admission_server.pipe import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.settings.log import LogSettings
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.admission_server.pipe import (
     HEAD,
     Changes,
     Decided,
@@ -28,7 +26,9 @@ from slurm_plugin.admission_server.pipe import (
     framed,
     unframed,
 )
-from slurm_plugin.common.log import report, warn
+from slicewise.slurm_plugin.common.log import report, warn
+from slicewise.slurm_plugin.rules.admission.rules import Mode
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 
 _BY_DEFAULT = LogSettings()
 _PATIENCE_S = 5.0
@@ -202,7 +202,7 @@ class AdmissionProcess:
 
 async def _start(pipe: int) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "slurm_plugin.admission_server.worker", str(pipe)),
+        *(sys.executable, "-P", "-m", "slicewise.slurm_plugin.admission_server.worker", str(pipe)),
         stdin=asyncio.subprocess.DEVNULL,
         pass_fds=(pipe,),
     )

@@ -1,4 +1,6 @@
-"""The process that answers slicewise.lua: ``python -m slurm_plugin.admission_server.worker FD``.
+"""The process that answers slicewise.lua.
+
+``python -m slicewise.slurm_plugin.admission_server.worker FD``
 
 slurmctld stands still while it waits for an answer, so this process does nothing else. It gets the
 snapshot from the daemon through FD, and sends back in batches what it decided. It goes on answering
@@ -18,17 +20,14 @@ from secrets import token_hex
 import uvloop
 from pydantic import BaseModel
 
-from cluster.language.accounts import account_name
-from cluster.language.codes import Code
-from cluster.language.errors import Refusal
-from cluster.rpc.message import build
-from cluster.rpc.messages import SubmitAnswer, SubmitRequest
-from cluster.runtime.wall_clock import wall_s
-from slurm_plugin.admission.request import named_types
-from slurm_plugin.admission.rules import AdmissionDecision
-from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.admission_server.pipe import (
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.rpc.message import build
+from slicewise.cluster.rpc.messages import SubmitAnswer, SubmitRequest
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.admission_server.pipe import (
     Changes,
     Decided,
     Decisions,
@@ -38,9 +37,19 @@ from slurm_plugin.admission_server.pipe import (
     Taken,
     framed,
 )
-from slurm_plugin.common.log import configure_logging
-from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.common.sockets import BACKLOG, bound, failure, failure_of, peer_uid, too_long
+from slicewise.slurm_plugin.common.log import configure_logging
+from slicewise.slurm_plugin.common.sockets import (
+    BACKLOG,
+    bound,
+    failure,
+    failure_of,
+    peer_uid,
+    too_long,
+)
+from slicewise.slurm_plugin.rules.admission.request import named_types
+from slicewise.slurm_plugin.rules.admission.rules import AdmissionDecision
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 
 _CONNECTIONS = 64
 _LINE_BYTES = 512 * 1024

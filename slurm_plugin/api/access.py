@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cluster.language.jobs import JobView
-from cluster.rpc.message import Request
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.rpc.message import Request
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest, KeyUsesRequest
-from cluster.rpc.message import Asker, DoneAnswer
-from cluster.rpc.messages import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, GrantsRequest, KeyUsesRequest
+from slicewise.cluster.rpc.message import Asker, DoneAnswer
+from slicewise.cluster.rpc.messages import (
     CheckRequest,
     DeleteRequest,
     DesiredSlotsAnswer,
@@ -27,18 +27,18 @@ from cluster.rpc.messages import (
     ViewAnswer,
     ViewRequest,
 )
-from cluster.rpc.order_messages import OrderRequest
-from cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
-from cluster.settings.file import DaemonSettings, WebSettings
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.api.access import Principal, ReaderHandler
-from slurm_plugin.api.generations import ServiceGenerations
-from slurm_plugin.api.keys import ServiceKeys
-from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.api.routes import Routes
-from slurm_plugin.api.web_logins import WebLogins
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
+from slicewise.cluster.settings.file import DaemonSettings, WebSettings
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandler
+from slicewise.slurm_plugin.api.generations import ServiceGenerations
+from slicewise.slurm_plugin.api.keys import ServiceKeys
+from slicewise.slurm_plugin.api.orders import ServiceOrders
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.web_logins import WebLogins
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _SHOWN = 64
 _NO_PAGE = WebSettings()

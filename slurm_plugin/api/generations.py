@@ -3,12 +3,16 @@
 import asyncio
 from functools import partial
 
-from cluster.rpc.messages import ServiceView
-from cluster.rpc.read_messages import GenerationRecord, GenerationsAnswer, GenerationsRequest
-from slurm_plugin.api.access import Principal, ReaderHandlers
-from slurm_plugin.api.reads import Reads, hiding_places, require_own, tenants_asked
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.rpc.read_messages import (
+    GenerationRecord,
+    GenerationsAnswer,
+    GenerationsRequest,
+)
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_own, tenants_asked
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 
 class ServiceGenerations:

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from cluster.language.codes import Code
-from cluster.language.errors import Refusal
-from slurm_plugin.common.log import report_failure
-from slurm_plugin.common.sockets import BACKLOG, BUSY, failure, too_long
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import Refusal
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.common.sockets import BACKLOG, BUSY, failure, too_long
 
 _HEAD_BYTES = 32 * 1024
 """Most bytes of a request line and headers, with room to spare."""

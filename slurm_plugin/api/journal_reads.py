@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from cluster.mig.layouts import Placement
-from cluster.rpc.journal_messages import (
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.rpc.journal_messages import (
     PlacedInstance,
     RebalanceDone,
     RebalancesAnswer,
@@ -14,9 +14,9 @@ from cluster.rpc.journal_messages import (
     RepartitionsRequest,
     RepartitionStepDone,
 )
-from slurm_plugin.common.rebalance_steps import RebalanceRun, StepRecord
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.mig.steps import Repartition, RepartitionStepRecord
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.rebalance_steps import RebalanceRun, StepRecord
+from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionStepRecord
 
 _PAGE_ENTRIES = 50
 _LINES = 20

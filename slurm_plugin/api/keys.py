@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.leader import Leader
-from cluster.rpc.key_messages import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.rpc.key_messages import (
     GrantsAnswer,
     KeyCreateRequest,
     KeyListRequest,
@@ -18,16 +18,16 @@ from cluster.rpc.key_messages import (
     KeyUsesRequest,
     KeyView,
 )
-from cluster.rpc.message import DoneAnswer
-from cluster.runtime.wall_clock import wall_s
-from cluster.slurm_client.user_names import uid_of
-from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
-from slurm_plugin.api.rate_limit import RateLimiter
-from slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
-from slurm_plugin.common.log import report
-from slurm_plugin.ledger.keys import NewKey
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.slurm.user_names import uid_of
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slicewise.slurm_plugin.api.rate_limit import RateLimiter
+from slicewise.slurm_plugin.api.reads import Reads, hiding_places, require_known, require_own
+from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.ledger.keys import NewKey
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 
 class ServiceKeys:

@@ -5,20 +5,20 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.language.leader import Leader
-from cluster.language.service import whole_number
-from cluster.rpc.message import DoneAnswer
-from cluster.rpc.messages import ServiceView
-from cluster.rpc.order_messages import NO_ORDER, OrderRequest
-from cluster.runtime.wall_clock import wall_s
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.rate_limit import RateLimiter
-from slurm_plugin.api.reads import Reads, without_places
-from slurm_plugin.common.log import report
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.services.orders import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.service import whole_number
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.rpc.order_messages import NO_ORDER, OrderRequest
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.rate_limit import RateLimiter
+from slicewise.slurm_plugin.api.reads import Reads, without_places
+from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.services.orders import (
     Ordered,
     ReplicaBounds,
     ServiceKey,
@@ -27,7 +27,7 @@ from slurm_plugin.services.orders import (
     over,
     rolled_over,
 )
-from slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _AUTHOR = "slicewise"
 _READ_AGAIN_S = 60.0

@@ -3,11 +3,11 @@
 import time
 from collections.abc import Mapping
 
-from cluster.language.jobs import JobView
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Seats, SurveyedGpu
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 
 def facts_now(

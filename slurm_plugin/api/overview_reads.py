@@ -7,25 +7,25 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobView, NodeView
-from cluster.language.periods import next_start_s
-from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.interface import SlurmReader
-from slurm_plugin.api.access import Principal, ReaderHandlers
-from slurm_plugin.api.overview_facts import facts_now
-from slurm_plugin.common.log import report_failure
-from slurm_plugin.overview.facts import OverviewFacts, Seats, SurveyedGpu, seats_of
-from slurm_plugin.overview.gpus import sharing_types
-from slurm_plugin.overview.overview import overview
-from slurm_plugin.overview.surveys import surveyed_gpus
-from slurm_plugin.state.controller import ClusterState
-from slurm_plugin.state.node_looks import node_looks, node_records
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.jobs import JobView, NodeView
+from slicewise.cluster.language.periods import next_start_s
+from slicewise.cluster.language.slurm.interface import SlurmReader
+from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.overview_facts import facts_now
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Seats, SurveyedGpu, seats_of
+from slicewise.slurm_plugin.rules.overview.gpus import sharing_types
+from slicewise.slurm_plugin.rules.overview.overview import overview
+from slicewise.slurm_plugin.rules.overview.surveys import surveyed_gpus
+from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.node_looks import node_looks, node_records
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _FRESH_S = 1.0
 """Seconds for which a reader who asks again gets the same answer, at least."""

@@ -5,8 +5,9 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 from itertools import count
 
-from slurm_plugin.api.http_server import Connection
-from slurm_plugin.common.connection_places import (
+from slicewise.slurm_plugin.api.http_server import Connection
+from slicewise.slurm_plugin.common.sockets import peer_uid
+from slicewise.slurm_plugin.rules.common.connection_places import (
     ConnectionLimits,
     Guest,
     IdleConnection,
@@ -14,7 +15,6 @@ from slurm_plugin.common.connection_places import (
     origin_of,
     room_for,
 )
-from slurm_plugin.common.sockets import peer_uid
 
 _LAUNCHERS_HOSTS = 4
 """Launcher's hosts that are remembered: those of a pair, and those from which they moved."""

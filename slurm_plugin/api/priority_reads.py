@@ -2,18 +2,18 @@
 it.
 """
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.read_messages import PriorityAnswer
-from cluster.settings.file import Settings
-from cluster.slurm.interface import SlurmReader
-from cluster.slurm.priorities import factor_weights, weight_points
-from slurm_plugin.admission.priority_changes import PriorityInput, ranked
-from slurm_plugin.api.access import Principal
-from slurm_plugin.explain.priority import InSlurm, explained, not_waiting
-from slurm_plugin.explain.why_job import jobs_named
-from slurm_plugin.state.controller import ClusterState
-from slurm_plugin.state.formula import formula_of
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.interface import SlurmReader
+from slicewise.cluster.language.slurm.priorities import factor_weights, weight_points
+from slicewise.cluster.rpc.read_messages import PriorityAnswer
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority_changes import PriorityInput, ranked
+from slicewise.slurm_plugin.rules.explain.priority import InSlurm, explained, not_waiting
+from slicewise.slurm_plugin.rules.explain.why_job import jobs_named
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 
 async def explain_priority(

@@ -2,16 +2,21 @@
 
 from itertools import islice
 
-from cluster.language.jobs import JobView
-from cluster.rpc.overview_messages import QueueAnswer, QueuedNow, QueueRequest
-from slurm_plugin.api.access import Principal
-from slurm_plugin.common.qos_names import holder_of
-from slurm_plugin.explain.headroom import Cause
-from slurm_plugin.explain.reasons import Reason, translate
-from slurm_plugin.explain.start import StartEstimate, no_estimate, start_by_budget, start_by_slurm
-from slurm_plugin.overview.facts import OverviewFacts, tasks_of
-from slurm_plugin.overview.slices import waiting_row
-from slurm_plugin.quota.tenants import ancestors
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.rpc.overview_messages import QueueAnswer, QueuedNow, QueueRequest
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of
+from slicewise.slurm_plugin.rules.explain.headroom import Cause
+from slicewise.slurm_plugin.rules.explain.reasons import Reason, translate
+from slicewise.slurm_plugin.rules.explain.start import (
+    StartEstimate,
+    no_estimate,
+    start_by_budget,
+    start_by_slurm,
+)
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, tasks_of
+from slicewise.slurm_plugin.rules.overview.slices import waiting_row
+from slicewise.slurm_plugin.rules.quota.tenants import ancestors
 
 _PAGE_ROWS = 500
 

@@ -2,23 +2,23 @@
 
 from collections.abc import Iterable
 
-from cluster.rpc.quota_plan_messages import (
+from slicewise.cluster.language.slurm.interface import Association
+from slicewise.cluster.rpc.quota_plan_messages import (
     PlannedHarm,
     PlannedLoan,
     PlannedSide,
     PlannedTenant,
     QuotaPlanAnswer,
 )
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association
-from slurm_plugin.explain.planned_change import PlannedChange, planned_change
-from slurm_plugin.explain.quota_plan import Impact, LoanPlan, TenantPlan, TenantSide
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import held_lately, ledger_view_now
-from slurm_plugin.quota.quota_file import quota_updates
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
+from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
+from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan, TenantSide
+from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _FILE = "The file of quotas"
 _MOST = 1000

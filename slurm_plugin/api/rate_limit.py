@@ -3,10 +3,15 @@
 import math
 import time
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from slurm_plugin.api.access import Principal
-from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.rules.services.rate_limit import (
+    RateLimit,
+    RateUse,
+    after_change,
+    wait_s,
+)
 
 OF_USER = RateLimit(at_once=60, every_s=60.0)
 OF_TENANT = RateLimit(at_once=240, every_s=15.0)

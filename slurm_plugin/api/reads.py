@@ -14,19 +14,20 @@ from typing import Protocol, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
-from cluster.rpc.journal_messages import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.slurm.interface import Association, SlurmReader
+from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
+from slicewise.cluster.rpc.journal_messages import (
     RebalancesAnswer,
     RebalancesRequest,
     RepartitionsAnswer,
     RepartitionsRequest,
 )
-from cluster.rpc.message import Request
-from cluster.rpc.overview_messages import QueueAnswer, QueueRequest
-from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
-from cluster.rpc.read_messages import (
+from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.overview_messages import QueueAnswer, QueueRequest
+from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
+from slicewise.cluster.rpc.read_messages import (
     BalanceAnswer,
     BalanceRequest,
     BudgetsAnswer,
@@ -43,27 +44,26 @@ from cluster.rpc.read_messages import (
     WhyAnswer,
     WhyRequest,
 )
-from cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, SlurmReader
-from slurm_plugin.accounting.overview import BudgetStatus
-from slurm_plugin.accounting.types import BalanceLine, StatementRow
-from slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
-from slurm_plugin.api.journal_reads import rebalances, repartitions
-from slurm_plugin.api.overview_reads import OverviewReads
-from slurm_plugin.api.priority_reads import explain_priority
-from slurm_plugin.api.queue_reads import queue
-from slurm_plugin.api.quota_plan_reads import plan_of_file
-from slurm_plugin.api.tenant_reads import tenants
-from slurm_plugin.api.why_reads import why
-from slurm_plugin.explain.headroom import Explanation, explain, situation
-from slurm_plugin.ledger.history_answers import history_answer, history_subject
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandler, ReaderHandlers
+from slicewise.slurm_plugin.api.journal_reads import rebalances, repartitions
+from slicewise.slurm_plugin.api.overview_reads import OverviewReads
+from slicewise.slurm_plugin.api.priority_reads import explain_priority
+from slicewise.slurm_plugin.api.queue_reads import queue
+from slicewise.slurm_plugin.api.quota_plan_reads import plan_of_file
+from slicewise.slurm_plugin.api.tenant_reads import tenants
+from slicewise.slurm_plugin.api.why_reads import why
+from slicewise.slurm_plugin.ledger.history_answers import history_answer, history_subject
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_statuses, ledger_view_now
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
+from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, StatementRow
+from slicewise.slurm_plugin.rules.explain.headroom import Explanation, explain, situation
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
 

@@ -17,19 +17,30 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
-from cluster.rpc.messages import REQUEST_LIMIT
-from cluster.rpc.munge import Munge
-from cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, MessagePart, seal, unseal
-from cluster.settings.file import DaemonSettings, host_and_port
-from slurm_plugin.api.desk import Roles
-from slurm_plugin.api.http_server import SERVER, Connection, HttpLimits, HttpServer, Question
-from slurm_plugin.api.places import Guests
-from slurm_plugin.api.routes import Asked, Routes, status_of
-from slurm_plugin.common.connection_places import ConnectionLimits
-from slurm_plugin.common.log import report_failure
-from slurm_plugin.common.sockets import BUSY, too_long
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import (
+    InvalidInputError,
+    Refusal,
+    SlicewiseError,
+    UnreachableError,
+)
+from slicewise.cluster.rpc.messages import REQUEST_LIMIT
+from slicewise.cluster.rpc.munge import Munge
+from slicewise.cluster.rpc.munge_rpc import PREFIX, SEALED_PATH, MessagePart, seal, unseal
+from slicewise.cluster.settings.file import DaemonSettings, host_and_port
+from slicewise.slurm_plugin.api.desk import Roles
+from slicewise.slurm_plugin.api.http_server import (
+    SERVER,
+    Connection,
+    HttpLimits,
+    HttpServer,
+    Question,
+)
+from slicewise.slurm_plugin.api.places import Guests
+from slicewise.slurm_plugin.api.routes import Asked, Routes, status_of
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.common.sockets import BUSY, too_long
+from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 
 T = TypeVar("T")
 

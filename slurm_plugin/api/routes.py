@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, unquote
 
 from pydantic import BaseModel, ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
-from cluster.runtime.log import bound
-from slurm_plugin.common.sockets import failure_of
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.rpc.message import ACTING_PATH, VERSION_PATH, Asker, Request
+from slicewise.cluster.runtime.log import bound
+from slicewise.slurm_plugin.common.sockets import failure_of
 
 Handlers = Mapping[type[Request], Callable[[Any, int], Awaitable[BaseModel]]]
 """What answers each request, given the request and the uid that asks. May raise SlicewiseError."""

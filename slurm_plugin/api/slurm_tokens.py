@@ -3,8 +3,8 @@
 import hashlib
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
 
 _ALGORITHM = "HS256"
 _CLAIM = "sun"

@@ -2,17 +2,17 @@
 ledger.
 """
 
-from cluster.language.periods import period_start_s
-from cluster.rpc.tenant_messages import PayingBudget, TenantsAnswer, TenantsRequest
-from cluster.settings.file import Settings
-from slurm_plugin.accounting.overview import BudgetStatus
-from slurm_plugin.api.access import Principal
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import budget_statuses, ledger_view_now
-from slurm_plugin.overview.facts import OverviewFacts
-from slurm_plugin.overview.slices import other_tenants
-from slurm_plugin.overview.tenant_tree import loan_flows, tenant_tree
-from slurm_plugin.quota.loan_lines import loan_lines
+from slicewise.cluster.language.periods import period_start_s
+from slicewise.cluster.rpc.tenant_messages import PayingBudget, TenantsAnswer, TenantsRequest
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import budget_statuses, ledger_view_now
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
+from slicewise.slurm_plugin.rules.overview.slices import other_tenants
+from slicewise.slurm_plugin.rules.overview.tenant_tree import loan_flows, tenant_tree
+from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
 
 _PAGE_TENANTS = 500
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from aiohttp import web
 
-from cluster.language.codes import Code
-from cluster.language.errors import Refusal
-from cluster.rpc.messages import REQUEST_LIMIT
-from slurm_plugin.api.desk import Roles
-from slurm_plugin.api.http_server import HttpLimits, HttpServer, Question
-from slurm_plugin.api.places import UserLimits, UserPlaces
-from slurm_plugin.api.routes import Asked, Routes
-from slurm_plugin.common.sockets import bound
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.rpc.messages import REQUEST_LIMIT
+from slicewise.slurm_plugin.api.desk import Roles
+from slicewise.slurm_plugin.api.http_server import HttpLimits, HttpServer, Question
+from slicewise.slurm_plugin.api.places import UserLimits, UserPlaces
+from slicewise.slurm_plugin.api.routes import Asked, Routes
+from slicewise.slurm_plugin.common.sockets import bound
 
 LIMITS = HttpLimits(question_s=60.0, answer_s=60.0, body_bytes=REQUEST_LIMIT, refused=128)
 _NO_QUESTION = Refusal(Code.WIRE, "This is no HTTP request.", "Ask with the slicewise command.")

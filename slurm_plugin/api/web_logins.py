@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.rpc.web_messages import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.rpc.web_messages import (
     WebLoginAnswer,
     WebLoginRequest,
     WebTokenRequest,
@@ -17,11 +17,11 @@ from cluster.rpc.web_messages import (
     WhoamiAnswer,
     WhoamiRequest,
 )
-from cluster.settings.file import WebSettings
-from slurm_plugin.api.access import Principal, ReaderHandlers
-from slurm_plugin.api.slurm_tokens import slurm_user_of
-from slurm_plugin.common.bounded_tokens import BoundedTokens, token_key
-from slurm_plugin.common.log import report_failure
+from slicewise.cluster.settings.file import WebSettings
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.slurm_tokens import slurm_user_of
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.rules.common.bounded_tokens import BoundedTokens, token_key
 
 _LASTS_S = 120
 _PER_USER, _MOST = 4, 4096

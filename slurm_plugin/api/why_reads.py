@@ -1,23 +1,23 @@
 """``slicewise why``: gathers what is known of a job, service or tenant for who may see it."""
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.jobs import JobView
-from cluster.language.periods import next_start_s
-from cluster.rpc.read_messages import WhyAnswer
-from cluster.settings.file import Settings
-from slurm_plugin.api.access import Principal
-from slurm_plugin.explain.headroom import situation
-from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.explain.why_job import jobs_named, why_job, why_without_ledger
-from slurm_plugin.explain.why_tenant import why_no_tenant, why_tenant
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.quota.demand import QOS_BUDGET
-from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.periods import next_start_s
+from slicewise.cluster.rpc.read_messages import WhyAnswer
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.rules.explain.headroom import situation
+from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
+from slicewise.slurm_plugin.rules.explain.why_job import jobs_named, why_job, why_without_ledger
+from slicewise.slurm_plugin.rules.explain.why_tenant import why_no_tenant, why_tenant
+from slicewise.slurm_plugin.rules.quota.demand import QOS_BUDGET
+from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 
 def why(

@@ -2,8 +2,8 @@
 
 import logging
 
-from cluster.runtime import log
-from cluster.settings.log import LogSettings
+from slicewise.cluster.runtime import log
+from slicewise.cluster.settings.log import LogSettings
 
 _LOG = logging.getLogger("slicewise.daemon")
 

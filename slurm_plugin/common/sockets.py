@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cluster.language.codes import Code
-from cluster.language.errors import Refusal, SlicewiseError
-from cluster.rpc.message import FailureAnswer
-from slurm_plugin.common.log import report_failure
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import Refusal, SlicewiseError
+from slicewise.cluster.rpc.message import FailureAnswer
+from slicewise.slurm_plugin.common.log import report_failure
 
 BACKLOG = 512
 """Connections that may wait to be accepted."""

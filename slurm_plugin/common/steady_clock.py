@@ -2,9 +2,9 @@
 
 import time
 
-from cluster.runtime.wall_clock import wall_s
-from slurm_plugin.common.clock import STEP_S, Clock, followed
-from slurm_plugin.common.log import report, warn
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.slurm_plugin.common.log import report, warn
+from slicewise.slurm_plugin.rules.common.clock import STEP_S, Clock, followed
 
 
 class SteadyClock:

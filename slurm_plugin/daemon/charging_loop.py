@@ -8,28 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobView, RunRecord
-from cluster.settings.file import Settings
-from cluster.slurm.interface import SlurmAccounting
-from slurm_plugin.accounting.charging import (
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobView, RunRecord
+from slicewise.cluster.language.slurm.interface import SlurmAccounting
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import report, report_failure, warn
+from slicewise.slurm_plugin.quota_cycle.post_charges import Posted, post
+from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.slurm_plugin.rules.accounting.charging import (
     ACCOUNTING_DELAY_S,
     Tariff,
     charge,
     known_end_s,
     next_watermark_s,
 )
-from slurm_plugin.accounting.lost_runs import LostRun, lost_ends, lost_runs, unmoved
-from slurm_plugin.accounting.types import Charge, RunKey
-from slurm_plugin.common.log import report, report_failure, warn
-from slurm_plugin.quota.tenants import payers
-from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.post_charges import Posted, post
-from slurm_plugin.quota_cycle.rollover import roll_over_budgets
-from slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.rules.accounting.lost_runs import LostRun, lost_ends, lost_runs, unmoved
+from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
+from slicewise.slurm_plugin.rules.quota.tenants import payers
+from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 _SETTLE_S = 5.0

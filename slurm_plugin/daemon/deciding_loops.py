@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping
 
-from cluster.language.leader import Leader
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
-from slurm_plugin.daemon.charging_loop import ChargingLoop
-from slurm_plugin.daemon.deferred_loop import DeferredLoop
-from slurm_plugin.daemon.lease_loop import LeaseLoop
-from slurm_plugin.daemon.periodic import Step, until_done
-from slurm_plugin.daemon.priority_loop import PriorityLoop
-from slurm_plugin.daemon.qos_loop import QosLoop
-from slurm_plugin.daemon.quota_loop import QuotaLoop
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota_cycle.what_if import ImaginedRound
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.daemon.charging_loop import ChargingLoop
+from slicewise.slurm_plugin.daemon.deferred_loop import DeferredLoop
+from slicewise.slurm_plugin.daemon.lease_loop import LeaseLoop
+from slicewise.slurm_plugin.daemon.periodic import Step, until_done
+from slicewise.slurm_plugin.daemon.priority_loop import PriorityLoop
+from slicewise.slurm_plugin.daemon.qos_loop import QosLoop
+from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 
 class DecidingLoops:

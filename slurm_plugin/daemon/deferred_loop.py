@@ -4,14 +4,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 
-from cluster.language.errors import OutsideError, Refusal, SlicewiseError
-from cluster.language.jobs import JobView, is_of_service
-from cluster.language.service import directive_lines, head_lines
-from cluster.runtime.log import bound
-from cluster.runtime.together import together
-from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, JobRequest, Slurm, Target, target_of
-from slurm_plugin.admission.deferred import (
+from slicewise.cluster.language.errors import OutsideError, Refusal, SlicewiseError
+from slicewise.cluster.language.jobs import JobView, is_of_service
+from slicewise.cluster.language.service import directive_lines, head_lines
+from slicewise.cluster.language.slurm.interface import (
+    JobChange,
+    JobRequest,
+    Slurm,
+    Target,
+    target_of,
+)
+from slicewise.cluster.runtime.log import bound
+from slicewise.cluster.runtime.together import together
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.common.log import report, warn
+from slicewise.slurm_plugin.rules.admission.deferred import (
     CLEAR,
     DeferredDecision,
     begun,
@@ -19,9 +27,7 @@ from slurm_plugin.admission.deferred import (
     is_undecided,
     submission_of,
 )
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.common.log import report, warn
-from slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _CALLS = 8
 _AGAIN_S = 5.0

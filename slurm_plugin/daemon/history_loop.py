@@ -8,14 +8,14 @@ import asyncio
 import time
 from collections import deque
 
-from cluster.language.errors import OutsideError
-from cluster.settings.file import Settings
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.overview_facts import facts_now
-from slurm_plugin.common.history import KEPT_S, MINUTE_S, TEN_S, HistorySample
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.overview.samples import history_sample
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.overview_facts import facts_now
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.history import KEPT_S, MINUTE_S, TEN_S, HistorySample
+from slicewise.slurm_plugin.rules.overview.samples import history_sample
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _UNWRITTEN = 6
 """Looks that wait for PostgreSQL at most: of a minute."""

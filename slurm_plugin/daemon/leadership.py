@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from cluster.language.codes import Code
-from cluster.language.errors import UnreachableError
-from cluster.language.leader import Leader
-from cluster.runtime.leadership import Lead, Lock, led_only
-from cluster.slurm.interface import Slurm, SlurmActor
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.slurm.interface import Slurm, SlurmActor
+from slicewise.cluster.runtime.leadership import Lead, Lock, led_only
 
 _LOG = logging.getLogger("slicewise.daemon")
 _ACTIONS = frozenset(name for name in vars(SlurmActor) if not name.startswith("_"))

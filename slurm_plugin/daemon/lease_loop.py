@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from cluster.language.jobs import JobState, ReservationView
-from cluster.language.service import limit_min
-from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
-from slurm_plugin.common.log import report, warn
-from slurm_plugin.services.leases import (
+from slicewise.cluster.language.jobs import JobState, ReservationView
+from slicewise.cluster.language.service import limit_min
+from slicewise.cluster.language.slurm.interface import JobChange, Slurm, Target, Tasks
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import report, warn
+from slicewise.slurm_plugin.rules.services.leases import (
     Leased,
     LeasePlan,
     SlotRunKey,
@@ -23,8 +23,8 @@ from slurm_plugin.services.leases import (
     spare_minutes,
     walls_of,
 )
-from slurm_plugin.services.pace import waits
-from slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.rules.services.pace import waits
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _LOOK_S = 5.0
 """Seconds between questions about Slurm's plans: a lease lasts a minute at least."""

@@ -12,39 +12,39 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import SlicewiseError
-from cluster.rpc.message import Message, build
-from cluster.rpc.messages import StatusAnswer
-from cluster.runtime.systemd import tell_systemd
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
-from cluster.slurm_client.unread_log import UnreadLog
-from slurm_plugin.admission_server.pipe import Decided
-from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.api.desk import Desk, roles
-from slurm_plugin.api.generations import ServiceGenerations
-from slurm_plugin.api.keys import ServiceKeys
-from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.rate_limit import RateLimiter
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.api.remote_socket import RemoteSocket
-from slurm_plugin.api.user_socket import UserSocket, user_limits
-from slurm_plugin.api.web_logins import WebLogins
-from slurm_plugin.common.log import report
-from slurm_plugin.common.sockets import own_directory
-from slurm_plugin.daemon.deciding_loops import DecidingLoops
-from slurm_plugin.daemon.history_loop import HistoryLoop
-from slurm_plugin.daemon.leadership import Leadership, led_slurm
-from slurm_plugin.daemon.metrics import Metrics
-from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
-from slurm_plugin.daemon.observations import ObservationLoop
-from slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
-from slurm_plugin.daemon.retention import RetentionLoop
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.services.pace import PACE, Pace
-from slurm_plugin.state.controller import ClusterState
-from slurm_plugin.state.pacing import Pacing
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.rpc.message import Message, build
+from slicewise.cluster.rpc.messages import StatusAnswer
+from slicewise.cluster.runtime.systemd import tell_systemd
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.slurm.unread_log import UnreadLog
+from slicewise.slurm_plugin.admission_server.pipe import Decided
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.api.desk import Desk, roles
+from slicewise.slurm_plugin.api.generations import ServiceGenerations
+from slicewise.slurm_plugin.api.keys import ServiceKeys
+from slicewise.slurm_plugin.api.orders import ServiceOrders
+from slicewise.slurm_plugin.api.rate_limit import RateLimiter
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
+from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
+from slicewise.slurm_plugin.api.web_logins import WebLogins
+from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.common.sockets import own_directory
+from slicewise.slurm_plugin.daemon.deciding_loops import DecidingLoops
+from slicewise.slurm_plugin.daemon.history_loop import HistoryLoop
+from slicewise.slurm_plugin.daemon.leadership import Leadership, led_slurm
+from slicewise.slurm_plugin.daemon.metrics import Metrics
+from slicewise.slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
+from slicewise.slurm_plugin.daemon.observations import ObservationLoop
+from slicewise.slurm_plugin.daemon.periodic import PeriodicLoops, Step, until_done
+from slicewise.slurm_plugin.daemon.retention import RetentionLoop
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.services.pace import PACE, Pace
+from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.pacing import Pacing
 
 _KEYS_S = 2.0
 """Seconds between reads of the keys in the database, which another daemon may have taken. This

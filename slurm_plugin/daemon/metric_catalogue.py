@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from cluster.runtime.metric_catalogue import FLAG, MetricSpec, catalogue
+from slicewise.cluster.runtime.metric_catalogue import FLAG, MetricSpec, catalogue
 
 _SUBTREE = "the tenant and the tenants below it"
 _TENANT = ("tenant",)

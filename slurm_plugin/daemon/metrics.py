@@ -8,20 +8,26 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.language.jobs import JobState, JobTag
-from cluster.language.leader import Leader
-from cluster.language.periods import LENGTH_S
-from cluster.runtime.prometheus import family, served, single
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.asked import ASKED
-from cluster.slurm_client.unread_log import UnreadLog
-from slurm_plugin.admission_server.pipe import Decided
-from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.common.qos_names import holder_of
-from slurm_plugin.daemon.metric_catalogue import METRICS
-from slurm_plugin.quota.demand import has_gpus, holdings, late_before_s, late_jobs, node_capacity
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.jobs import JobState, JobTag
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.language.periods import LENGTH_S
+from slicewise.cluster.language.slurm.asked import ASKED
+from slicewise.cluster.runtime.prometheus import family, served, single
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.slurm.unread_log import UnreadLog
+from slicewise.slurm_plugin.admission_server.pipe import Decided
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of
+from slicewise.slurm_plugin.rules.quota.demand import (
+    has_gpus,
+    holdings,
+    late_before_s,
+    late_jobs,
+    node_capacity,
+)
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
 

@@ -10,8 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_plugin.admission_server.pipe import GpuVerdict
-from slurm_plugin.common.observations import (
+from slicewise.slurm_plugin.admission_server.pipe import GpuVerdict
+from slicewise.slurm_plugin.common.steady_clock import SteadyClock
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.observations import (
     DAY_S,
     LentBetween,
     Observations,
@@ -19,9 +21,7 @@ from slurm_plugin.common.observations import (
     Submissions,
     day_of,
 )
-from slurm_plugin.common.steady_clock import SteadyClock
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota_cycle.what_if import ImaginedRound, loan_sums, quota_sums
+from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, loan_sums, quota_sums
 
 _EVERY_S = 5.0
 KINDS_A_DAY = 5000

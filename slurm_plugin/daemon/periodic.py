@@ -8,10 +8,10 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
-from cluster.runtime.log import bound
-from slurm_plugin.common.log import report_failure
-from slurm_plugin.state.pacing import Pacing
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from slicewise.cluster.runtime.log import bound
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.state.pacing import Pacing
 
 BACKOFF_MAX_S = 15.0
 

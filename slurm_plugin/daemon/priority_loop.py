@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, Slurm, target_of
-from slurm_plugin.admission.decayed_use import averages, shares
-from slurm_plugin.admission.priority_changes import (
+from slicewise.cluster.language.slurm.interface import JobChange, Slurm, target_of
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.daemon.recent_use import TenantUse
+from slicewise.slurm_plugin.rules.admission.decayed_use import averages, shares
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority_changes import (
     UPDATES_PER_S,
     PriorityInput,
     Ranked,
     changes,
     ranked,
 )
-from slurm_plugin.common.log import report
-from slurm_plugin.daemon.recent_use import TenantUse
-from slurm_plugin.state.controller import ClusterState
-from slurm_plugin.state.formula import formula_of
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 _ASK_S = 5.0

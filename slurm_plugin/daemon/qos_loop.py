@@ -1,11 +1,11 @@
 """The loop that moves waiting jobs between their tenant's own QOS and the borrowed one."""
 
-from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, SlurmActor, Target
-from slurm_plugin.admission.qos_switch import MOVES, moves
-from slurm_plugin.common.log import report
-from slurm_plugin.quota.demand import holdings
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.slurm.interface import JobChange, SlurmActor, Target
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.rules.admission.qos_switch import MOVES, moves
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _AGAIN_S = 10.0
 """Seconds until a move that Slurm refused is tried again: a user may have a QOS list of their own,

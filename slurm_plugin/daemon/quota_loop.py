@@ -10,32 +10,37 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobView, RunOfJob
-from cluster.language.leader import ALONE, Leader
-from cluster.language.units import slices_text
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Qos, Slurm
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.common.free_instances import is_usable
-from slurm_plugin.common.log import report, report_failure, warn
-from slurm_plugin.common.uninstalled import UNINSTALLED
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
-from slurm_plugin.limits.changes import changed_qos
-from slurm_plugin.quota.calendar import in_force, loosely_within
-from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.types import Loan
-from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
-from slurm_plugin.quota_cycle.compile import (
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobView, RunOfJob
+from slicewise.cluster.language.leader import ALONE, Leader
+from slicewise.cluster.language.slurm.interface import Association, Qos, Slurm
+from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import report, report_failure, warn
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slicewise.slurm_plugin.quota_cycle.compile import (
     Compiled,
     compile_in_turn,
     compile_turn,
     is_uninstalled,
     slurm_now,
 )
-from slurm_plugin.quota_cycle.due import (
+from slicewise.slurm_plugin.quota_cycle.lend import Renewed, renew
+from slicewise.slurm_plugin.quota_cycle.nudge import nudge
+from slicewise.slurm_plugin.quota_cycle.uninstall import finish
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.common.free_instances import is_usable
+from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
+from slicewise.slurm_plugin.rules.limits.changes import changed_qos
+from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.types import Loan
+from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start
+from slicewise.slurm_plugin.rules.reclaim.requeueable import requeueable
+from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
+from slicewise.slurm_plugin.rules.round.due import (
     NO_NEEDS,
     REST,
     LastRound,
@@ -45,18 +50,18 @@ from slurm_plugin.quota_cycle.due import (
     needs,
     rest_s,
 )
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.quota_cycle.lend import Renewed, renew
-from slurm_plugin.quota_cycle.nudge import nudge
-from slurm_plugin.quota_cycle.round import RoundPlan, plan
-from slurm_plugin.quota_cycle.standstill import Queued, first_until_s, standing_still, stuck
-from slurm_plugin.quota_cycle.uninstall import finish
-from slurm_plugin.quota_cycle.wanted import Conf
-from slurm_plugin.quota_cycle.what_if import ImaginedRound, imagined
-from slurm_plugin.reclaim.hold_back import about_to_start
-from slurm_plugin.reclaim.requeueable import requeueable
-from slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
+from slicewise.slurm_plugin.rules.round.standstill import (
+    Queued,
+    first_until_s,
+    standing_still,
+    stuck,
+)
+from slicewise.slurm_plugin.rules.round.wanted import Conf
+from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, imagined
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _QUICK_S = 0.1
 """A plan that took longer is not made again for ``REST`` times as long as it took. On a large

@@ -4,17 +4,23 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import ALLOTTED
-from cluster.settings.file import Settings
-from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, Holding, folded, recorded
-from slurm_plugin.common.costs import job_cost
-from slurm_plugin.common.log import report_failure
-from slurm_plugin.common.qos_names import holder_of
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import ALLOTTED
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.rules.admission.decayed_use import (
+    HALF_LIVES,
+    DecayedUse,
+    Holding,
+    folded,
+    recorded,
+)
+from slicewise.slurm_plugin.rules.common.costs import job_cost
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 _GAP_S = 60.0

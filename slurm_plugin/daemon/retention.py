@@ -6,10 +6,10 @@ Charges, budgets, quotas, keys and generations that ran are never deleted.
 import asyncio
 import time
 
-from cluster.language.errors import OutsideError
-from slurm_plugin.common.observations import DAY_S
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.observations import DAY_S
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 _RETRY_S = 3600.0
 """Seconds until another try after PostgreSQL refused one, such as for want of a right."""

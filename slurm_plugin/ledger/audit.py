@@ -4,13 +4,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 from sqlalchemy import Connection, text
 
-from cluster.runtime.database import reading
-from slurm_plugin.accounting.overview import used_since
-from slurm_plugin.accounting.statement import totals
-from slurm_plugin.accounting.types import Statement, StatementRow, Verification
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables import queries, reads, replay, window_rows
-from slurm_plugin.quota.calendar import loosely_within
+from slicewise.cluster.runtime.database import reading
+from slicewise.slurm_plugin.ledger import queries, reads, replay, window_rows
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.rules.accounting.overview import used_since
+from slicewise.slurm_plugin.rules.accounting.statement import totals
+from slicewise.slurm_plugin.rules.accounting.types import Statement, StatementRow, Verification
+from slicewise.slurm_plugin.rules.quota.calendar import loosely_within
 
 _EXPORTED_AT_ONCE = 2000
 _PAGE_DEADLINE_MS = 8000

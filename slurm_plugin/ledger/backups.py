@@ -17,13 +17,13 @@ from uuid import uuid4
 
 from sqlalchemy import URL, Connection, Engine, text
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.runtime.database import postgres_engine, reading, translated
-from cluster.runtime.wall_clock import wall_s
-from slurm_plugin.accounting.types import BackupRecord
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.runtime.database import postgres_engine, reading, translated
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import BackupRecord
 
 _SNAPSHOT = text("SELECT pg_export_snapshot()")
 _TRANSFERS = text("SELECT count(*) FROM slicewise.transfers")

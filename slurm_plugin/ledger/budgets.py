@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 from sqlalchemy import Connection, text
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.database import reading, writing
-from slurm_plugin.accounting.budgets import Amend, unspent
-from slurm_plugin.accounting.types import Balance, BudgetEntry
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables import queries, reads
-from slurm_plugin.quota.types import Budget
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import queries, reads
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend, unspent
+from slicewise.slurm_plugin.rules.accounting.types import Balance, BudgetEntry
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 _ENTER = text("SELECT slicewise.enter_budget(CAST(:entry AS jsonb), :unspent)")
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables import window_rows as rows
-from slurm_plugin.ledger_tables.rebalance_tables import quota_window_ends, quota_windows
-from slurm_plugin.quota.calendar import Window, WindowRecord, check_window, rivals
-from slurm_plugin.quota.calendar_times import moments
-from slurm_plugin.quota.tenants import check_words
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger import window_rows as rows
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.rebalance_tables import quota_window_ends, quota_windows
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowRecord, check_window, rivals
+from slicewise.slurm_plugin.rules.quota.calendar_times import moments
+from slicewise.slurm_plugin.rules.quota.tenants import check_words
 
 
 class Windows(LedgerPart):

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import BigInteger, Double, bindparam, case, delete, func, or_, select, true
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.runtime.database import reading, writing
-from slurm_plugin.accounting.lost_runs import LostRun
-from slurm_plugin.accounting.types import Charge, Reservation, RunKey, Transfer
-from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.booking import book
-from slurm_plugin.ledger_tables.tables import (
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.booking import book
+from slicewise.slurm_plugin.ledger.tables import (
     accounts,
     lost_runs,
     open_reservations,
@@ -21,7 +18,10 @@ from slurm_plugin.ledger_tables.tables import (
     transfers,
     watermarks,
 )
-from slurm_plugin.ledger_tables.window_rows import NOW_S
+from slicewise.slurm_plugin.ledger.window_rows import NOW_S
+from slicewise.slurm_plugin.rules.accounting.lost_runs import LostRun
+from slicewise.slurm_plugin.rules.accounting.types import Charge, Reservation, RunKey, Transfer
+from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 
 _BOOK = "SELECT slicewise.book($1)"
 _ROWS_AT_ONCE = 5000

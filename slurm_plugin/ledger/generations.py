@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import BigInteger, cast, func, insert, select
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from cluster.rpc.read_messages import GenerationRecord
-from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables.tables import service_generations
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.tables import service_generations
 
 MOST, MOST_OF_ALL = 100, 1000
 """Generations of a name that are read at once, the newest ones: of a tenant, and of all tenants."""

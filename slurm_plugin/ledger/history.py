@@ -31,8 +31,18 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from sqlalchemy.sql.selectable import NamedFromClause
 
-from cluster.runtime.database import reading, writing
-from slurm_plugin.common.history import (
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.history_tables import (
+    HISTORY,
+    MAX,
+    SAMPLES,
+    history_cluster,
+    history_services,
+    history_subjects,
+    history_tenants,
+)
+from slicewise.slurm_plugin.rules.common.history import (
     HOUR_S,
     MINUTE_S,
     STORED_S,
@@ -42,16 +52,6 @@ from slurm_plugin.common.history import (
     HistorySteps,
     ServiceFigures,
     TenantFigures,
-)
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables.history_tables import (
-    HISTORY,
-    MAX,
-    SAMPLES,
-    history_cluster,
-    history_services,
-    history_subjects,
-    history_tenants,
 )
 
 _MOST = 2**31 - 1

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Table
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.history_messages import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.history_messages import (
     CLUSTER,
     MOST_POINTS,
     HistoryAnswer,
@@ -15,18 +15,18 @@ from cluster.rpc.history_messages import (
     HistorySeries,
     HistoryUnit,
 )
-from cluster.settings.file import Settings
-from slurm_plugin.common.history import KEPT_S, history_steps
-from slurm_plugin.ledger_tables.history_tables import (
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.ledger.history_tables import (
     MAX,
     SAMPLES,
     history_cluster,
     history_services,
     history_tenants,
 )
+from slicewise.slurm_plugin.rules.common.history import KEPT_S, history_steps
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _OF_CLUSTER: dict[str, HistoryUnit] = dict.fromkeys(
     ("used", "lent", "idle", "draining", "down", "waiting", "late"), "millislices"

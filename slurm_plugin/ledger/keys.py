@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, extract, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.key_messages import GrantsAnswer, KeyView
-from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables.tables import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyView
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.tables import (
     api_key_openings,
     api_key_revocations,
     api_key_uses,

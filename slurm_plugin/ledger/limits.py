@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from sqlalchemy import delete, func
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.runtime.database import reading, writing
-from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables import policy_rows as rows
-from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.tables import compilations, known_limits
-from slurm_plugin.quota.types import KnownLimit, LimitKey
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import policy_rows as rows
+from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.tables import compilations, known_limits
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.slurm_plugin.rules.quota.types import KnownLimit, LimitKey
 
 
 class Limits(LedgerPart):

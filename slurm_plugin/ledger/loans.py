@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables import policy_rows as rows
-from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.rebalance_tables import recalls
-from slurm_plugin.ledger_tables.tables import loan_changes
-from slurm_plugin.quota.calendar import loosely_within
-from slurm_plugin.quota.lending import called_back
-from slurm_plugin.quota.tenants import check_words
-from slurm_plugin.quota.types import Loan, LoanChange, LoanTerm, Policy, Recall
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import policy_rows as rows
+from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.rebalance_tables import recalls
+from slicewise.slurm_plugin.ledger.tables import loan_changes
+from slicewise.slurm_plugin.rules.quota.calendar import loosely_within
+from slicewise.slurm_plugin.rules.quota.lending import called_back
+from slicewise.slurm_plugin.rules.quota.tenants import check_words
+from slicewise.slurm_plugin.rules.quota.types import Loan, LoanChange, LoanTerm, Policy, Recall
 
 _AUTHOR = "slicewise"
 

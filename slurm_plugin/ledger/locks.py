@@ -1,8 +1,8 @@
 """Locks that one process has at a time, while its connection lives."""
 
-from cluster.runtime.leader_lock import LeaderLock
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables.tables import locks
+from slicewise.cluster.runtime.leader_lock import LeaderLock
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.tables import locks
 
 
 class Locks(LedgerPart):

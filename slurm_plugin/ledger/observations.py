@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Table, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.runtime.database import reading, writing
-from slurm_plugin.common.observations import (
-    LentBetween,
-    Observations,
-    QuotaUse,
-    Submissions,
-)
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables.observation_tables import (
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.observation_tables import (
     OBSERVED,
     observed_loans,
     observed_quota,
     observed_submissions,
+)
+from slicewise.slurm_plugin.rules.common.observations import (
+    LentBetween,
+    Observations,
+    QuotaUse,
+    Submissions,
 )
 
 _Sum = TypeVar("_Sum", Submissions, LentBetween, QuotaUse)

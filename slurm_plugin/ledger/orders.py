@@ -6,11 +6,11 @@ from typing import Literal
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart
-from slurm_plugin.ledger_tables.tables import service_orders
-from slurm_plugin.services.orders import Ordered, ServiceKey
+from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart
+from slicewise.slurm_plugin.ledger.tables import service_orders
+from slicewise.slurm_plugin.rules.services.orders import Ordered, ServiceKey
 
 What = Literal["scale", "restart", "end", "over"]
 """``over`` means that nothing is ordered any more."""

@@ -7,21 +7,21 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.runtime.database import reading, writing
-from slurm_plugin.common.clock import SETTLED_S
-from slurm_plugin.common.rebalance_steps import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger.base import LedgerPart, seconds
+from slicewise.slurm_plugin.ledger.journal_entries import entries_of, newest_of, with_steps
+from slicewise.slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
+from slicewise.slurm_plugin.rules.common.clock import SETTLED_S
+from slicewise.slurm_plugin.rules.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.ledger.base import LedgerPart, seconds
-from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.journal_entries import entries_of, newest_of, with_steps
-from slurm_plugin.ledger_tables.rebalance_tables import rebalance_runs, rebalance_steps
 
 KEPT_DAYS = 14
 """Days for which runs are kept. A run every half a minute writes 23,000 rows a day."""

@@ -7,14 +7,18 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Text, cast, delete, extract, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError
-from cluster.mig.layouts import Placement
-from cluster.runtime.database import reading, writing
-from slurm_plugin.ledger.base import DEADLINE, LedgerPart, seconds
-from slurm_plugin.ledger_tables.journal_entries import entries_of, newest_of, with_steps
-from slurm_plugin.ledger_tables.repartition_tables import mig_nodes, repartition_steps, repartitions
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart, seconds
+from slicewise.slurm_plugin.ledger.journal_entries import entries_of, newest_of, with_steps
+from slicewise.slurm_plugin.ledger.repartition_tables import (
+    mig_nodes,
+    repartition_steps,
+    repartitions,
+)
+from slicewise.slurm_plugin.rules.mig.steps import (
     UNFINISHED,
     Direction,
     Next,

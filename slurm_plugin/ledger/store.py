@@ -4,29 +4,29 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from cluster.runtime.database import postgres_engine, reading
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.ledger.base import Database
-from slurm_plugin.ledger.budgets import Budgets
-from slurm_plugin.ledger.calendar import Windows
-from slurm_plugin.ledger.charges import Charges
-from slurm_plugin.ledger.limits import Limits
-from slurm_plugin.ledger.loans import Loans
-from slurm_plugin.ledger.locks import Locks
-from slurm_plugin.ledger.tenants import Tenants
-from slurm_plugin.ledger_tables import reads, schema_revisions
-from slurm_plugin.ledger_tables.booking import booking_engine
-from slurm_plugin.quota.calendar_times import moment
+from slicewise.cluster.runtime.database import postgres_engine, reading
+from slicewise.slurm_plugin.ledger import reads, schema_revisions
+from slicewise.slurm_plugin.ledger.base import Database
+from slicewise.slurm_plugin.ledger.booking import booking_engine
+from slicewise.slurm_plugin.ledger.budgets import Budgets
+from slicewise.slurm_plugin.ledger.calendar import Windows
+from slicewise.slurm_plugin.ledger.charges import Charges
+from slicewise.slurm_plugin.ledger.limits import Limits
+from slicewise.slurm_plugin.ledger.loans import Loans
+from slicewise.slurm_plugin.ledger.locks import Locks
+from slicewise.slurm_plugin.ledger.tenants import Tenants
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.audit import Audit
-    from slurm_plugin.ledger.generations import Generations
-    from slurm_plugin.ledger.history import History
-    from slurm_plugin.ledger.keys import Keys
-    from slurm_plugin.ledger.observations import ObservationSums
-    from slurm_plugin.ledger.orders import Orders
-    from slurm_plugin.ledger.rebalances import Rebalances
-    from slurm_plugin.ledger.repartitions import Repartitions
+    from slicewise.slurm_plugin.ledger.audit import Audit
+    from slicewise.slurm_plugin.ledger.generations import Generations
+    from slicewise.slurm_plugin.ledger.history import History
+    from slicewise.slurm_plugin.ledger.keys import Keys
+    from slicewise.slurm_plugin.ledger.observations import ObservationSums
+    from slicewise.slurm_plugin.ledger.orders import Orders
+    from slicewise.slurm_plugin.ledger.rebalances import Rebalances
+    from slicewise.slurm_plugin.ledger.repartitions import Repartitions
 
 
 class Ledger:
@@ -59,56 +59,56 @@ class Ledger:
     @cached_property
     def audit(self) -> "Audit":
         """Statements, exports, and checks that everything adds up."""
-        from slurm_plugin.ledger.audit import Audit  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.audit import Audit  # noqa: PLC0415 -- as above
 
         return Audit(self._database)
 
     @cached_property
     def orders(self) -> "Orders":
         """What owners ordered for their services beside the scripts."""
-        from slurm_plugin.ledger.orders import Orders  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.orders import Orders  # noqa: PLC0415 -- as above
 
         return Orders(self._database)
 
     @cached_property
     def generations(self) -> "Generations":
         """What was submitted of services."""
-        from slurm_plugin.ledger.generations import Generations  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.generations import Generations  # noqa: PLC0415 -- as above
 
         return Generations(self._database)
 
     @cached_property
     def keys(self) -> "Keys":
         """API keys of tenants."""
-        from slurm_plugin.ledger.keys import Keys  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.keys import Keys  # noqa: PLC0415 -- as above
 
         return Keys(self._database)
 
     @cached_property
     def repartitions(self) -> "Repartitions":
         """The journal of repartitioning GPUs, and how each node was cut when last seen."""
-        from slurm_plugin.ledger.repartitions import Repartitions  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.repartitions import Repartitions  # noqa: PLC0415 -- as above
 
         return Repartitions(self._database)
 
     @cached_property
     def observations(self) -> "ObservationSums":
         """Sums by day of what was decided and of what could be lent."""
-        from slurm_plugin.ledger.observations import ObservationSums  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.observations import ObservationSums  # noqa: PLC0415 -- as above
 
         return ObservationSums(self._database)
 
     @cached_property
     def history(self) -> "History":
         """Figures over time of the cluster, tenants and services."""
-        from slurm_plugin.ledger.history import History  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.history import History  # noqa: PLC0415 -- as above
 
         return History(self._database)
 
     @cached_property
     def rebalances(self) -> "Rebalances":
         """The journal of ``slicewise rebalance``."""
-        from slurm_plugin.ledger.rebalances import Rebalances  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.ledger.rebalances import Rebalances  # noqa: PLC0415 -- as above
 
         return Rebalances(self._database)
 

@@ -3,18 +3,23 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from cluster.language.periods import Period, period_start_s
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.accounting.overview import BudgetStatus, budget_status, used_ever
-from slurm_plugin.accounting.types import BalanceLine
-from slurm_plugin.admission.decayed_use import HALF_LIVES, DecayedUse, averages, recorded
-from slurm_plugin.quota import tenants
-from slurm_plugin.quota.types import Budget
+from slicewise.cluster.language.periods import Period, period_start_s
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus, budget_status, used_ever
+from slicewise.slurm_plugin.rules.accounting.types import BalanceLine
+from slicewise.slurm_plugin.rules.admission.decayed_use import (
+    HALF_LIVES,
+    DecayedUse,
+    averages,
+    recorded,
+)
+from slicewise.slurm_plugin.rules.quota import tenants
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 def ledger_view_now(ledger: "Ledger", settings: Settings, at_s: float | None = None) -> LedgerView:

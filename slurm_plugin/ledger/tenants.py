@@ -6,20 +6,19 @@ from dataclasses import replace
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
-from cluster.language.units import Millislices
-from cluster.runtime.database import reading, writing
-from slurm_plugin.accounting.budgets import Amend
-from slurm_plugin.ledger import budgets, loans
-from slurm_plugin.ledger import calendar as windows
-from slurm_plugin.ledger.base import LedgerPart
-from slurm_plugin.ledger_tables import policy_rows as rows
-from slurm_plugin.ledger_tables import reads
-from slurm_plugin.ledger_tables.tables import quota_changes
-from slurm_plugin.quota.calendar import in_force, loosely_within
-from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.lending import called_back
-from slurm_plugin.quota.tenants import changed_together, check_words
-from slurm_plugin.quota.types import Budget, Policy, QuotaChange, TenantUpdate
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import budgets, loans, reads
+from slicewise.slurm_plugin.ledger import calendar as windows
+from slicewise.slurm_plugin.ledger import policy_rows as rows
+from slicewise.slurm_plugin.ledger.base import LedgerPart
+from slicewise.slurm_plugin.ledger.tables import quota_changes
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend
+from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.quota.lending import called_back
+from slicewise.slurm_plugin.rules.quota.tenants import changed_together, check_words
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, QuotaChange, TenantUpdate
 
 
 class Tenants(LedgerPart):

@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.slurm_client.run import attempt
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.slurm.run import attempt
 
 PLUGIN = "job_submit_lua.so"
 _USUAL = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm", "/opt/slurm/lib*/slurm")

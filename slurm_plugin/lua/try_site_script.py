@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.slurm_client.run import Reply, attempt
-from slurm_plugin.lua.linked_lua import interpreter
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.slurm.run import Reply, attempt
+from slicewise.slurm_plugin.lua.linked_lua import interpreter
 
 _TRIAL = Path(__file__).with_suffix(".lua")
 _LIBRARIES = {"socket": "lua-socket", "socket.unix": "lua-socket", "cjson": "lua-cjson"}

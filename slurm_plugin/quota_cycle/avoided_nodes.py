@@ -4,11 +4,11 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cluster.language.jobs import JobView, folded_tasks
-from cluster.runtime.together import together
-from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
-from cluster.slurm_client.batch import address, update_words
-from slurm_plugin.services.avoidance import avoidance_changes, avoiding
+from slicewise.cluster.language.jobs import JobView, folded_tasks
+from slicewise.cluster.language.slurm.interface import JobChange, Slurm, Target, Tasks
+from slicewise.cluster.runtime.together import together
+from slicewise.cluster.slurm.batch import address, update_words
+from slicewise.slurm_plugin.rules.services.avoidance import avoidance_changes, avoiding
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,29 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.findings import Finding, warning
-from cluster.language.jobs import JobView, NodeView
-from cluster.language.units import Millislices
-from cluster.runtime.together import together
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.common.log import warn
-from slurm_plugin.common.qos_names import is_marked, qos_name
-from slurm_plugin.common.uninstalled import UNINSTALLED, require_installed
-from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.limits.budget_parts import drawn_on
-from slurm_plugin.limits.changes import LimitChange, Unit, can_be_named, stages, unit, units_of
-from slurm_plugin.limits.desired import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.findings import Finding, warning
+from slicewise.cluster.language.jobs import JobView, NodeView
+from slicewise.cluster.language.slurm.interface import Association, Changed, Qos, Slurm, SlurmReader
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.runtime.together import together
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.log import warn
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.common.qos_names import is_marked, qos_name
+from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED, require_installed
+from slicewise.slurm_plugin.rules.limits.budget_parts import drawn_on
+from slicewise.slurm_plugin.rules.limits.changes import (
+    LimitChange,
+    Unit,
+    can_be_named,
+    stages,
+    unit,
+    units_of,
+)
+from slicewise.slurm_plugin.rules.limits.desired import (
     BILLING,
     DEFAULT_QOS,
     QOS_LIST,
@@ -32,14 +39,14 @@ from slurm_plugin.limits.desired import (
     SlurmLimits,
     differences,
 )
-from slurm_plugin.limits.drift import (
+from slicewise.slurm_plugin.rules.limits.drift import (
     OutOfBandChange,
     adopted_nominal,
     noted,
     out_of_band,
     to_remember,
 )
-from slurm_plugin.limits.growth import (
+from slicewise.slurm_plugin.rules.limits.growth import (
     free,
     growing,
     overdrawn,
@@ -48,23 +55,27 @@ from slurm_plugin.limits.growth import (
     unfunded,
     without,
 )
-from slurm_plugin.limits.warnings import (
+from slicewise.slurm_plugin.rules.limits.warnings import (
     crowding_findings,
     limit_findings,
     unknown_qos,
     unnamed_findings,
 )
-from slurm_plugin.quota.standings import QosUse, Standing
-from slurm_plugin.quota.tenants import effective_nominal
-from slurm_plugin.quota.types import LimitKey, Policy, TenantUpdate
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import QuotaInputs, SlurmView
-from slurm_plugin.quota_cycle.wanted import Conf, PlannedFor, SlurmNow, wanted_limits
-from slurm_plugin.slurm_config.isolation import isolation_findings
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_findings, price_findings
+from slicewise.slurm_plugin.rules.quota.standings import QosUse, Standing
+from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal
+from slicewise.slurm_plugin.rules.quota.types import LimitKey, Policy, TenantUpdate
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, SlurmView
+from slicewise.slurm_plugin.rules.round.wanted import Conf, PlannedFor, SlurmNow, wanted_limits
+from slicewise.slurm_plugin.rules.slurm_config.isolation import isolation_findings
+from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import (
+    closed_to_qos,
+    conf_findings,
+    price_findings,
+)
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _Seen = TypeVar("_Seen")
 

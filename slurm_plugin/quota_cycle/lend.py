@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from cluster.settings.file import Settings
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.quota_cycle.round import RoundPlan, plan
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 _REASON = "by demand: idle quota is lent, and goes back when its lender wants it"

@@ -8,9 +8,9 @@ the value that is there, so a waiting job is given the QOS that it has.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from cluster.language.jobs import JobState, JobTag, JobView
-from cluster.slurm.interface import JobChange, Target, Tasks, target_of
-from slurm_plugin.quota.demand import waits_for_quota
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView
+from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks, target_of
+from slicewise.slurm_plugin.rules.quota.demand import waits_for_quota
 
 
 def nudge(jobs: Iterable[JobView], changed: Collection[str]) -> Mapping[Target, JobChange]:

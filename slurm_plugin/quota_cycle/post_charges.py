@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cluster.language.errors import OutsideError
-from slurm_plugin.accounting.types import Charge, RunKey
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _MOST_REFUSED = 16
 """Refused charges of one tenant after which its other charges wait for the next time."""

@@ -3,16 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cluster.language.jobs import JobView
-from cluster.language.periods import Period, date_text, period_start_s
-from slurm_plugin.accounting.budgets import due_periods, due_rollover, posts_until, ready, unspent
-from slurm_plugin.accounting.overview import used_since
-from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.quota.types import Budget, Policy
-from slurm_plugin.quota_cycle.post_charges import post
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.periods import Period, date_text, period_start_s
+from slicewise.slurm_plugin.quota_cycle.post_charges import post
+from slicewise.slurm_plugin.rules.accounting.budgets import (
+    due_periods,
+    due_rollover,
+    posts_until,
+    ready,
+    unspent,
+)
+from slicewise.slurm_plugin.rules.accounting.overview import used_since
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 def roll_over_budgets(

@@ -9,22 +9,35 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError, SlicewiseError
-from cluster.language.findings import Finding
-from cluster.language.jobs import ALLOTTED, JobView, NodeView
-from cluster.runtime.together import together
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.interface import JobChange, Slurm, Target
-from cluster.slurm_client.batch import address, update_words
-from slurm_plugin.admission.qos_switch import MOVES, unit_of_target
-from slurm_plugin.common.qos_names import GATE_QOS, is_marked, is_ours, uninstalled_qos
-from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.limits.budget_parts import may_still_take
-from slurm_plugin.limits.changes import LimitChange, Stage, removal, stages_back
-from slurm_plugin.limits.desired import NAME, Difference, SlurmLimits, found_of, limits_type
-from slurm_plugin.limits.drift import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError
+from slicewise.cluster.language.findings import Finding
+from slicewise.cluster.language.jobs import ALLOTTED, JobView, NodeView
+from slicewise.cluster.language.slurm.interface import JobChange, Slurm, Target
+from slicewise.cluster.runtime.together import together
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.slurm.batch import address, update_words
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.quota_cycle.avoided_nodes import ReadmittedNodes, avoided_nodes
+from slicewise.slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
+from slicewise.slurm_plugin.rules.admission.qos_switch import MOVES, unit_of_target
+from slicewise.slurm_plugin.rules.common.qos_names import (
+    GATE_QOS,
+    is_marked,
+    is_ours,
+    uninstalled_qos,
+)
+from slicewise.slurm_plugin.rules.limits.budget_parts import may_still_take
+from slicewise.slurm_plugin.rules.limits.changes import LimitChange, Stage, removal, stages_back
+from slicewise.slurm_plugin.rules.limits.desired import (
+    NAME,
+    Difference,
+    SlurmLimits,
+    found_of,
+    limits_type,
+)
+from slicewise.slurm_plugin.rules.limits.drift import (
     KnownLimits,
     limits_by,
     opened_gate,
@@ -36,17 +49,22 @@ from slurm_plugin.limits.drift import (
     taken_out,
     way_back,
 )
-from slurm_plugin.limits.last_jobs import Due, Jobs, LastJobs, due_of, last_jobs, own_limits
-from slurm_plugin.mig.node_weights import own_weights
-from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.types import LimitKey
-from slurm_plugin.quota_cycle.avoided_nodes import ReadmittedNodes, avoided_nodes
-from slurm_plugin.quota_cycle.compile import compile_turn, is_uninstalled
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos
+from slicewise.slurm_plugin.rules.limits.last_jobs import (
+    Due,
+    Jobs,
+    LastJobs,
+    due_of,
+    last_jobs,
+    own_limits,
+)
+from slicewise.slurm_plugin.rules.mig.node_weights import own_weights
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.types import LimitKey
+from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos
 
 if TYPE_CHECKING:
-    from slurm_plugin.accounting.ledger_view import LedgerView
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 
 
 _ROUNDS = 12

@@ -5,19 +5,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import RunRecord
-from slurm_plugin.accounting.charging import charge
-from slurm_plugin.accounting.types import Charge, RunKey
-from slurm_plugin.common.clock import SETTLED_S, distrusted
-from slurm_plugin.common.rebalance_steps import StepOutcome
-from slurm_plugin.daemon.charging_loop import tariff
-from slurm_plugin.quota_cycle.post_charges import post
-from slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import RunRecord
+from slicewise.slurm_plugin.daemon.charging_loop import tariff
+from slicewise.slurm_plugin.quota_cycle.post_charges import post
+from slicewise.slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rules.accounting.charging import charge
+from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
+from slicewise.slurm_plugin.rules.common.clock import SETTLED_S, distrusted
+from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 _MOST_TOLD = 5
 

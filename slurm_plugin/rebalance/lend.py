@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cluster.language.units import slices_text, slices_words
-from slurm_plugin.common.rebalance_steps import StepOutcome
-from slurm_plugin.ledger.summaries import held_lately
-from slurm_plugin.quota.types import Loan, Recall
-from slurm_plugin.quota_cycle.lend import Renewed, planned, renew
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.slurm_plugin.ledger.summaries import held_lately
+from slicewise.slurm_plugin.quota_cycle.lend import Renewed, planned, renew
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
+from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
 
 
 async def lend(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:

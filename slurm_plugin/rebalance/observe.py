@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from cluster.language.errors import OutsideError, SlicewiseError
-from cluster.language.jobs import JobView
-from cluster.rpc.message import Answered, Asks
-from cluster.rpc.messages import StatusRequest
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm, SlurmReader
-from slurm_plugin.common.rebalance_steps import StepOutcome
-from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.quota_cycle.uninstall import has_begun
-from slurm_plugin.services.state import Observation, services
-from slurm_plugin.state.observer import SlurmObserver
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.slurm.interface import Slurm, SlurmReader
+from slicewise.cluster.rpc.message import Answered, Asks
+from slicewise.cluster.rpc.messages import StatusRequest
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.quota_cycle.uninstall import has_begun
+from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
+from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.services.state import Observation, services
+from slicewise.slurm_plugin.state.observer import SlurmObserver
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 class Daemon(Protocol):

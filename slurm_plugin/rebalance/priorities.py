@@ -2,14 +2,19 @@
 
 import asyncio
 
-from cluster.slurm.interface import JobChange, target_of
-from slurm_plugin.admission.decayed_use import shares
-from slurm_plugin.admission.priority_changes import UPDATES_PER_S, PriorityInput, changes, ranked
-from slurm_plugin.daemon.priority_loop import SAVED_S
-from slurm_plugin.ledger.summaries import recent_use
-from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
-from slurm_plugin.state.formula import formula_of
+from slicewise.cluster.language.slurm.interface import JobChange, target_of
+from slicewise.slurm_plugin.daemon.priority_loop import SAVED_S
+from slicewise.slurm_plugin.ledger.summaries import recent_use
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rules.admission.decayed_use import shares
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority_changes import (
+    UPDATES_PER_S,
+    PriorityInput,
+    changes,
+    ranked,
+)
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 
 
 async def prioritise(site: RunContext, look: RebalanceLook, *, apply: bool) -> Report:

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
-from cluster.language.errors import InvalidInputError
-from slurm_plugin.common.rebalance_steps import StepOutcome
-from slurm_plugin.mig.checks import change_text
-from slurm_plugin.mig.due import barred_lines, cuts_due
-from slurm_plugin.mig.steps import Repartition, RepartitionState
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
-from slurm_plugin.repartition import cluster_run
-from slurm_plugin.repartition.observe import gathered
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.repartition import cluster_run
+from slicewise.slurm_plugin.repartition.observe import gathered
+from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
+from slicewise.slurm_plugin.rules.mig.checks import change_text
+from slicewise.slurm_plugin.rules.mig.due import barred_lines, cuts_due
+from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionState
 
 
 async def cut(site: RunContext, _look: RebalanceLook, *, apply: bool) -> Report:

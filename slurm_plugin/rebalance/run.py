@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError, SlicewiseError
-from slurm_plugin.common.rebalance_steps import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, looked
+from slicewise.slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
+from slicewise.slurm_plugin.rules.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, looked
-from slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
 
 _MOST_LINES = 200
 """Most lines kept of what one step did."""

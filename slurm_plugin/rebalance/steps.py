@@ -4,14 +4,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from slurm_plugin.common.rebalance_steps import StepName
-from slurm_plugin.common.uninstalled import UNINSTALLED
-from slurm_plugin.rebalance.charging import reconcile, roll
-from slurm_plugin.rebalance.compile_limits import compile_step
-from slurm_plugin.rebalance.lend import lend, reclaim
-from slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
-from slurm_plugin.rebalance.priorities import prioritise
-from slurm_plugin.rebalance.repartition import cut
+from slicewise.slurm_plugin.rebalance.charging import reconcile, roll
+from slicewise.slurm_plugin.rebalance.compile_limits import compile_step
+from slicewise.slurm_plugin.rebalance.lend import lend, reclaim
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
+from slicewise.slurm_plugin.rebalance.priorities import prioritise
+from slicewise.slurm_plugin.rebalance.repartition import cut
+from slicewise.slurm_plugin.rules.common.rebalance_steps import StepName
+from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 
 
 class Act(Protocol):

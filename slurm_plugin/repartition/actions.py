@@ -7,20 +7,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
-from cluster.language.codes import Code
-from cluster.language.errors import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import NodeView, RunOfJob
-from cluster.mig.inventory import Inventory
-from cluster.mig.placement_text import placements_text
-from slurm_plugin.mig import checks
-from slurm_plugin.mig.steps import POLL_S, Direction, Next, Repartition, RepartitionStep
-from slurm_plugin.repartition.ports import Journal, RepartitionPort
-from slurm_plugin.slurm_config.node_lines import node_positions, positions
+from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.language.jobs import NodeView, RunOfJob
+from slicewise.slurm_plugin.repartition.ports import Journal, RepartitionPort
+from slicewise.slurm_plugin.rules.mig import checks
+from slicewise.slurm_plugin.rules.mig.steps import (
+    POLL_S,
+    Direction,
+    Next,
+    Repartition,
+    RepartitionStep,
+)
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import node_positions, positions
 
 _RESERVED_MIN = 10
 _CUT_MIN = 60

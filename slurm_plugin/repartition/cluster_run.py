@@ -4,29 +4,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.rpc.client import DaemonClient
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
-from slurm_plugin.mig.due import DueRepartitions, cuts_due
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
+from slicewise.slurm_plugin.repartition.cluster_site import ClusterSite
+from slicewise.slurm_plugin.repartition.executor import Executor
+from slicewise.slurm_plugin.repartition.observe import gathered
+from slicewise.slurm_plugin.repartition.run import run
+from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, cuts_due
+from slicewise.slurm_plugin.rules.mig.steps import (
     PlannedRepartition,
     Repartition,
     RepartitionState,
     RepartitionStepRecord,
     is_due,
 )
-from slurm_plugin.repartition.actions import LostLockError, RepartitionActions
-from slurm_plugin.repartition.cluster_site import ClusterSite
-from slurm_plugin.repartition.executor import Executor
-from slurm_plugin.repartition.observe import gathered
-from slurm_plugin.repartition.run import run
 
 if TYPE_CHECKING:
-    from cluster.runtime.leader_lock import LeaderLock
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.cluster.runtime.leader_lock import LeaderLock
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 Progress = Callable[[Repartition, RepartitionStepRecord], None]

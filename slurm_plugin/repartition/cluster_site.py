@@ -9,24 +9,24 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobState, JobView, NodeView, RunOfJob
-from cluster.mig.inventory import Gpu, Inventory
-from cluster.mig.inventory_json import gpu_of
-from cluster.mig.placement_text import placements_text
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import EvictRequest
-from cluster.settings.file import Settings
-from cluster.settings.read import devices_directory
-from cluster.slurm.interface import Slurm, target_of
-from cluster.slurm_client import maintenance, node_command
-from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.mig.gpu_state import holder_name
-from slurm_plugin.mig.steps import Direction, Repartition
-from slurm_plugin.repartition.survey import probe
-from slurm_plugin.slurm_config import gres as slurm_gres
-from slurm_plugin.slurm_config import node_lines
-from slurm_plugin.slurm_config.gres import Device
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.gpus.inventory import Gpu, Inventory
+from slicewise.cluster.language.gpus.inventory_json import gpu_of
+from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView, RunOfJob
+from slicewise.cluster.language.slurm.interface import Slurm, target_of
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import EvictRequest
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import devices_directory
+from slicewise.cluster.slurm import maintenance, node_command
+from slicewise.slurm_plugin.repartition.survey import probe
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
+from slicewise.slurm_plugin.rules.mig.gpu_state import holder_name
+from slicewise.slurm_plugin.rules.mig.steps import Direction, Repartition
+from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
+from slicewise.slurm_plugin.rules.slurm_config import node_lines
+from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 
 _PROBE_S, _CUT_S = 60.0, 180.0
 _NO_REQUEUE = ("Requested operation is presently disabled", "Only batch jobs are accepted")

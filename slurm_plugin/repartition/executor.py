@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.slurm.node_states import is_drained
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.slurm.node_states import is_drained
+from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
+from slicewise.slurm_plugin.repartition.ports import Journal
+from slicewise.slurm_plugin.rules.mig.steps import (
     Next,
     Repartition,
     RepartitionState,
@@ -14,8 +16,6 @@ from slurm_plugin.mig.steps import (
     RepartitionStepRecord,
     next_step,
 )
-from slurm_plugin.repartition.actions import LostLockError, RepartitionActions
-from slurm_plugin.repartition.ports import Journal
 
 _REASON_LENGTH = 200
 """Most characters of a drain's reason; Slurm bounds it."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cluster.language.jobs import ALLOTTED
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
-from slurm_plugin.mig.demand import (
+from slicewise.cluster.language.jobs import ALLOTTED
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.mig.demand import (
     MOVE_S,
     REPARTITION_S,
     in_use,
@@ -22,19 +22,19 @@ from slurm_plugin.mig.demand import (
     room_of,
     waiting_for_instances,
 )
-from slurm_plugin.mig.gpu_state import Past, past
-from slurm_plugin.mig.guaranteed_shapes import needs
-from slurm_plugin.mig.planner import HORIZON_S, RepartitionTerms
-from slurm_plugin.mig.problem import SiteObservation, SitePlanInput, inputs
-from slurm_plugin.mig.steps import RepartitionStep
-from slurm_plugin.quota.demand import free_on_nodes, holdings
-from slurm_plugin.quota.types import Policy
-from slurm_plugin.reclaim.busy import busy_tasks
-from slurm_plugin.services.state import used_by_tenant
-from slurm_plugin.state.node_looks import NodeRecords, node_looks, node_records, types_of
+from slicewise.slurm_plugin.rules.mig.gpu_state import Past, past
+from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
+from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
+from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, SitePlanInput, inputs
+from slicewise.slurm_plugin.rules.mig.steps import RepartitionStep
+from slicewise.slurm_plugin.rules.quota.demand import free_on_nodes, holdings
+from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.reclaim.busy import busy_tasks
+from slicewise.slurm_plugin.rules.services.state import used_by_tenant
+from slicewise.slurm_plugin.state.node_looks import NodeRecords, node_looks, node_records, types_of
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 _HISTORY = 500

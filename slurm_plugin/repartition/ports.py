@@ -3,16 +3,16 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from cluster.language.jobs import NodeView, RunOfJob
-from cluster.mig.inventory import Gpu, Inventory
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.gpus.inventory import Gpu, Inventory
+from slicewise.cluster.language.jobs import NodeView, RunOfJob
+from slicewise.slurm_plugin.rules.mig.steps import (
     Direction,
     Next,
     Repartition,
     RepartitionState,
     RepartitionStepOutcome,
 )
-from slurm_plugin.slurm_config.gres import Device
+from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 
 
 class RepartitionPort(Protocol):

@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.mig.inventory import Inventory
-from cluster.mig.inventory_json import inventory_of
-from cluster.settings.file import Settings
-from cluster.settings.repartition import RepartitionSettings
-from cluster.slurm.interface import SlurmReader
-from cluster.slurm_client import node_command
-from slurm_plugin.quota.demand import has_gpus
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.gpus.inventory_json import inventory_of
+from slicewise.cluster.language.slurm.interface import SlurmReader
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.repartition import RepartitionSettings
+from slicewise.cluster.slurm import node_command
+from slicewise.slurm_plugin.rules.quota.demand import has_gpus
 
 _AT_ONCE = 16
 _PROBE_S = 30.0

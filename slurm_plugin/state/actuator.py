@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 
-from cluster.language.jobs import JobState, JobView, NodeView
-from cluster.language.service import limit_min
-from cluster.rpc.messages import ServiceView
-from cluster.runtime.log import bound
-from cluster.slurm.interface import JobChange, Slurm, Target, Tasks
-from slurm_plugin.common.log import report, warn
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.services.avoidance import Release, avoidance_changes, concerns
-from slurm_plugin.services.leases import lease_of
-from slurm_plugin.services.slot_actions import SlotActions
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView
+from slicewise.cluster.language.service import limit_min
+from slicewise.cluster.language.slurm.interface import JobChange, Slurm, Target, Tasks
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.runtime.log import bound
+from slicewise.slurm_plugin.common.log import report, warn
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.services.avoidance import Release, avoidance_changes, concerns
+from slicewise.slurm_plugin.rules.services.leases import lease_of
+from slicewise.slurm_plugin.rules.services.slot_actions import SlotActions
 
 
 def not_moved(

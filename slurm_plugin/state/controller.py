@@ -8,29 +8,36 @@ from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, Refusal, SlicewiseError, UnreachableError
-from cluster.language.jobs import JobView, NodeView, folded_tasks
-from cluster.language.leader import ALONE, Leader
-from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
-from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from cluster.runtime.wall_clock import wall_s
-from cluster.settings.file import Settings
-from cluster.slurm.asked import ASKED
-from cluster.slurm.interface import Slurm
-from slurm_plugin.admission.partitions_beside import partitions_beside
-from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.admission.unadmitted import Unadmitted, unadmitted
-from slurm_plugin.common.job_submit import script_since_s
-from slurm_plugin.common.log import report_failure, warn
-from slurm_plugin.common.steady_clock import SteadyClock
-from slurm_plugin.quota.types import Policy
-from slurm_plugin.quota_cycle.barred import NOTHING_BARRED
-from slurm_plugin.reclaim.given_way import GaveWay, gave_way
-from slurm_plugin.services.avoidance import Release, waits_too_long
-from slurm_plugin.services.leases import LeaseEnd, SlotRunKey, with_end
-from slurm_plugin.services.pace import PACE, Pace, is_moving, waits
-from slurm_plugin.services.slot_actions import (
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import (
+    InvalidInputError,
+    Refusal,
+    SlicewiseError,
+    UnreachableError,
+)
+from slicewise.cluster.language.jobs import JobView, NodeView, folded_tasks
+from slicewise.cluster.language.leader import ALONE, Leader
+from slicewise.cluster.language.slurm.asked import ASKED
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
+from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.common.job_submit import script_since_s
+from slicewise.slurm_plugin.common.log import report_failure, warn
+from slicewise.slurm_plugin.common.steady_clock import SteadyClock
+from slicewise.slurm_plugin.rules.admission.partitions_beside import partitions_beside
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
+from slicewise.slurm_plugin.rules.admission.unadmitted import Unadmitted, unadmitted
+from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.reclaim.eviction import Evictions
+from slicewise.slurm_plugin.rules.reclaim.given_way import GaveWay, gave_way
+from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED
+from slicewise.slurm_plugin.rules.services.avoidance import Release, waits_too_long
+from slicewise.slurm_plugin.rules.services.leases import LeaseEnd, SlotRunKey, with_end
+from slicewise.slurm_plugin.rules.services.pace import PACE, Pace, is_moving, waits
+from slicewise.slurm_plugin.rules.services.quota_in_force import QuotaInForce
+from slicewise.slurm_plugin.rules.services.slot_actions import (
     SlotActions,
     TenantCapacity,
     after,
@@ -43,16 +50,19 @@ from slurm_plugin.services.slot_actions import (
     plan_guard,
     waits_beyond_quota,
 )
-from slurm_plugin.services.state import Observation, services, start_age_s, start_marks
-from slurm_plugin.state.actuator import Actuator
-from slurm_plugin.state.eviction import Evictions
-from slurm_plugin.state.observer import SlurmObserver
-from slurm_plugin.state.pacing import Pacing
-from slurm_plugin.state.quota_in_force import QuotaInForce
-from slurm_plugin.state.reports import ServiceReports
-from slurm_plugin.state.requeues import Requeues
-from slurm_plugin.state.service_events import RememberedEvents
-from slurm_plugin.state.slot_recovery import SlotRecovery
+from slicewise.slurm_plugin.rules.services.slot_recovery import SlotRecovery
+from slicewise.slurm_plugin.rules.services.state import (
+    Observation,
+    services,
+    start_age_s,
+    start_marks,
+)
+from slicewise.slurm_plugin.state.actuator import Actuator
+from slicewise.slurm_plugin.state.observer import SlurmObserver
+from slicewise.slurm_plugin.state.pacing import Pacing
+from slicewise.slurm_plugin.state.reports import ServiceReports
+from slicewise.slurm_plugin.state.requeues import Requeues
+from slicewise.slurm_plugin.state.service_events import RememberedEvents
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear

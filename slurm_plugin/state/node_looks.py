@@ -5,21 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import NodeView
-from cluster.mig.inventory import Inventory
-from cluster.mig.inventory_json import inventory_of
-from cluster.settings.file import Settings
-from cluster.settings.read import devices_directory
-from slurm_plugin.mig.gpu_state import NodeLook, lines_by_node
-from slurm_plugin.quota.demand import has_gpus
-from slurm_plugin.slurm_config.gres import Device, ProfileKind, devices_of, types_by_kind
-from slurm_plugin.slurm_config.node_lines import Positions, node_positions
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.gpus.inventory_json import inventory_of
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import devices_directory
+from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, lines_by_node
+from slicewise.slurm_plugin.rules.quota.demand import has_gpus
+from slicewise.slurm_plugin.rules.slurm_config.gres import (
+    Device,
+    ProfileKind,
+    devices_of,
+    types_by_kind,
+)
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, node_positions
 
 if TYPE_CHECKING:
-    from slurm_plugin.ledger.repartitions import NodeSurvey
-    from slurm_plugin.ledger.store import Ledger
+    from slicewise.slurm_plugin.ledger.repartitions import NodeSurvey
+    from slicewise.slurm_plugin.ledger.store import Ledger
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import JobState, JobView, NodeView, StepView
-from cluster.language.service import directives_of_script, head_lines
-from cluster.slurm.fields import hosts
-from cluster.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
-from cluster.slurm.node_states import OUT_OF_USE, RESERVED, UNFIT
-from slurm_plugin.common.log import report_failure
-from slurm_plugin.quota.demand import NODES_AWAY
-from slurm_plugin.services.state import Observation, service_arrays
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView, StepView
+from slicewise.cluster.language.service import directives_of_script, head_lines
+from slicewise.cluster.language.slurm.fields import hosts
+from slicewise.cluster.language.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
+from slicewise.cluster.language.slurm.node_states import OUT_OF_USE, RESERVED, UNFIT
+from slicewise.slurm_plugin.common.log import report_failure
+from slicewise.slurm_plugin.rules.quota.demand import NODES_AWAY
+from slicewise.slurm_plugin.rules.services.state import Observation, service_arrays
 
 _LOOKS = 5
 """After this many looks without its script an array is not treated as a service. An array that

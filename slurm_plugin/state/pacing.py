@@ -5,7 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from slurm_plugin.services.pace import QUICK_S, Allowance, Looked, Pace, next_look_s, spent
+from slicewise.slurm_plugin.rules.services.pace import (
+    QUICK_S,
+    Allowance,
+    Looked,
+    Pace,
+    next_look_s,
+    spent,
+)
 
 
 class Pacing:

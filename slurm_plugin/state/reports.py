@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Iterable
 
-from cluster.language.leader import Leader
-from cluster.rpc.message import DoneAnswer
-from cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
-from slurm_plugin.services.orders import ServiceKey
+from slicewise.cluster.language.leader import Leader
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.messages import ServiceReport, ServiceReportRequest, ServiceView
+from slicewise.slurm_plugin.rules.services.orders import ServiceKey
 
 OLD_S = 30.0
 """Seconds after which a report is dropped: the launcher reports each service every few seconds."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cluster.language.jobs import WAITING, JobView, RunOfJob
-from cluster.slurm.interface import Requeued
+from slicewise.cluster.language.jobs import WAITING, JobView, RunOfJob
+from slicewise.cluster.language.slurm.interface import Requeued
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from cluster.rpc.messages import ServiceReport, ServiceView
-from cluster.rpc.read_messages import ServiceEvent, ServiceEvents
-from slurm_plugin.services.events import Reports, happened
+from slicewise.cluster.rpc.messages import ServiceReport, ServiceView
+from slicewise.cluster.rpc.read_messages import ServiceEvent, ServiceEvents
+from slicewise.slurm_plugin.rules.services.events import Reports, happened
 
 MOST = 100
 """Events of one service that are remembered."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, inf
 
-from launcher.engines.engine import FIRST_TOKEN_S, TokenCounts
-from launcher.engines.load import EngineCounts, EngineLoad
-from simulation.services.requests import RunningReplica, ServiceRequests
+from slicewise.launcher.rules.engines.engine import FIRST_TOKEN_S, TokenCounts
+from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
+from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks import reporting
 from benchmarks.machine import machine
-from launcher.autoscale.service_time import WorkDone, learn_work
-from simulation.services.requests import RunningReplica, ServiceRequests
+from slicewise.launcher.rules.autoscale.service_time import WorkDone, learn_work
+from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
 from studies.autoscale import traces
 from studies.autoscale.curves import ATTAINMENTS, slice_hours_at
 from studies.autoscale.policy import Seen

@@ -15,12 +15,17 @@ import numpy as np
 
 from benchmarks import reporting
 from benchmarks.machine import machine
-from launcher.autoscale.histogram import added_bins
-from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
-from launcher.engines.engine import TokenCounts
-from launcher.engines.load import CountsSeen, EngineCounts, ServersLoad, servers_load
-from launcher.gateway.types import Load
+from slicewise.launcher.rules.autoscale.histogram import added_bins
+from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
+from slicewise.launcher.rules.engines.engine import TokenCounts
+from slicewise.launcher.rules.engines.load import (
+    CountsSeen,
+    EngineCounts,
+    ServersLoad,
+    servers_load,
+)
+from slicewise.launcher.rules.gateway.types import Load
 from studies.autoscale import traces
 from studies.autoscale.batching import BatchingRequests, Server
 from studies.autoscale.workload import Floats, Starts, Workload, draw_starts

@@ -1,8 +1,8 @@
 """The launcher's own decision as a policy of the replay, unchanged."""
 
-from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
-from launcher.gateway.types import Load
+from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
+from slicewise.launcher.rules.gateway.types import Load
 from studies.autoscale.policy import Seen
 from studies.autoscale.workload import MAX_REPLICAS, SLO_S
 

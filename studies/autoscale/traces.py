@@ -15,8 +15,8 @@ from typing import TextIO
 
 import numpy as np
 
-from simulation.history.requests import read_requests
-from simulation.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
+from slicewise.simulation.history.requests import read_requests
+from slicewise.simulation.rules.services.traffic import OUTPUT_TOKEN_S, PROMPT_TOKEN_S
 from studies.autoscale import bursts, servegen
 from studies.autoscale.workload import (
     FULL_REPLICAS,

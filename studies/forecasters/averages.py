@@ -2,9 +2,14 @@
 
 import numpy as np
 
-from launcher.autoscale.arrivals import Arrivals, learn_arrivals
-from launcher.autoscale.forecasts import Forecasts, SeenLoad, expected, learn_forecasts
-from launcher.autoscale.service_time import WorkDone, learn_work
+from slicewise.launcher.rules.autoscale.arrivals import Arrivals, learn_arrivals
+from slicewise.launcher.rules.autoscale.forecasts import (
+    Forecasts,
+    SeenLoad,
+    expected,
+    learn_forecasts,
+)
+from slicewise.launcher.rules.autoscale.service_time import WorkDone, learn_work
 from studies.forecasters.forecaster import LoadForecast
 from studies.forecasters.series import LoadSeries
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher.autoscale.forecasts import AFTER
+from slicewise.launcher.rules.autoscale.forecasts import AFTER
 from studies.autoscale.slicewise import Slicewise
 from studies.autoscale.workload import Workload
 from studies.autoscale.world import replay

@@ -1,15 +1,15 @@
 """How far forecasts are off, and what that costs.
 
 As in the product, forecasts are compared with what came by twice the difference of square roots,
-quiet ones apart from others, and errors of an hour or so count (launcher/autoscale/forecasts.py).
-Bins are finer here, since a quantile is asked for.
+quiet ones apart from others, and errors of an hour or so count
+(launcher/rules/autoscale/forecasts.py). Bins are finer here, since a quantile is asked for.
 """
 
 from math import exp, sqrt
 
 import numpy as np
 
-from launcher.autoscale.forecasts import QUIET
+from slicewise.launcher.rules.autoscale.forecasts import QUIET
 from studies.autoscale.workload import Floats
 from studies.forecasters.series import STEP_S
 

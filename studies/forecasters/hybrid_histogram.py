@@ -9,7 +9,7 @@ are longer than the histogram, is left out: the level then stays warm for as lon
 
 import numpy as np
 
-from launcher.autoscale.forecasts import AFTER
+from slicewise.launcher.rules.autoscale.forecasts import AFTER
 from studies.autoscale.workload import MAX_REPLICAS
 from studies.forecasters.forecaster import LoadForecast
 from studies.forecasters.series import LoadSeries

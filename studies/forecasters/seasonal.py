@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from launcher.autoscale.forecasts import AFTER
+from slicewise.launcher.rules.autoscale.forecasts import AFTER
 from studies.forecasters.forecaster import NEEDED, LoadForecast
 from studies.forecasters.series import LoadSeries
 

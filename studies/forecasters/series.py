@@ -5,7 +5,7 @@ from math import ceil
 
 import numpy as np
 
-from launcher.autoscale.forecasts import AFTER
+from slicewise.launcher.rules.autoscale.forecasts import AFTER
 from studies.autoscale.workload import Floats, Workload, enough
 
 TRAINED = 2 / 3

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from math import exp
 
-from launcher.autoscale.arrivals import AVERAGED_S
-from launcher.autoscale.policy import Memory, horizon_of
-from launcher.autoscale.service_time import learn_work
-from launcher.autoscale.start_delay import learn_starts
-from launcher.autoscale.types import ReplicaStart
+from slicewise.launcher.rules.autoscale.arrivals import AVERAGED_S
+from slicewise.launcher.rules.autoscale.policy import Memory, horizon_of
+from slicewise.launcher.rules.autoscale.service_time import learn_work
+from slicewise.launcher.rules.autoscale.start_delay import learn_starts
+from slicewise.launcher.rules.autoscale.types import ReplicaStart
 from studies.autoscale.policy import Seen
 from studies.autoscale.slicewise import Slicewise
 from studies.forecasters.forecaster import Forecaster

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulation.site.records import ReplayedJob
+from slicewise.simulation.rules.site.records import ReplayedJob
 
 
 class Change(NamedTuple):

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from simulation.runs.figures import Figures
-from simulation.runs.measure import Guarantee, Yardstick, measured
-from simulation.runs.summary import figures
-from simulation.site.records import ReplayedJob, SiteRecord
+from slicewise.simulation.rules.runs.figures import Figures
+from slicewise.simulation.rules.runs.measure import Guarantee, Yardstick, measured
+from slicewise.simulation.rules.runs.summary import figures
+from slicewise.simulation.rules.site.records import ReplayedJob, SiteRecord
 from studies.headline.changes import Change, changes_of
 from studies.headline.loads import Load
 from studies.headline.systems import GPU_MILLISLICES, SETTINGS

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from simulation.services.gateway import ServiceGateway
-from simulation.services.requests import RunningReplica
-from simulation.services.service import SimulatedService
+from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.requests import RunningReplica
+from slicewise.simulation.rules.services.service import SimulatedService
 from studies.autoscale.hpa import Hpa
 from studies.autoscale.policy import Seen
 

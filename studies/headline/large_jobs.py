@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from simulation.runs.measure import wait_s
-from simulation.runs.summary import mean, percentile
-from simulation.site.records import SiteRecord
+from slicewise.simulation.rules.runs.measure import wait_s
+from slicewise.simulation.rules.runs.summary import mean, percentile
+from slicewise.simulation.rules.site.records import SiteRecord
 from studies.headline.loads import Load, whole_gpus_job
 from studies.headline.systems import (
     FAIR_SHARE,

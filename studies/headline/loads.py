@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 
-from simulation.history.csv_rows import count, read_rows
-from simulation.history.formats import read_history
-from simulation.history.helios_counts import COLUMNS
-from simulation.history.jobs import HistoryJob
-from simulation.history.lines import UnreadLines, lines_of, opened
+from slicewise.simulation.history.csv_rows import count, read_rows
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.history.helios_counts import COLUMNS
+from slicewise.simulation.history.lines import UnreadLines, lines_of, opened
+from slicewise.simulation.rules.history.jobs import HistoryJob
 
 GPUS_OF_NODE = 8
 GPU = "v100"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from simulation.cluster import Scheduling
+from slicewise.simulation.rules.cluster import Scheduling
 from studies.headline.changes import Change
 from studies.headline.mixed_load import COSTS, MixedLoad
 from studies.headline.mixed_shares import of_services

@@ -7,7 +7,7 @@ the jobs has most of the work, and time limits are rounded up to what users type
 import random
 from collections.abc import Iterator, Mapping
 
-from simulation.history.jobs import HistoryJob
+from slicewise.simulation.rules.history.jobs import HistoryJob
 from studies.headline.mixed_load import BATCH_TENANTS
 from studies.headline.mixed_services import BEGIN_S, HOURS, PARTITION
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from pathlib import Path
 
-from cluster.settings.file import Settings
-from simulation.history.formats import read_history
-from simulation.history.jobs import HistoryJob
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.rules.history.jobs import HistoryJob
 from studies.headline.loads import PHILLY, PHILLY_DAYS
 from studies.headline.mixed_services import (
     BEGIN_S,

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.language.service import ServiceSpec
-from cluster.settings.file import PrioritySettings
-from launcher.autoscale.policy import SERVICE_SHARE
-from simulation.services.figures import ServiceRecord, outcome
-from simulation.services.gateway import ServiceGateway
-from simulation.services.requests import RunningReplica
-from simulation.services.service import EngineModel, SimulatedService
-from slurm_plugin.admission.priority import PriorityTerms, site_factor
-from slurm_plugin.state.formula import formula_of
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.cluster.settings.file import PrioritySettings
+from slicewise.launcher.rules.autoscale.policy import SERVICE_SHARE
+from slicewise.simulation.rules.services.figures import ServiceRecord, outcome
+from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.requests import RunningReplica
+from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority import PriorityTerms, site_factor
 from studies.autoscale import traces
 from studies.autoscale.workload import Floats, Workload
 from studies.capacity import Table, batch_s, tables

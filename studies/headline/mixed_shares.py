@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 
-from simulation.services.figures import ServiceRecord
-from simulation.site.records import ReplayedJob
+from slicewise.simulation.rules.services.figures import ServiceRecord
+from slicewise.simulation.rules.site.records import ReplayedJob
 from studies.headline.changes import Change, changes_of
 from studies.headline.mixed_load import COSTS, MixedLoad
 from studies.headline.mixed_systems import MixedRecord

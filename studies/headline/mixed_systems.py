@@ -4,19 +4,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import floor
 
-from cluster.language.mig_profiles import board
-from cluster.language.units import Millislices
-from cluster.mig.layouts import geometry
-from cluster.settings.file import Settings
-from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
-from simulation.services.figures import ServiceRecord
-from simulation.site.loop import Site, SiteTimes
-from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
-from simulation.site.records import SiteRecord
-from simulation.site.requests import Replay, Replayable, replays
-from simulation.slurm_model.requests import QosLimits
-from simulation.snapshot.boards import boards_of, with_pads
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+from slicewise.cluster.language.gpus.layouts import geometry
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.cluster import (
+    PriorityWeights,
+    Scheduling,
+    SimulatedCluster,
+    SimulatedNode,
+)
+from slicewise.simulation.rules.services.figures import ServiceRecord
+from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from slicewise.simulation.rules.site.records import SiteRecord
+from slicewise.simulation.rules.site.requests import Replay, Replayable, replays
+from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.simulation.rules.snapshot.boards import boards_of, with_pads
+from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 from studies.headline.hpa_pods import HpaPods
 from studies.headline.kueue_site import KueueSite
 from studies.headline.mixed_load import (

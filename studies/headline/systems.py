@@ -3,16 +3,21 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.language.units import Millislices
-from cluster.settings.file import Settings
-from simulation.cluster import PriorityWeights, Scheduling, SimulatedCluster, SimulatedNode
-from simulation.history.jobs import HistoryJob
-from simulation.site.loop import Site, SiteTimes
-from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
-from simulation.site.records import SiteRecord
-from simulation.site.requests import Replay, Replayable, replays
-from simulation.slurm_model.requests import QosLimits
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.cluster import (
+    PriorityWeights,
+    Scheduling,
+    SimulatedCluster,
+    SimulatedNode,
+)
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from slicewise.simulation.rules.site.records import SiteRecord
+from slicewise.simulation.rules.site.requests import Replay, Replayable, replays
+from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 from studies.headline.kueue_site import KueueSite
 from studies.headline.loads import GPU, GPUS_OF_NODE, Load
 

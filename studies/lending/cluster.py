@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.mig.layouts import geometry
-from slurm_plugin.common.solver import LinearProgram
+from slicewise.cluster.language.gpus.layouts import geometry
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
 from studies.lending.tenants import BOARD, COSTS, SPAN_S, Wishes
 
 GPUS_PER_NODE = 8

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cluster.language.errors import OutsideError
-from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.reclaim.victims import ReclaimInput, Running
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
 
 _TOLERANCE = 0.5
 """Millislices within which costs are equal: they are whole, but HiGHS computes with fractions."""

@@ -14,17 +14,24 @@ from random import Random
 from typing import Any
 
 from benchmarks.rebalance.worlds import COSTS
-from cluster.language.jobs import JobState, JobView, NodeView
-from cluster.language.units import Millislices
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import borrowed_qos, is_own, qos_name
-from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.quota.calendar import Moment
-from slurm_plugin.quota.tenants import guaranteed_quota, parent
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Recall, Tenant
-from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
-from slurm_plugin.quota_cycle.round import plan
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, is_own, qos_name
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.quota.calendar import Moment
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, parent
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_NOMINAL_MILLISLICES,
+    Loan,
+    Policy,
+    Quota,
+    Recall,
+    Tenant,
+)
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
+from slicewise.slurm_plugin.rules.round.round import plan
 
 _PARTITION = "gpu"
 _PARTITIONS = frozenset({_PARTITION})

@@ -11,23 +11,28 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurm_plugin.quota.demand import PendingDemand
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.types import Loan, Recall
-from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs, own_needs
-from slurm_plugin.reclaim.capacity import JobNeed
-from slurm_plugin.reclaim.hold_back import Lenders, still_waiting
-from slurm_plugin.reclaim.recalls import (
+from slicewise.slurm_plugin.rules.quota.demand import PendingDemand
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
+from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
+from slicewise.slurm_plugin.rules.reclaim.eviction import REST_S
+from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, still_waiting
+from slicewise.slurm_plugin.rules.reclaim.recalls import (
     have_room,
     meanwhile,
     over_entitlement,
     recalled,
     short_lenders,
 )
-from slurm_plugin.reclaim.startable import FreeInstances
-from slurm_plugin.reclaim.turns import Turn, runs_to_end
-from slurm_plugin.reclaim.victims import Reclaim, ReclaimInput, Running, Wanting
-from slurm_plugin.state.eviction import REST_S
+from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
+from slicewise.slurm_plugin.rules.reclaim.turns import Turn, runs_to_end
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, Wanting
+from slicewise.slurm_plugin.rules.round.whole_jobs import (
+    WaitingJob,
+    Waits,
+    lend_whole_jobs,
+    own_needs,
+)
 from studies.lending.cluster import Cluster
 from studies.lending.tenants import COSTS, SPAN_S, Wishes
 from studies.lending.wants import Counts, Terms, Want, policy

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cluster.language.mig_profiles import board, cost_millislices
+from slicewise.cluster.language.gpus.mig_profiles import board, cost_millislices
 from studies.autoscale import servegen
 from studies.autoscale.traces import opened
 from studies.autoscale.workload import Floats

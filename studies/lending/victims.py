@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.language.units import Millislices
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 from studies.lending.tenants import COSTS, Ask, Wishes
 
 

@@ -14,16 +14,22 @@ from random import Random
 from typing import Any
 
 from benchmarks.rebalance.worlds import COSTS
-from cluster.language.units import Millislices
-from slurm_plugin.common.qos_names import borrowed_qos
-from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.standings import QosUse, by_use, standings
-from slurm_plugin.quota.tenants import guaranteed_quota, parent
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Loan, Policy, Quota, Tenant
-from slurm_plugin.quota_cycle.whole_jobs import WaitingJob, Waits, lend_whole_jobs
-from slurm_plugin.reclaim.capacity import JobNeed, shape_of
-from slurm_plugin.reclaim.victims import ReclaimInput
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.standings import QosUse, by_use, standings
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, parent
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_NOMINAL_MILLISLICES,
+    Loan,
+    Policy,
+    Quota,
+    Tenant,
+)
+from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed, shape_of
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
+from slicewise.slurm_plugin.rules.round.whole_jobs import WaitingJob, Waits, lend_whole_jobs
 
 _OWN = ", guaranteed quotas"
 KINDS = tuple(

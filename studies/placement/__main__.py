@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import machine
-from cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.errors import InvalidInputError
 from studies import command_line
 from studies.command_line import save, side_by_side
 from studies.placement import parvagpu, pods, repartition, whole

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.mig.layouts import Placement
-from slurm_plugin.common.solver import LinearProgram
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
 from studies.placement.pods import BOARD, SLICES, Request
 from studies.placement.policies import GEOMETRY
 

@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import cache
 from math import comb
 
-from cluster.language.mig_profiles import Board, cost_millislices
-from cluster.mig.layouts import Geometry, geometry
+from slicewise.cluster.language.gpus.layouts import Geometry, geometry
+from slicewise.cluster.language.gpus.mig_profiles import Board, cost_millislices
 
 _NEXT = 16
 """Number of coming requests that count. Of 4, 16 and 64, this accepted most in replays."""

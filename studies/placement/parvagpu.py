@@ -17,13 +17,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement
-from cluster.language.mig_profiles import board
-from cluster.mig.layouts import geometry
-from cluster.runtime.measurement_file import read_measurements
-from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.mig.instances import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.layouts import geometry
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.measurements import Measurement
+from slicewise.cluster.runtime.measurement_file import read_measurements
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.mig.instances import (
     LATENCY_SHARE,
     InstancePlan,
     Measured,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
-from cluster.language.mig_profiles import Board, MigProfile, board, cost_millislices
+from slicewise.cluster.language.gpus.mig_profiles import Board, MigProfile, board, cost_millislices
 
 _WEEK_S = 7 * 86_400
 _GPU_MILLI = 1000

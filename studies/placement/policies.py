@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from cluster.mig.layouts import Placement, geometry
+from slicewise.cluster.language.gpus.layouts import Placement, geometry
 from studies.placement.outlook import outlook
 from studies.placement.pods import BOARD
 from studies.placement.pool import Gpu, Instance, Pool

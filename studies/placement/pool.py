@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from operator import le
 
-from cluster.mig.layouts import Placement
+from slicewise.cluster.language.gpus.layouts import Placement
 from studies.placement.outlook import Outlook
 
 

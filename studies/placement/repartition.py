@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from cluster.mig.layouts import Placement
-from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder
-from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest
-from slurm_plugin.mig.planner import GpuPlan, RepartitionTerms, plan
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.slurm_plugin.rules.mig.candidates import GpuState, InstanceState, JobHolder
+from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand, InstanceRequest
+from slicewise.slurm_plugin.rules.mig.planner import GpuPlan, RepartitionTerms, plan
 from studies.placement.pods import BOARD, SLICES, Request
 
 PATIENCE_S = 1_800

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from cluster.mig.layouts import geometry
+from slicewise.cluster.language.gpus.layouts import geometry
 from studies.placement.outlook import outlook
 from studies.placement.pods import BOARD
 from studies.placement.pool import Gpu, Instance, Pool

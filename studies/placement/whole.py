@@ -16,10 +16,10 @@ from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any
 
-from cluster.language.jobs import NodeView
-from cluster.language.units import Millislices
-from launcher.turn.slots import Goal, Phase, Slot, SlotId, plan_slots
-from slurm_plugin.mig.node_weights import changes
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.launcher.rules.turn.slots import Goal, Phase, Slot, SlotId, plan_slots
+from slicewise.slurm_plugin.rules.mig.node_weights import changes
 from studies.command_line import side_by_side
 from studies.placement import pods
 from studies.placement.pods import SLICES, Request

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks import reporting
 from benchmarks.machine import machine
-from simulation.cluster import Scheduling
+from slicewise.simulation.rules.cluster import Scheduling
 from studies.autoscale.workload import Floats
 from studies.command_line import cluster_traces_folder, side_by_side
 from studies.headline.loads import HELIOS, PHILLY, Load

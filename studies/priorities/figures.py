@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from simulation.runs.measure import wait_s
-from simulation.runs.summary import jain, mean, percentile
-from simulation.site.records import ReplayedJob, SiteRecord
+from slicewise.simulation.rules.runs.measure import wait_s
+from slicewise.simulation.rules.runs.summary import jain, mean, percentile
+from slicewise.simulation.rules.site.records import ReplayedJob, SiteRecord
 from studies.headline.systems import GPU_MILLISLICES
 from studies.priorities.light import SHORTEST_S
 

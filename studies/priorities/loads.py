@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from simulation.history.jobs import HistoryJob
+from slicewise.simulation.rules.history.jobs import HistoryJob
 from studies.autoscale.workload import Floats
 from studies.headline import loads
 from studies.headline.loads import GPUS_OF_NODE, Load

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulation.history.formats import read_history
-from simulation.history.jobs import HistoryJob
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.rules.history.jobs import HistoryJob
 from studies.headline.loads import GPU, Load, drawn_limit_s, sized, spread
 
 _DAY_S = 86_400.0

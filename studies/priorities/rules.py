@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from slurm_plugin.admission.priority import (
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority import (
     Formula,
     PriorityTerms,
     full_wait_s,
     site_factor,
     smallness,
 )
-from slurm_plugin.state.formula import formula_of
 from studies.autoscale.workload import Floats
 from studies.headline.systems import GPU_MILLISLICES, SETTINGS
 from studies.priorities.queues import Queue

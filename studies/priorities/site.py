@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from cluster.language.jobs import ALLOTTED, WAITING, JobView
-from cluster.slurm.interface import JobChange
-from simulation.cluster import Scheduling
-from simulation.site.priorities import PriorityRules, SitePriorities
-from simulation.site.records import ReplayedRun, SiteRecord, replayed
-from simulation.site.requests import Replay, Replayable, replays
-from simulation.slurm_model.model import SlurmModel
-from slurm_plugin.admission.decayed_use import DecayedUse, Holding
-from slurm_plugin.admission.priority_changes import UPDATES_PER_S
-from slurm_plugin.state.formula import formula_of
+from slicewise.cluster.language.jobs import ALLOTTED, WAITING, JobView
+from slicewise.cluster.language.slurm.interface import JobChange
+from slicewise.simulation.rules.cluster import Scheduling
+from slicewise.simulation.rules.site.priorities import PriorityRules, SitePriorities
+from slicewise.simulation.rules.site.records import ReplayedRun, SiteRecord, replayed
+from slicewise.simulation.rules.site.requests import Replay, Replayable, replays
+from slicewise.simulation.rules.slurm_model.model import SlurmModel
+from slicewise.slurm_plugin.rules.admission.decayed_use import DecayedUse, Holding
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.priority_changes import UPDATES_PER_S
 from studies.headline.loads import Load
 from studies.headline.systems import (
     COSTS,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simulation.history.jobs import HistoryJob
+from slicewise.simulation.rules.history.jobs import HistoryJob
 from studies.headline.loads import Load, whole_gpus_job
 
 HOUR_S = 3600.0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pool_world import HOUR_S, pool_job, pool_load
 
-from simulation.history.jobs import HistoryJob
-from simulation.site.records import ReplayedJob, ReplayedRun
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.records import ReplayedJob, ReplayedRun
 from studies.headline.figures import (
     Idle,
     figures_of,

@@ -2,10 +2,10 @@
 
 from builders.site_world import BEGIN_S, COSTS, DAY_S, GPU, cluster, past
 
-from simulation.history.jobs import HistoryJob
-from simulation.site.loop import SiteTimes
-from simulation.site.records import SiteRecord
-from simulation.site.requests import Replayable, replays
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.loop import SiteTimes
+from slicewise.simulation.rules.site.records import SiteRecord
+from slicewise.simulation.rules.site.requests import Replayable, replays
 from studies.headline.kueue import Admissions, Workload, cycle
 from studies.headline.kueue_site import KueueSite
 

@@ -15,10 +15,10 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from simulation.history.jobs import HistoryJob
-from simulation.services.figures import ServiceRecord, outcome
-from simulation.services.service import EngineModel, SimulatedService
-from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.services.figures import ServiceRecord, outcome
+from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
+from slicewise.simulation.rules.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from studies.headline.hpa_pods import GRACE_S, HpaPods
 from studies.headline.mixed_bound import Bound, bound
 from studies.headline.mixed_drawn import drawn

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting
 from studies.lending import evictions
 from studies.lending.fewest import Fewest, fewest
 from studies.lending.victims import POLICIES, Eviction, with_slurm

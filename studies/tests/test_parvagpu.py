@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.mig_profiles import board
-from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.mig.instances import LATENCY_SHARE, fewest_gpus
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.mig.instances import LATENCY_SHARE, fewest_gpus
 from studies.placement import parvagpu
 from tests.instance_checker import broken_rules, demand_of, price_of, proven
 

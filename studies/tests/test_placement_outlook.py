@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.language.mig_profiles import board
-from cluster.mig.layouts import Placement
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.mig_profiles import board
 from studies.placement.outlook import outlook
 
 A100 = board("A100-80GB")

@@ -1,7 +1,7 @@
 """Tests where requests are placed if instances are cut as requests come."""
 
-from cluster.language.mig_profiles import board
-from cluster.mig.layouts import Placement
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.mig_profiles import board
 from studies.placement.outlook import outlook
 from studies.placement.pool import Gpu, Instance, Pool, Spot
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.mig_profiles import Board, board
-from cluster.mig.layouts import geometry
+from slicewise.cluster.language.gpus.layouts import geometry
+from slicewise.cluster.language.gpus.mig_profiles import Board, board
 from studies.placement.outlook import outlook
 from studies.placement.pool import Gpu, Instance, Pool
 

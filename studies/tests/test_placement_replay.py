@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.mig.layouts import Placement
+from slicewise.cluster.language.gpus.layouts import Placement
 from studies.placement import __main__ as command
 from studies.placement import pods, whole
 from studies.placement.online import replay

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pool_world import HOUR_S, pool_job, pool_load
 
-from simulation.history.jobs import HistoryJob
-from simulation.site.records import ReplayedJob, ReplayedRun, SiteRecord
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.records import ReplayedJob, ReplayedRun, SiteRecord
 from studies.headline.loads import Load
 from studies.headline.systems import GPU_MILLISLICES
 from studies.priorities import rules

@@ -11,11 +11,11 @@ from unittest.mock import patch
 from waiting import PATIENCE_S
 
 from builders.snapshots import snapshot
-from slurm_plugin.admission.snapshot import Snapshot
-from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.pipe import Decided
-from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.common.sockets import own_directory
+from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.admission_server.pipe import Decided
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.common.sockets import own_directory
+from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 
 SUBMIT = {"v": 1, "op": "submit", "uid": 7, "account": "vision", "partition": "gpu"}
 QUESTION = json.dumps(SUBMIT | {"gres": "gpu:1g.10gb:1", "module": "0.1", "mode": "enforce"})

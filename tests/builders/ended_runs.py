@@ -1,7 +1,13 @@
 """Charges of runs that have ended."""
 
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
 
 
 def ended(tenant_name: str, job_id: int, seconds: int) -> Charge:

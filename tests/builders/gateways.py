@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from launcher.gateway.types import Endpoint, Server, ServerMode
+from slicewise.launcher.rules.gateway.types import Endpoint, Server, ServerMode
 
 DIGEST = Endpoint("", 0, 0, "CCCC").digest
 """Of the certificate CCCC."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from simulation.history.lines import Line
+from slicewise.simulation.history.lines import Line
 
 
 def text_lines(text: str) -> Iterator[Line]:

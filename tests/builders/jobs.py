@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cluster.language.jobs import JobState, JobTag, JobView
-from slurm_plugin.common.qos_names import qos_name
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView
+from slicewise.slurm_plugin.rules.common.qos_names import qos_name
 
 A_SLICE = {"gres/gpu:1g.10gb": "1"}
 """TRES of a job of one instance."""

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.quota.calendar import Moment
-from slurm_plugin.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.quota.calendar import Moment
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
 PARTS = (
     "tenants",

@@ -11,13 +11,25 @@ from stand_ins.memory_ledger import CrashError, CrashingStore, MemoryStore, Stor
 
 from builders.jobs import a_running_job
 from builders.tenants import tenant
-from cluster.language.jobs import JobState, JobView, RunRecord
-from cluster.language.periods import Period, next_start_s, period_start_s
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.budgets import amended, unspent
-from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S, Tariff, charge, next_watermark_s
-from slurm_plugin.accounting.lost_runs import LOST_AFTER_S, LostRun, live_runs, lost_ends, lost_runs
-from slurm_plugin.accounting.types import (
+from slicewise.cluster.language.jobs import JobState, JobView, RunRecord
+from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.slurm_plugin.rules.accounting.budgets import amended, unspent
+from slicewise.slurm_plugin.rules.accounting.charging import (
+    ACCOUNTING_DELAY_S,
+    Tariff,
+    charge,
+    next_watermark_s,
+)
+from slicewise.slurm_plugin.rules.accounting.lost_runs import (
+    LOST_AFTER_S,
+    LostRun,
+    live_runs,
+    lost_ends,
+    lost_runs,
+)
+from slicewise.slurm_plugin.rules.accounting.types import (
     Balance,
     BudgetEntry,
     Charge,
@@ -25,9 +37,8 @@ from slurm_plugin.accounting.types import (
     RunKey,
     StatementRow,
 )
-from slurm_plugin.quota.tenants import payers
-from slurm_plugin.quota.types import Budget
-from slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.slurm_plugin.rules.quota.tenants import payers
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 PARTITION = "gpu"
 COSTS = {"1g.10gb": Millislices(1000), "1g.20gb": Millislices(1750), "3g.40gb": Millislices(3500)}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cluster.language.measurements import Measurement
+from slicewise.cluster.language.measurements import Measurement
 
 
 def a_measurement(**changes: Any) -> Measurement:

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 
 from builders.settings import site_settings
-from cluster.language.errors import InvalidInputError
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
-from slurm_plugin.accounting.statement import totals
-from slurm_plugin.accounting.types import Run, RunKey, Statement, StatementRow
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
+from slicewise.slurm_plugin.rules.accounting.statement import totals
+from slicewise.slurm_plugin.rules.accounting.types import Run, RunKey, Statement, StatementRow
 
 BEGIN_S, END_S = 1_790_805_600, 1_793_487_600
 NOW_S = END_S + 5 * 86_400

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cluster.language.jobs import NodeView
+from slicewise.cluster.language.jobs import NodeView
 
 
 def a_node(name: str = "n1", *states: str, held: int = 0, **changes: Any) -> NodeView:

@@ -6,14 +6,14 @@ from builders.nodes import a_node
 from builders.service_views import a_report, a_service, slots_in
 from builders.tenants import policy_of, tenant
 from builders.why_world import COSTS, GPU, NOW_S, running
-from cluster.language.jobs import JobTag, JobView, NodeView
-from cluster.language.mig_profiles import WholeBoard, board
-from cluster.language.units import Millislices
-from cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView
-from slurm_plugin.api.access import Principal
-from slurm_plugin.overview.facts import OverviewFacts, seats_of
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.types import Loan
+from slicewise.cluster.language.gpus.mig_profiles import WholeBoard, board
+from slicewise.cluster.language.jobs import JobTag, JobView, NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.messages import ServiceQuality, ServiceReport, ServiceView
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, seats_of
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.types import Loan
 
 ROOT = Principal(0, "root", None)
 ALICE = Principal(61001, "alice", frozenset({"vision"}))

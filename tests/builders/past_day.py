@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from random import Random
 
-from slurm_plugin.common.history import (
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.history import (
     HOUR_S,
     MINUTE_S,
     TEN_S,
@@ -15,7 +16,6 @@ from slurm_plugin.common.history import (
     ServiceFigures,
     TenantFigures,
 )
-from slurm_plugin.ledger.store import Ledger
 
 _SEED = 4_202
 _DAY_S = 24 * HOUR_S

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import event
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.tenants import changed, effective_nominal
-from slurm_plugin.quota.types import (
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.tenants import changed, effective_nominal
+from slicewise.slurm_plugin.rules.quota.types import (
     MAX_NOMINAL_MILLISLICES,
     Budget,
     Loan,

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from run_folder import current
 
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway import identity
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway import identity
 
 _FROM = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 _UNTIL = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)

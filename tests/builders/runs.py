@@ -3,9 +3,9 @@
 from typing import Any
 
 from builders.jobs import A_SLICE
-from cluster.language.jobs import RunRecord
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.types import Reservation, RunKey
+from slicewise.cluster.language.jobs import RunRecord
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.accounting.types import Reservation, RunKey
 
 
 def a_reservation(tenant: str = "vision", job_id: int = 7, **changes: Any) -> Reservation:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from cluster.language.service import service_spec
-from cluster.settings.engines import EngineSettings
-from launcher.engines.registry import start_settings
-from launcher.scripts.render import service_script
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.launcher.rules.engines.registry import start_settings
+from slicewise.launcher.scripts.render import service_script
 
 TRITON = start_settings(
     "triton", {"triton": EngineSettings(command=Path("/opt/triton server/bin/it's"))}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cluster.language.service import ServiceSpec, service_spec
+from slicewise.cluster.language.service import ServiceSpec, service_spec
 
 DIRECTIVES = {
     "name": "chat",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from cluster.rpc.messages import ServiceReport, ServiceView, SlotView, TenantView
-from cluster.rpc.read_messages import GenerationRecord
+from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotView, TenantView
+from slicewise.cluster.rpc.read_messages import GenerationRecord
 
 
 def a_service(**changes: Any) -> ServiceView:

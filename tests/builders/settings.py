@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.settings.file import Settings
+from slicewise.cluster.settings.file import Settings
 
 SITE_TOML = """\
 [cluster]

@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.language.service import ServiceSpec
-from cluster.language.units import Millislices
-from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
-from simulation.services.on_model import ServicesOnModel
-from simulation.services.service import EngineModel, SimulatedService
-from simulation.slurm_model.model import SlurmModel
-from simulation.slurm_model.requests import AccountLimits, QosLimits
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.attainable import Attainable
-from slurm_plugin.services.slot_quotas import SlotQuotas
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.cluster.language.units import Millislices
+from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.services.on_model import ServicesOnModel
+from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
+from slicewise.simulation.rules.slurm_model.model import SlurmModel
+from slicewise.simulation.rules.slurm_model.requests import AccountLimits, QosLimits
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.quota.attainable import Attainable
+from slicewise.slurm_plugin.rules.services.slot_quotas import SlotQuotas
 
 PARTITION, PROFILE, TENANT = "gpu", "1g.18gb", "nlp"
 COSTS = {PROFILE: Millislices(1000)}

@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 
 from builders.tenants import free_tenant, policy_of
-from cluster.language.units import Millislices
-from cluster.settings.file import Settings
-from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
-from simulation.history.jobs import HistoryJob
-from simulation.runs.experiment import Experiment
-from simulation.site.loop import Site, SiteTimes
-from simulation.site.plans import SitePlan, SlicewisePlan, SlurmPlan
-from simulation.site.records import SiteRecord
-from simulation.site.requests import Replayable, replays
-from slurm_plugin.quota.calendar import Window
-from slurm_plugin.quota.types import Policy
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.runs.experiment import Experiment
+from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.plans import SitePlan, SlicewisePlan, SlurmPlan
+from slicewise.simulation.rules.site.records import SiteRecord
+from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.slurm_plugin.rules.quota.calendar import Window
+from slicewise.slurm_plugin.rules.quota.types import Policy
 
 BEGIN_S = 1_700_000_000.0
 GPU = 7000

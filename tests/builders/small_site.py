@@ -2,13 +2,13 @@
 
 from builders.settings import site_settings
 from builders.tenants import tenant
-from simulation.cli.inputs import SiteInputs
-from simulation.cluster import SimulatedCluster, SimulatedNode
-from simulation.history.jobs import HistoryJob, JobHistory
-from simulation.runs.experiment import Experiment
-from simulation.site.plans import SlicewisePlan
-from simulation.snapshot.site import SiteDescription, untouched_ledger
-from slurm_plugin.quota.calendar_times import moment
+from slicewise.simulation.cli.inputs import SiteInputs
+from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory
+from slicewise.simulation.rules.runs.experiment import Experiment
+from slicewise.simulation.rules.site.plans import SlicewisePlan
+from slicewise.simulation.rules.snapshot.site import SiteDescription, untouched_ledger
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
 START_S, HOUR_S = 1_790_812_800, 3600  # 2026-10-01 in UTC.
 SETTINGS = site_settings(types=(), whole=["a100"], name="lab")

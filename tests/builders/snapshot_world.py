@@ -3,17 +3,25 @@
 from stand_ins.scripted import job
 
 from builders.tenants import tenant
-from cluster.language.jobs import JobState, JobTag, NodeView, PartitionView
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Qos
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.accounting.types import Balance, Reservation, RunKey
-from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.calendar_times import moment
-from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey, Loan, Quota, Recall, Tenant
-from slurm_plugin.snapshot.contents import (
+from slicewise.cluster.language.jobs import JobState, JobTag, NodeView, PartitionView
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.types import Balance, Reservation, RunKey
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
+from slicewise.slurm_plugin.rules.quota.types import (
+    Budget,
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Quota,
+    Recall,
+    Tenant,
+)
+from slicewise.slurm_plugin.rules.snapshot.contents import (
     FORMAT,
     SiteSnapshot,
     SnapshotService,

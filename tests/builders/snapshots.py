@@ -1,8 +1,8 @@
 """Makes snapshots, which are what admission knows, for tests."""
 
-from cluster.settings.file import PrioritySettings
-from slurm_plugin.admission.snapshot import AdmissionRules, Snapshot
-from slurm_plugin.state.formula import formula_of
+from slicewise.cluster.settings.file import PrioritySettings
+from slicewise.slurm_plugin.rules.admission.formula import formula_of
+from slicewise.slurm_plugin.rules.admission.snapshot import AdmissionRules, Snapshot
 
 
 def snapshot(**quotas: int) -> Snapshot:

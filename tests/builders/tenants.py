@@ -2,8 +2,14 @@
 
 from typing import Any
 
-from cluster.language.units import Millislices
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Budget, Policy, Quota, Tenant
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_NOMINAL_MILLISLICES,
+    Budget,
+    Policy,
+    Quota,
+    Tenant,
+)
 
 
 def tenant(

@@ -8,15 +8,15 @@ from typing import Any
 from builders.jobs import a_job
 from builders.nodes import a_node
 from builders.tenants import policy_of
-from cluster.language.jobs import ALLOTTED, JobState, JobView
-from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.free_instances import free_instances
-from slurm_plugin.explain.headroom import Situation
-from slurm_plugin.explain.shortage import WhyInput
-from slurm_plugin.quota.demand import held
-from slurm_plugin.quota.standings import QosUse, by_use, less_elsewhere, standings
-from slurm_plugin.quota.types import Loan, Tenant
+from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.free_instances import free_instances
+from slicewise.slurm_plugin.rules.explain.headroom import Situation
+from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
+from slicewise.slurm_plugin.rules.quota.demand import held
+from slicewise.slurm_plugin.rules.quota.standings import QosUse, by_use, less_elsewhere, standings
+from slicewise.slurm_plugin.rules.quota.types import Loan, Tenant
 
 NOW_S = 10_000
 SMALL, LARGE = "1g.10gb", "3g.40gb"

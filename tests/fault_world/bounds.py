@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from model_slurm import PARTITION
 from stand_ins.slurm_database import COSTS
 
-from cluster.language.jobs import JobState, JobTag
-from cluster.rpc.messages import ServiceView
-from cluster.runtime.log import LoggedEvent
 from fault_world.site_plan import most_of
-from slurm_plugin.accounting.types import RunKey
-from slurm_plugin.common.costs import run_cost
+from slicewise.cluster.language.jobs import JobState, JobTag
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.runtime.log import LoggedEvent
+from slicewise.slurm_plugin.rules.accounting.types import RunKey
+from slicewise.slurm_plugin.rules.common.costs import run_cost
 
 if TYPE_CHECKING:
     from fault_world.world import World

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 from model_daemon import ModelDaemon
 
-from cluster.rpc.messages import ServiceView
-from cluster.settings.file import Settings
 from fault_world.faults import CrashError
 from fault_world.ledger import LedgerConnection
 from fault_world.link import Link
 from fault_world.slurm import SlurmLine
-from slurm_plugin.services.pace import Pace
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.services.pace import Pace
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from stand_ins.slurm_database import COSTS
 
-from cluster.language.jobs import JobState
-from cluster.language.periods import Period
-from cluster.language.units import MillisliceSeconds
-from cluster.runtime.log import LoggedEvent
-from cluster.slurm.interface import Tasks
 from fault_world.faults import Fault, seeded
 from fault_world.site_plan import Submitted
-from simulation.services.requests import ServiceRequests
-from simulation.services.service import SimulatedService
-from slurm_plugin.quota.types import Budget, TenantUpdate
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import Tasks
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.runtime.log import LoggedEvent
+from slicewise.simulation.rules.services.requests import ServiceRequests
+from slicewise.simulation.rules.services.service import SimulatedService
+from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 
 if TYPE_CHECKING:
     from fault_world.launcher import AppliedService

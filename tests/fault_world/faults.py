@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 
-from cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import UnreachableError
 
 
 def seeded(purpose: str, seed: int) -> Random:

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from model_slurm import PORT
 from stand_ins.slurm_database import COSTS
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.jobs import JobState, StepView
-from cluster.rpc.messages import ServiceView, SlotView
 from fault_world.daemon import WorldDaemon
 from fault_world.faults import CrashError, Faults, down
 from fault_world.link import Link
 from fault_world.slurm import Site
 from fault_world.virtual_time import WorldClock
-from launcher.process.saved_state import taken_over
-from launcher.turn.clock_step import STEP_S, after_step
-from launcher.turn.state import DesiredSlots, ServiceState, after_silence
-from simulation.services.gateway import ServiceGateway
-from simulation.services.launcher import ServiceLauncher
-from simulation.services.service import SimulatedService, array_of
-from slurm_plugin.services.state import Observation, services
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.jobs import JobState, StepView
+from slicewise.cluster.rpc.messages import ServiceView, SlotView
+from slicewise.launcher.process.saved_state import taken_over
+from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
+from slicewise.launcher.rules.turn.state import DesiredSlots, ServiceState, after_silence
+from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.launcher import ServiceLauncher
+from slicewise.simulation.rules.services.service import SimulatedService, array_of
+from slicewise.slurm_plugin.rules.services.state import Observation, services
 
 EVERY_S = 2.0
 """Seconds between two turns of the launcher."""
@@ -125,7 +125,7 @@ class WorldLauncher:
                 await self._serve(one, one.published(view), number)
 
     def _follow_clock(self) -> None:
-        """As ``launcher.process.loop`` does."""
+        """As ``slicewise.launcher.process.loop`` does."""
         step_s, self._ahead_s = self._clock.ahead_s - self._ahead_s, self._clock.ahead_s
         if abs(step_s) > STEP_S:
             for launcher in self._turns.values():

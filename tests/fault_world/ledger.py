@@ -8,17 +8,24 @@ from typing import Any
 from builders.ledger_parts import PARTS
 from stand_ins.memory_ledger import MemoryStore, OverdrawnError, balance
 
-from cluster.language.errors import OutsideError
-from cluster.language.units import Millislices
 from fault_world.link import Link
 from fault_world.virtual_time import WorldClock
-from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
-from slurm_plugin.accounting.types import Account, Charge, Reservation, RunKey
-from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.quota.calendar import Window, loosely_within
-from slurm_plugin.quota.lending import called_back
-from slurm_plugin.quota.tenants import changed
-from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.slurm_plugin.rules.accounting.types import Account, Charge, Reservation, RunKey
+from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
+from slicewise.slurm_plugin.rules.quota.calendar import Window, loosely_within
+from slicewise.slurm_plugin.rules.quota.lending import called_back
+from slicewise.slurm_plugin.rules.quota.tenants import changed
+from slicewise.slurm_plugin.rules.quota.types import (
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Policy,
+    Recall,
+    TenantUpdate,
+)
 
 
 @dataclass

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from cluster.language.errors import SlicewiseError
 from fault_world.faults import CrashError, Fault, Faults, down
 from fault_world.trace import Trace
 from fault_world.virtual_time import WorldClock
+from slicewise.cluster.language.errors import SlicewiseError
 
 T = TypeVar("T")
 _TAKES_S = 0.01

@@ -8,11 +8,11 @@ from model_slurm import PARTITION
 from stand_ins.memory_ledger import balance
 from stand_ins.slurm_database import COSTS
 
-from cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView
 from fault_world.bounds import LATE_S
-from slurm_plugin.accounting.types import Account, RunKey
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import borrowed_qos
+from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobTag, JobView
+from slicewise.slurm_plugin.rules.accounting.types import Account, RunKey
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 
 if TYPE_CHECKING:
     from fault_world.launcher import AppliedService

@@ -7,14 +7,14 @@ from random import Random
 
 from stand_ins.slurm_database import COSTS
 
-from cluster.language.service import ServiceSpec
-from cluster.language.units import Millislices
 from fault_world.faults import LONG_AFTER_S, SERVERS, Fault, Rates, seeded
 from fault_world.virtual_time import START_S
-from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
-from simulation.services.service import EngineModel, SimulatedService
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.cluster.language.units import Millislices
+from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.services.service import EngineModel, SimulatedService
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES, Policy, Quota, Tenant
 
 CLUSTER = "c"
 LAYOUTS: tuple[Mapping[str, int], ...] = (

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from model_slurm import AccountedRun, ModelSite, ModelSlurm
 
-from cluster.language.jobs import JobTag, JobView
-from cluster.slurm.interface import Association, Target, Tasks
 from fault_world.link import Link
 from fault_world.virtual_time import WorldClock
-from slurm_plugin.common.qos_names import is_borrowed
+from slicewise.cluster.language.jobs import JobTag, JobView
+from slicewise.cluster.language.slurm.interface import Association, Target, Tasks
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 
 T = TypeVar("T")
 LATE_END_S = 700.0

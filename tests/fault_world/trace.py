@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cluster.runtime.log import LoggedEvent
 from fault_world.virtual_time import WorldClock
+from slicewise.cluster.runtime.log import LoggedEvent
 
 _SAID_OFTEN = frozenset({"lent", "limit_set"})
 

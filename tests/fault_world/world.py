@@ -12,10 +12,6 @@ from model_daemon import SETTINGS, as_answered, submission
 from model_slurm import PARTITION
 from stand_ins.slurm_database import Row
 
-from cluster.language.jobs import JobTag
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.settings.file import Settings
 from fault_world import rules
 from fault_world.bounds import Bounds
 from fault_world.daemon import WorldDaemon
@@ -43,12 +39,16 @@ from fault_world.site_plan import (
 from fault_world.slurm import Site, SlurmLine
 from fault_world.trace import Trace
 from fault_world.virtual_time import START_S, VirtualLoop, WorldClock, clocks_of, owning
-from simulation.services.service import SimulatedService
-from simulation.slurm_model.requests import ModelRequest
-from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.types import Budget, TenantUpdate
-from slurm_plugin.services.pace import PACE
+from slicewise.cluster.language.jobs import JobTag
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.settings.file import Settings
+from slicewise.simulation.rules.services.service import SimulatedService
+from slicewise.simulation.rules.slurm_model.requests import ModelRequest
+from slicewise.slurm_plugin.rules.common.qos_names import qos_name
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
+from slicewise.slurm_plugin.rules.services.pace import PACE
 
 _LOOK_S = 5.0
 """Seconds between looks at what must always hold."""

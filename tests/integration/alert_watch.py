@@ -12,7 +12,7 @@ import yaml
 from free_ports import free_port
 from waiting import until
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 FASTER = 60
 """Each ``for`` and each window is so many times shorter, and so is what is counted in a window.

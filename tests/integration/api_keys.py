@@ -7,7 +7,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 from waiting import until
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 _TABLES = ("api_key_revocations", "api_key_uses", "api_keys", "api_key_openings")
 

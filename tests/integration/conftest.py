@@ -16,9 +16,9 @@ from jobs_as_users import Users
 from json_checker import check_output
 from run_folder import path_for
 
-from sandbox.cluster import Sandbox
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.store import Ledger
 
 if TYPE_CHECKING:
     from browser import Browser

@@ -28,23 +28,23 @@ from multidict import CIMultiDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import PATIENCE_S
 
-from cluster.language.errors import UnreachableError
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway.haproxy import (
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.haproxy import (
     HaproxyRuntime,
     check_configuration,
     files_allowed,
     prepare,
 )
-from launcher.gateway.identity import KEY
-from launcher.gateway.routing import MarkComplete, Route, plan_routes
-from launcher.gateway.types import Endpoint, Load, ServerMode, load_of
-from launcher.probing.prober import statistics
-from launcher.process.statistics import ServiceStatistics
-from launcher.process.statistics_socket import StatisticsSocket
-from launcher.scripts.render import CONFIGURATION, gateway_files
-from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import GenerationState, ServiceState
+from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.probing.prober import statistics
+from slicewise.launcher.process.statistics import ServiceStatistics
+from slicewise.launcher.process.statistics_socket import StatisticsSocket
+from slicewise.launcher.rules.gateway.routing import MarkComplete, Route, plan_routes
+from slicewise.launcher.rules.gateway.types import Endpoint, Load, ServerMode, load_of
+from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
+from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
+from slicewise.launcher.scripts.render import CONFIGURATION, gateway_files
 
 GATEWAY_KEY, GATEWAY_CERTIFICATE = gateway_directory() / KEY, gateway_directory() / "gateway.crt"
 """Of every gateway here: a replica is there before its gateway."""

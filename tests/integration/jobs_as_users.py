@@ -11,8 +11,8 @@ from typing import Any
 
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 TAG = re.compile(r"slicewise:1 token=[0-9a-f]{16} tenant=(\w+)( service=\w+)?( class=\w+)?( \w+)*")
 

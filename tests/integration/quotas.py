@@ -4,7 +4,7 @@ import json
 
 from waiting import until
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 
 def until_in_force(sandbox: Sandbox, *tenants: str) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 BY_STATE = ("--endtime=now", "--state=RUNNING,REQUEUED,PREEMPTED,NODE_FAIL")
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from waiting import PATIENCE_S, until
 
-from cluster.language.errors import UnreachableError
-from cluster.settings.read import load_settings
-from launcher.cli import show_services
-from launcher.services.address import wait_for_route
-from launcher.services.overview import ServiceObservation, observe
-from sandbox.cluster import Sandbox
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli import show_services
+from slicewise.launcher.services.address import wait_for_route
+from slicewise.launcher.services.overview import ServiceObservation, observe
+from slicewise.sandbox.cluster import Sandbox
 
 
 def services(sandbox: Sandbox) -> dict[str, dict[str, Any]]:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from jobs_as_users import Job, Users
 
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import CLUSTER, PARTITION
-from slurm_plugin.common.qos_names import is_ours
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import CLUSTER, PARTITION
+from slicewise.slurm_plugin.rules.common.qos_names import is_ours
 
 Dump = Mapping[str, str]
 

@@ -5,9 +5,9 @@ import signal
 import psycopg
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.host.process import is_alive
-from sandbox.servers.postgres import binaries
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.process import is_alive
+from slicewise.sandbox.servers.postgres import binaries
 
 
 class BackupController:

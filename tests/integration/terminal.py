@@ -11,7 +11,7 @@ import termios
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WAIT_S = 0.2

@@ -10,8 +10,8 @@ from jobs_as_users import Users
 from quotas import until_in_force
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from slurm_plugin.lua.site_script import Wiring, minimal
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.lua.site_script import Wiring, minimal
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,9 @@ from effort import is_ci
 from quotas import until_in_force
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.host.process import is_alive
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.host.process import is_alive
 
 pytestmark = [
     pytest.mark.integration,

@@ -17,19 +17,18 @@ from test_ledger import a_run, execute, reserve, settle
 from typer.testing import CliRunner
 from waiting import until, until_is
 
-from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
-from cluster.language.jobs import RunRecord
-from cluster.language.units import Millislices
-from cluster.runtime.database import postgres_engine
-from launcher.main import app
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import CLUSTER
-from sandbox.host.process import is_alive
-from sandbox.servers.postgres import binaries
-from slurm_plugin.accounting.charging import Tariff, charge
-from slurm_plugin.ledger import backups
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
+from slicewise.cluster.language.jobs import RunRecord
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.runtime.database import postgres_engine
+from slicewise.launcher.main import app
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import CLUSTER
+from slicewise.sandbox.host.process import is_alive
+from slicewise.sandbox.servers.postgres import binaries
+from slicewise.slurm_plugin.ledger import backups, schema_revisions
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
 
 pytestmark = pytest.mark.integration
 

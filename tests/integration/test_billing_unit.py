@@ -8,7 +8,7 @@ import pytest
 from jobs_as_users import Modes, Users
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

@@ -26,15 +26,15 @@ from standbys import BackupController, StandbyServer
 from steady_load import Answer, SteadyLoad
 from waiting import PATIENCE_S, until, until_is
 
-from cluster.language.errors import UnreachableError
-from cluster.runtime.database import postgres_engine
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.host.host import wrapper_environment
-from sandbox.host.inventory import CLUSTER
-from sandbox.host.process import MARK, is_alive, read_stat
-from sandbox.servers import gpus
-from slurm_plugin.ledger.store import Ledger
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.runtime.database import postgres_engine
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.host.host import wrapper_environment
+from slicewise.sandbox.host.inventory import CLUSTER
+from slicewise.sandbox.host.process import MARK, is_alive, read_stat
+from slicewise.sandbox.servers import gpus
+from slicewise.slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 

@@ -20,9 +20,9 @@ from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
-from cluster.language.codes import Code
-from sandbox.cluster import Sandbox
-from sandbox.host.probes import unix_socket_answers
+from slicewise.cluster.language.codes import Code
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -17,9 +17,9 @@ from second_witness import accounted_runs, sacct
 from stand_ins.http_peer import sent
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.host.probes import unix_socket_answers
-from sandbox.servers.slurm import slurmd_version
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.servers.slurm import slurmd_version
 
 pytestmark = pytest.mark.integration
 

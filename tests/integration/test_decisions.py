@@ -9,11 +9,11 @@ import pytest
 from jobs_as_users import Users
 from waiting import until, until_is
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ViewRequest
-from cluster.settings.read import load_settings
-from sandbox.cluster import Sandbox
-from sandbox.host.probes import unix_socket_answers
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ViewRequest
+from slicewise.cluster.settings.read import load_settings
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from run_folder import path_for
 
-from sandbox.host import process
+from slicewise.sandbox.host import process
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +21,7 @@ TRIES = 2
 
 def demo(reports: Path) -> "subprocess.Popen[str]":
     # A shell that runs tests in the background has them ignore SIGINT.
-    argv = ("env", "--default-signal=INT", sys.executable, "-m", "sandbox.demo")
+    argv = ("env", "--default-signal=INT", sys.executable, "-m", "slicewise.sandbox.demo")
     options = ("--dir", str(DIRECTORY), "--report-dir", str(reports))
     return subprocess.Popen(
         (*argv, *options),

@@ -25,7 +25,7 @@ from quotas import until_in_force
 from service_status import services, status, until_routed
 from waiting import until, until_done
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

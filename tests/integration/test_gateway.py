@@ -31,10 +31,11 @@ from gateway_harness import (
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from launcher.gateway.files import STATISTICS
-from launcher.gateway.haproxy import HaproxyRuntime
-from launcher.gateway.identity import KEY
-from launcher.gateway.routing import (
+from slicewise.launcher.gateway.files import STATISTICS
+from slicewise.launcher.gateway.haproxy import HaproxyRuntime
+from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.gateway.runtime_api import Maps
+from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
     RemoveRoute,
     Route,
@@ -43,11 +44,10 @@ from launcher.gateway.routing import (
     SetTarget,
     plan_routes,
 )
-from launcher.gateway.runtime_api import Maps
-from launcher.gateway.timings import BOUNDS_MS, Timings
-from launcher.gateway.types import Gateway, Load, ServerMode, load_of
-from launcher.scripts.render import CONFIGURATION
-from launcher.services.address import wait_for_route
+from slicewise.launcher.rules.gateway.timings import BOUNDS_MS, Timings
+from slicewise.launcher.rules.gateway.types import Gateway, Load, ServerMode, load_of
+from slicewise.launcher.scripts.render import CONFIGURATION
+from slicewise.launcher.services.address import wait_for_route
 
 pytestmark = pytest.mark.integration
 

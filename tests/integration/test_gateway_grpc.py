@@ -16,8 +16,8 @@ from gateway_harness import (
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.gateway.routing import RemoveRoute, Route
-from launcher.gateway.types import Load, ServerMode
+from slicewise.launcher.rules.gateway.routing import RemoveRoute, Route
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 

@@ -23,9 +23,9 @@ from gateway_harness import (
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from waiting import PATIENCE_S
 
-from launcher.gateway.routing import MarkComplete, Route
-from launcher.gateway.runtime_api import Maps
-from launcher.gateway.types import Load, ServerMode
+from slicewise.launcher.gateway.runtime_api import Maps
+from slicewise.launcher.rules.gateway.routing import MarkComplete, Route
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 

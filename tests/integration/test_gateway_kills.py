@@ -30,8 +30,8 @@ from gateway_harness import (
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.gateway.routing import Route
-from launcher.gateway.types import Endpoint, ServerMode
+from slicewise.launcher.rules.gateway.routing import Route
+from slicewise.launcher.rules.gateway.types import Endpoint, ServerMode
 
 pytestmark = pytest.mark.integration
 

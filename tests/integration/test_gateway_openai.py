@@ -25,8 +25,8 @@ from gateway_harness import (
 )
 from yarl import URL
 
-from launcher.gateway.routing import Route, SetFailing
-from launcher.gateway.types import Load, ServerMode
+from slicewise.launcher.rules.gateway.routing import Route, SetFailing
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 

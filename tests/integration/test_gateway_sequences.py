@@ -11,8 +11,8 @@ import pytest
 from gateway_harness import INFER, Harness, Replica, error_of, eventually, gateway_up, replicas_up
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.gateway.routing import SendRound
-from launcher.gateway.types import Load, ServerMode
+from slicewise.launcher.rules.gateway.routing import SendRound
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 

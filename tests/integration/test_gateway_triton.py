@@ -21,11 +21,11 @@ from service_status import services, status, until_routed
 from tritonclient.utils import InferenceServerException
 from waiting import until, until_is
 
-from cluster.settings.read import load_settings
-from launcher.gateway.haproxy import HaproxyRuntime
-from launcher.gateway.types import Gateway
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.gateway.haproxy import HaproxyRuntime
+from slicewise.launcher.rules.gateway.types import Gateway
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
 
 pytestmark = pytest.mark.integration
 

@@ -13,10 +13,12 @@ from quotas import until_in_force
 from stand_ins.scripted import settings
 from waiting import until
 
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
-from sandbox.cluster import Sandbox
-from slurm_plugin.common.history import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.ledger.history_answers import history_answer
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.history import (
     HOUR_S,
     KEPT_S,
     MINUTE_S,
@@ -27,8 +29,6 @@ from slurm_plugin.common.history import (
     ServiceFigures,
     TenantFigures,
 )
-from slurm_plugin.ledger.history_answers import history_answer
-from slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ from api_keys import forget_keys
 from quotas import until_in_force
 from waiting import until, until_is
 
-from cluster.language.codes import Code
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
+from slicewise.cluster.language.codes import Code
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from second_witness import accounted_runs
 from service_status import services, status, until_routed
 from waiting import PATIENCE_S, until, until_is
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

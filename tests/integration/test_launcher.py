@@ -23,14 +23,14 @@ from service_status import services, status, until_routed
 from stand_ins.emulated_gpus import FaultyDriver
 from waiting import until, until_is
 
-from launcher.gateway.runtime_api import Maps
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.demo.load import Load
-from sandbox.demo.record import RequestRecord
-from sandbox.demo.trace import Arrival
-from sandbox.host.process import read_stat
-from sandbox.servers import gpus, haproxy
+from slicewise.launcher.gateway.runtime_api import Maps
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.record import RequestRecord
+from slicewise.sandbox.demo.trace import Arrival
+from slicewise.sandbox.host.process import read_stat
+from slicewise.sandbox.servers import gpus, haproxy
 
 pytestmark = pytest.mark.integration
 

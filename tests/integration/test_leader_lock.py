@@ -12,15 +12,15 @@ import psycopg
 import pytest
 from waiting import until
 
-from cluster.language.errors import UnreachableError
-from cluster.runtime.leader_lock import LeaderLock
-from slurm_plugin.ledger.store import Ledger
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.runtime.leader_lock import LeaderLock
+from slicewise.slurm_plugin.ledger.store import Ledger
 
 pytestmark = pytest.mark.integration
 
 HOLDER = """
 import sys, time
-from slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.store import Ledger
 lock = Ledger(sys.argv[1], "testing").locks.leader("ctl1")
 print(lock.hold(), flush=True)
 time.sleep(600)

@@ -17,12 +17,12 @@ from service_status import status
 from steady_load import SteadyLoad
 from waiting import until
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import EvictRequest
-from cluster.settings.read import load_settings
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.host.probes import unix_socket_answers
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import EvictRequest
+from slicewise.cluster.settings.read import load_settings
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

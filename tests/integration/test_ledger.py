@@ -18,15 +18,23 @@ from hypothesis.stateful import run_state_machine_as_test
 from installed_wheel import built, installed
 from lock_files import pins
 
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.read_messages import GenerationRecord
-from cluster.runtime.database import postgres_engine
-from launcher.process import store
-from slurm_plugin.accounting.lost_runs import LostRun
-from slurm_plugin.accounting.overview import used_ever, used_since
-from slurm_plugin.accounting.types import (
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.cluster.runtime.database import postgres_engine
+from slicewise.launcher.process import store
+from slicewise.slurm_plugin.ledger import queries, schema_revisions
+from slicewise.slurm_plugin.ledger.charges import _values
+
+# From the module that adds to it last, so that it has every table.
+from slicewise.slurm_plugin.ledger.repartition_tables import metadata
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.tables import SCHEMA
+from slicewise.slurm_plugin.quota_cycle.post_charges import post
+from slicewise.slurm_plugin.rules.accounting.lost_runs import LostRun
+from slicewise.slurm_plugin.rules.accounting.overview import used_ever, used_since
+from slicewise.slurm_plugin.rules.accounting.types import (
     DEBIT_CREDIT,
     Balance,
     BudgetEntry,
@@ -36,15 +44,7 @@ from slurm_plugin.accounting.types import (
     Transfer,
     TransferKind,
 )
-from slurm_plugin.ledger.charges import _values
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import queries, schema_revisions
-
-# From the module that adds to it last, so that it has every table.
-from slurm_plugin.ledger_tables.repartition_tables import metadata
-from slurm_plugin.ledger_tables.tables import SCHEMA
-from slurm_plugin.quota.types import Budget, Loan, Recall, TenantUpdate
-from slurm_plugin.quota_cycle.post_charges import post
+from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Recall, TenantUpdate
 
 OWN_SCHEMAS = {SCHEMA, "launcher"}
 

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.units import Millislices, MillisliceSeconds
-from sandbox.cluster import Sandbox
-from sandbox.host import process
-from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.ledger.store import Ledger
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host import process
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import (
+    BudgetEntry,
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +36,7 @@ LIMIT_S, USED_S, LONGER_S = 600, 37, 900
 _PATIENCE_S = 600.0
 
 _CLIENTS = get_context("forkserver")
-_CLIENTS.set_forkserver_preload(["slurm_plugin.ledger.store", "psycopg"])
+_CLIENTS.set_forkserver_preload(["slicewise.slurm_plugin.ledger.store", "psycopg"])
 
 
 @pytest.mark.promise(

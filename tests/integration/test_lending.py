@@ -13,8 +13,8 @@ from jobs_as_users import Users
 from quotas import until_in_force
 from waiting import PATIENCE_S, until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -162,9 +162,9 @@ def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
 
 
 HASTY = """
-from slurm_plugin.quota_cycle import gather
+from slicewise.slurm_plugin.quota_cycle import gather
 gather.TURN_S = 20
-from launcher.main import main
+from slicewise.launcher.main import main
 main()
 """
 """The daemon, but that a job is due after 20 s, for which others wait half an hour."""

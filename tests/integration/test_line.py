@@ -16,13 +16,13 @@ from quotas import until_in_force
 from service_status import until_routed
 from waiting import until, until_is
 
-from cluster.language.codes import Code
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models, write_service_file
-from sandbox.demo.load import Load
-from sandbox.demo.record import RequestRecord
-from sandbox.demo.scenario import VISION
-from sandbox.demo.trace import Arrival
+from slicewise.cluster.language.codes import Code
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models, write_service_file
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.record import RequestRecord
+from slicewise.sandbox.demo.scenario import VISION
+from slicewise.sandbox.demo.trace import Arrival
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ from quotas import until_in_force
 from service_status import services, status, until_routed
 from waiting import PATIENCE_S, until, until_done
 
-from sandbox.cluster import Sandbox
-from sandbox.servers.tiny_gguf import write_tiny_model
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 
 pytestmark = pytest.mark.integration
 

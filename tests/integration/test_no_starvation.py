@@ -12,7 +12,7 @@ import pytest
 from quotas import until_in_force
 from waiting import until
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

@@ -20,13 +20,13 @@ from processes import children_of
 from quotas import until_in_force
 from waiting import until, until_is
 
-from cluster.language.codes import Code
-from cluster.settings.gateway import GatewaySettings
-from cluster.settings.read import load_settings
-from launcher.gateway.identity import create
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import CLUSTER
-from slurm_plugin.limits.warnings import modify_account
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.gateway.identity import create
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import CLUSTER
+from slicewise.slurm_plugin.rules.limits.warnings import modify_account
 
 pytestmark = pytest.mark.integration
 

@@ -10,11 +10,11 @@ import pytest
 from quotas import until_in_force
 from waiting import until, until_is
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import StatusRequest, ViewAnswer, ViewRequest
-from cluster.settings.file import DaemonSettings
-from sandbox.cluster import Sandbox
-from sandbox.host.probes import unix_socket_answers
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import StatusRequest, ViewAnswer, ViewRequest
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -19,22 +19,29 @@ from ledger_rows import rows_of_every_table
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import event
 
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.runtime.database import postgres_engine
-from launcher.process.store import StateStore
-from sandbox.cluster import Sandbox
-from slurm_plugin.accounting.types import BudgetEntry, Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.common.history import ClusterFigures, HistorySample
-from slurm_plugin.common.observations import Observations, QuotaUse
-from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
-from slurm_plugin.ledger.keys import NewKey
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.ledger_tables.server_facts import ledger_facts
-from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.types import (
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.runtime.database import postgres_engine
+from slicewise.launcher.process.store import StateStore
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.keys import NewKey
+from slicewise.slurm_plugin.ledger.server_facts import ledger_facts
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import (
+    BudgetEntry,
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
+from slicewise.slurm_plugin.rules.common.history import ClusterFigures, HistorySample
+from slicewise.slurm_plugin.rules.common.observations import Observations, QuotaUse
+from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
     MAX_NOMINAL_MILLISLICES,
     Budget,

@@ -10,8 +10,8 @@ import pytest
 from quotas import until_in_force
 from waiting import until
 
-from sandbox.cluster import Sandbox
-from sandbox.servers.tiny_gguf import write_tiny_model
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 
 pytestmark = pytest.mark.integration
 

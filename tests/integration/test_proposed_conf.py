@@ -17,19 +17,19 @@ from builders.nodes import a_node
 from free_ports import free_port
 from waiting import until
 
-from cluster.language.billing import MILLISLICES
-from cluster.language.findings import Finding, Place, deletion, key_of
-from cluster.language.jobs import PartitionView
-from cluster.slurm.billing_limits import BillingLimit
-from sandbox.cluster import Sandbox
-from sandbox.host.packages import SEARCH_PATH
-from slurm_plugin.doctor.conf_checks import conf_checks
-from slurm_plugin.doctor.facts import SlurmFacts, Wanted, WebFacts
-from slurm_plugin.doctor.partition_checks import partition_checks
-from slurm_plugin.doctor.web_checks import web_checks
-from slurm_plugin.setup.proposals import conf_text
-from slurm_plugin.slurm_config.allocations import SliceBilling, raised
-from slurm_plugin.slurm_config.slurm_conf import closed_to_qos, conf_lines
+from slicewise.cluster.language.billing import MILLISLICES
+from slicewise.cluster.language.findings import Finding, Place, deletion, key_of
+from slicewise.cluster.language.jobs import PartitionView
+from slicewise.cluster.language.slurm.billing_limits import BillingLimit
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.packages import SEARCH_PATH
+from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks
+from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted, WebFacts
+from slicewise.slurm_plugin.rules.site.partition_checks import partition_checks
+from slicewise.slurm_plugin.rules.site.proposals import conf_text
+from slicewise.slurm_plugin.rules.site.web_checks import web_checks
+from slicewise.slurm_plugin.rules.slurm_config.allocations import SliceBilling, raised
+from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos, conf_lines
 
 pytestmark = pytest.mark.integration
 

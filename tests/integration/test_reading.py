@@ -16,11 +16,11 @@ import pytest
 from quotas import until_in_force
 from waiting import until, until_is
 
-from cluster.rpc.munge_rpc import SEALED_PATH
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import CLUSTER
-from slurm_plugin.accounting.types import StatementRow
-from slurm_plugin.ledger.store import Ledger
+from slicewise.cluster.rpc.munge_rpc import SEALED_PATH
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import CLUSTER
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
 pytestmark = pytest.mark.integration
 

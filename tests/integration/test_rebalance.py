@@ -16,11 +16,11 @@ from ledger_rows import rows_of_every_table
 from second_witness import accounted_runs
 from waiting import until, until_is
 
-from cluster.language.units import Millislices
-from sandbox.cluster import Sandbox
-from sandbox.host.process import is_alive
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota.types import TenantUpdate
+from slicewise.cluster.language.units import Millislices
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.process import is_alive
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.quota.types import TenantUpdate
 
 pytestmark = pytest.mark.integration
 

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 from waiting import until
 
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.units import Millislices
-from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
-from slurm_plugin.ledger.rebalances import KEPT_DAYS
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.quota.calendar import ALL, Window, WindowKind
-from slurm_plugin.quota.types import Loan, Recall, TenantUpdate
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.ledger.rebalances import KEPT_DAYS
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slicewise.slurm_plugin.rules.quota.calendar import ALL, Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.types import Loan, Recall, TenantUpdate
 
 pytestmark = pytest.mark.integration
 

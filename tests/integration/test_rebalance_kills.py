@@ -19,14 +19,14 @@ from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from sandbox.cluster import Sandbox
-from slurm_plugin.accounting.budgets import unspent
-from slurm_plugin.common.rebalance_steps import RebalanceRun, StepName
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.mig.steps import RepartitionState
-from slurm_plugin.quota.types import Budget, Loan, Recall, TenantUpdate
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.budgets import unspent
+from slicewise.slurm_plugin.rules.common.rebalance_steps import RebalanceRun, StepName
+from slicewise.slurm_plugin.rules.mig.steps import RepartitionState
+from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Recall, TenantUpdate
 
 pytestmark = pytest.mark.integration
 

@@ -2,9 +2,15 @@
 
 import pytest
 
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.ledger.store import Ledger
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
 
 pytestmark = pytest.mark.integration
 

@@ -18,9 +18,9 @@ from service_status import status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

@@ -15,12 +15,12 @@ from stand_ins.emulated_gpus import FaultyDriver
 from steady_load import SteadyLoad
 from waiting import until, until_is, until_true
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import SHAPES_NODE
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.mig.steps import RepartitionStep, RepartitionStepOutcome
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.jobs import SHAPES_NODE
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.mig.steps import RepartitionStep, RepartitionStepOutcome
 
 pytestmark = pytest.mark.integration
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from stand_ins.repartition_world import AFTER, BEFORE, planned
 
-from cluster.language.errors import InvalidInputError, OutsideError
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.mig.steps import (
     Direction,
     Next,
     Repartition,

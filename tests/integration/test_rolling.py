@@ -13,10 +13,10 @@ from service_status import services, status
 from steady_load import SteadyLoad
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.demo.load import Load
-from sandbox.demo.trace import Arrival
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.trace import Arrival
 
 pytestmark = pytest.mark.integration
 

@@ -17,22 +17,22 @@ import pytest
 from run_folder import path_for
 from waiting import until, until_is
 
-from cluster.language.errors import SlicewiseError
-from cluster.mig.inventory_json import gpu_of, inventory_of
-from cluster.mig.placement_text import placements_text
-from cluster.settings.read import devices_directory, load_settings
-from cluster.slurm_client import maintenance, node_command
-from sandbox.cluster import Sandbox
-from sandbox.host import process
-from sandbox.host.inventory import NODES
-from sandbox.servers.slurm import slurmd_version
-from slurm_plugin.slurm_config import gres as slurm_gres
-from slurm_plugin.slurm_config import node_lines
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.gpus.inventory_json import gpu_of, inventory_of
+from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.settings.read import devices_directory, load_settings
+from slicewise.cluster.slurm import maintenance, node_command
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host import process
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.servers.slurm import slurmd_version
+from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
+from slicewise.slurm_plugin.rules.slurm_config import node_lines
 
 pytestmark = pytest.mark.integration
 
 PROJECT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "launcher.main", "sandbox")
+COMMAND = (sys.executable, "-m", "slicewise.launcher.main", "sandbox")
 NO_JOB_WITHOUT_LOGIN_SINCE = (25, 5)
 
 
@@ -473,7 +473,7 @@ def test_a_server_that_cannot_start_shows_its_log_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ):
     directory = path_for("broken")
-    monkeypatch.setattr("sandbox.servers.mariadb._SMALL", ("--no-such-option",))
+    monkeypatch.setattr("slicewise.sandbox.servers.mariadb._SMALL", ("--no-such-option",))
     with pytest.raises(SlicewiseError, match="no-such-option"):
         Sandbox.up(directory, progress=print, services=False)
     assert process.leftovers(directory, ()) == ()

@@ -11,10 +11,10 @@ from quotas import until_in_force
 from service_status import until_routed
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.demo.load import Load
-from sandbox.demo.trace import Arrival
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.trace import Arrival
 
 pytestmark = pytest.mark.integration
 

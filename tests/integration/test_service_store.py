@@ -9,27 +9,32 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.key_messages import GrantsAnswer
-from cluster.rpc.order_messages import ServiceOrder
-from cluster.rpc.read_messages import GenerationRecord
-from cluster.runtime.database import postgres_engine
-from launcher.process.store import StateStore
-from sandbox.cluster import Sandbox
-from slurm_plugin.accounting.types import Charge, Run, RunKey, Transfer, TransferKind
-from slurm_plugin.common.observations import (
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
+from slicewise.cluster.rpc.order_messages import ServiceOrder
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.cluster.runtime.database import postgres_engine
+from slicewise.launcher.process.store import StateStore
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.slurm_plugin.ledger import generations, schema_revisions
+from slicewise.slurm_plugin.ledger.keys import MOST_KEYS, NewKey
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+)
+from slicewise.slurm_plugin.rules.common.observations import (
     DAY_S,
     LentBetween,
     Observations,
     QuotaUse,
     Submissions,
 )
-from slurm_plugin.ledger import generations
-from slurm_plugin.ledger.keys import MOST_KEYS, NewKey
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.services.orders import Ordered
+from slicewise.slurm_plugin.rules.services.orders import Ordered
 
 pytestmark = pytest.mark.integration
 

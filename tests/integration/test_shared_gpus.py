@@ -13,8 +13,8 @@ from quotas import until_in_force
 from run_folder import path_for
 from waiting import until, until_is
 
-from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

@@ -18,11 +18,11 @@ from quotas import until_in_force
 from service_status import status, until_routed
 
 from benchmarks.reporting import REPORTS
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from sandbox.demo.load import Load
-from sandbox.demo.trace import Arrival
-from simulation.services.gateway import ServiceGateway
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.trace import Arrival
+from slicewise.simulation.rules.services.gateway import ServiceGateway
 
 pytestmark = pytest.mark.integration
 

@@ -18,9 +18,9 @@ from run_folder import path_for
 from site_dumps import Dump, Site, assert_same, reason, split_reasons
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import PARTITION
-from slurm_plugin.common.qos_names import GATE_QOS
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import PARTITION
+from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
 
 pytestmark = pytest.mark.integration
 

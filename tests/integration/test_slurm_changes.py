@@ -6,10 +6,10 @@ import pytest
 from slurm_contract import check_requeues
 from waiting import until, until_done
 
-from cluster.language.jobs import JobState, JobView
-from cluster.slurm.interface import JobChange, Target, Tasks
-from cluster.slurm_client.commands import CommandSlurm
-from sandbox.cluster import Sandbox
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 

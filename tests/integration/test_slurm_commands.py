@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from waiting import until_done
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobTag, JobView, NodeView
-from cluster.slurm.interface import Submission, Tasks
-from cluster.slurm_client import commands
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.sbatch import submit
-from sandbox.cluster import Sandbox
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView, NodeView
+from slicewise.cluster.language.slurm.interface import Submission, Tasks
+from slicewise.cluster.slurm import commands
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.sbatch import submit
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 

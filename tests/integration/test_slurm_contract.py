@@ -24,15 +24,15 @@ from slurm_contract import (
     scene_on,
 )
 
-from cluster.language.jobs import JobState
-from cluster.slurm.unread import ignored
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.pyslurm_client import PyslurmSlurm
-from cluster.slurm_client.rest_client import RestSlurm
-from sandbox.cluster import Sandbox
-from sandbox.host.packages import SEARCH_PATH
-from sandbox.servers.slurm import slurmd_version
-from sandbox.servers.slurmrestd import slurmrestd
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.slurm.unread import ignored
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.pyslurm_client import PyslurmSlurm
+from slicewise.cluster.slurm.rest_client import RestSlurm
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.packages import SEARCH_PATH
+from slicewise.sandbox.servers.slurm import slurmd_version
+from slicewise.sandbox.servers.slurmrestd import slurmrestd
 
 pytestmark = pytest.mark.integration
 

@@ -10,14 +10,14 @@ from statistics import mean
 import pytest
 from waiting import until_done
 
-from cluster.language.jobs import JobState, JobView
-from cluster.slurm.interface import Target, Tasks
-from cluster.slurm_client.commands import CommandSlurm
-from sandbox.cluster import Sandbox
-from sandbox.host.inventory import CPUS_PER_NODE, NODES, PARTITION
-from simulation.cluster import Scheduling, SimulatedCluster, SimulatedNode
-from simulation.slurm_model.model import SlurmModel
-from simulation.slurm_model.requests import ModelRequest, QosLimits
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.slurm.interface import Target, Tasks
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.inventory import CPUS_PER_NODE, NODES, PARTITION
+from slicewise.simulation.rules.cluster import Scheduling, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.slurm_model.model import SlurmModel
+from slicewise.simulation.rules.slurm_model.requests import ModelRequest, QosLimits
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("without_admission")]
 

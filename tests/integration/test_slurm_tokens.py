@@ -13,11 +13,11 @@ import pytest
 from effort import is_ci
 from web_site import Site
 
-from sandbox import restart
-from sandbox.cluster import Sandbox
-from sandbox.host.host import Host
-from sandbox.host.packages import PREFIX, has_tokens
-from sandbox.host.state import load
+from slicewise.sandbox import restart
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.packages import PREFIX, has_tokens
+from slicewise.sandbox.host.state import load
 
 MAY_LACK_THEM = bool(PREFIX) or not is_ci()
 pytestmark = [

@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 from waiting import until
 
-from cluster.language.jobs import JobState
-from cluster.slurm.parse import parse_version
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from simulation.snapshot.read import TakenSnapshot, read_snapshot
-from simulation.snapshot.site import described
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.slurm.parse import parse_version
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.simulation.rules.snapshot.site import described
+from slicewise.simulation.snapshot.read import TakenSnapshot, read_snapshot
 
 pytestmark = pytest.mark.integration
 

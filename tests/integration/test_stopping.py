@@ -10,7 +10,7 @@ import pytest
 from run_folder import folder_of
 from waiting import until_is
 
-from sandbox.host import process
+from slicewise.sandbox.host import process
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from quotas import until_in_force
 from second_witness import accounted_runs
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

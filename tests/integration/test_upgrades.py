@@ -8,11 +8,11 @@ import pytest
 from test_ledger import a_run, execute, is_balanced, reserve, settle
 from waiting import until
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.units import Millislices
-from slurm_plugin.ledger.store import Ledger
-from slurm_plugin.ledger_tables import schema_revisions
-from slurm_plugin.quota.types import TenantUpdate
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.quota.types import TenantUpdate
 
 pytestmark = pytest.mark.integration
 

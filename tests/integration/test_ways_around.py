@@ -11,7 +11,7 @@ from jobs_as_users import Job, Modes, Outcome, Users
 from quotas import until_in_force
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

@@ -10,8 +10,8 @@ from jobs_as_users import Job, Modes, Users
 from quotas import until_in_force
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.servers.slurm import slurmd_version
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.servers.slurm import slurmd_version
 
 pytestmark = pytest.mark.integration
 

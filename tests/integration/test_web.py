@@ -21,9 +21,9 @@ from quotas import until_in_force
 from waiting import until
 from web_site import COOKIE, Reply, Site
 
-from sandbox.cluster import Sandbox
-from sandbox.demo.commands import publish_models
-from slurm_plugin.web.pages import PAGES, Page
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.slurm_plugin.page.pages import PAGES, Page
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from waiting import until
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from quotas import until_in_force
 from terminal import terminal
 from waiting import PATIENCE_S, until, until_is
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 pytestmark = pytest.mark.integration
 

@@ -1,8 +1,8 @@
 """A site's engine, as a package of its own would have it: one module and an entry point."""
 
-from cluster.language.service import ServiceSpec
-from launcher.engines.engine import Parallelism
-from launcher.engines.llamacpp import LlamaCpp
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.launcher.rules.engines.engine import Parallelism
+from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
 
 
 class Toy(LlamaCpp):

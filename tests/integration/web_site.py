@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from sandbox.cluster import Sandbox
+from slicewise.sandbox.cluster import Sandbox
 
 PATIENCE_S = 30.0
 COOKIE = "slicewise"

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from waiting import PATIENCE_S
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.gres import parse_gpu_requests, shared_gpus
-from cluster.language.service import directives_of_script, head_lines, is_service
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gres import parse_gpu_requests, shared_gpus
+from slicewise.cluster.language.service import directives_of_script, head_lines, is_service
 
 ROOT = Path(__file__).resolve().parents[2]
 SUBMIT_EACH = ROOT / "tests" / "lua" / "submit_each.lua"

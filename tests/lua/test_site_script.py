@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lua_slurmctld import ALICE, DENIED, NOTHING, ROOT_UID, SUCCESS, UNSET, UNSET_16, Interpreter
 
-from slurm_plugin.lua.site_script import Wiring, minimal, without_lines
+from slicewise.slurm_plugin.lua.site_script import Wiring, minimal, without_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = """

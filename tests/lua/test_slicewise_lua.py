@@ -16,11 +16,11 @@ from lua_slurmctld import (
     run_case,
 )
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.gres import GpuRequest, parse_gpu_requests
-from cluster.language.jobs import JobTag
-from cluster.language.service import directives_of_script
-from cluster.rpc.messages import SubmitRequest
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gres import GpuRequest, parse_gpu_requests
+from slicewise.cluster.language.jobs import JobTag
+from slicewise.cluster.language.service import directives_of_script
+from slicewise.cluster.rpc.messages import SubmitRequest
 
 TAG = "slicewise:1 token=TOKEN tenant=vision"
 SERVICE_SCRIPT = "#!/bin/bash\n#SBATCH --hold\n#SLICEWISE name=bert\n\nsrun x\n#SLICEWISE late=1\n"

@@ -3,10 +3,10 @@
 import pytest
 from model_daemon import SETTINGS, DaemonOnModel
 
-from cluster.language.periods import Period, next_start_s
-from slurm_plugin.accounting.budgets import unspent
-from slurm_plugin.accounting.types import TransferKind
-from slurm_plugin.quota.types import TenantUpdate
+from slicewise.cluster.language.periods import Period, next_start_s
+from slicewise.slurm_plugin.rules.accounting.budgets import unspent
+from slicewise.slurm_plugin.rules.accounting.types import TransferKind
+from slicewise.slurm_plugin.rules.quota.types import TenantUpdate
 
 HOUR_MILLISLICE_S = 3_600_000
 

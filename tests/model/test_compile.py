@@ -5,10 +5,10 @@ from typing import Literal
 import pytest
 from model_daemon import DaemonOnModel
 
-from cluster.language.units import Millislices
-from slurm_plugin.quota.types import LimitKey
-from slurm_plugin.quota_cycle.compile import look
-from slurm_plugin.quota_cycle.uninstall import Undone, finish, uninstall
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.quota_cycle.compile import look
+from slicewise.slurm_plugin.quota_cycle.uninstall import Undone, finish, uninstall
+from slicewise.slurm_plugin.rules.quota.types import LimitKey
 
 LAB, LAB_BORROWED = "slicewise_lab", "slicewise_lab_borrowed"
 GATE = "slicewise_gate"

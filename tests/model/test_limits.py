@@ -4,10 +4,10 @@ import pytest
 from model_daemon import DaemonOnModel
 from stand_ins.slurm_database import CLUSTER
 
-from cluster.language.jobs import JobState
-from cluster.language.units import Millislices
-from cluster.slurm.interface import Tasks
-from slurm_plugin.quota.types import TenantUpdate
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.slurm.interface import Tasks
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.types import TenantUpdate
 
 LAB, LAB_BORROWED = "slicewise_lab", "slicewise_lab_borrowed"
 LENDER, GROUP = "slicewise_lender", "slicewise_group"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from model_daemon import NODES, QUICK, SETTINGS, DaemonOnModel
 
-from cluster.language.units import Millislices
+from slicewise.cluster.language.units import Millislices
 
 GRACE_S = 120
 OWN, LENT = 1, 3

@@ -10,11 +10,11 @@ import pytest
 from model_daemon import SETTINGS, DaemonOnModel
 from model_slurm import PARTITION
 
-from cluster.language.jobs import JobState, JobView, RunOfJob
-from cluster.language.units import Millislices
-from cluster.slurm.interface import Requeued
-from simulation.cluster import SimulatedNode
-from slurm_plugin.common.qos_names import borrowed_qos
+from slicewise.cluster.language.jobs import JobState, JobView, RunOfJob
+from slicewise.cluster.language.slurm.interface import Requeued
+from slicewise.cluster.language.units import Millislices
+from slicewise.simulation.rules.cluster import SimulatedNode
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 
 GRACE_S = SETTINGS.lending.grace_s
 LENT, LARGE, SMALL = 6, {"1g.10gb": 4}, {"1g.10gb": 1}

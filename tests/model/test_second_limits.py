@@ -5,8 +5,8 @@ from collections.abc import Callable
 from model_daemon import DaemonOnModel
 from stand_ins.slurm_database import CLUSTER
 
-from cluster.language.jobs import JobState
-from cluster.language.units import Millislices
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.units import Millislices
 
 MUCH = Millislices(8000)
 MINUTES = "AssocGrpBillingMinutes"

@@ -3,9 +3,9 @@
 import pytest
 from model_daemon import DaemonOnModel
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.units import Millislices
-from cluster.slurm.interface import Tasks
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.interface import Tasks
+from slicewise.cluster.language.units import Millislices
 
 SERVES_S = 300.0
 """Seconds after which a replica ends by itself."""

@@ -29,15 +29,15 @@ from slurm_contract import (
 )
 from stand_ins.slurm_database import CLUSTER, Row
 
-from cluster.slurm.interface import (
+from slicewise.cluster.language.slurm.interface import (
     JobChange,
     SlurmAccounting,
     SlurmActor,
     SlurmReader,
     Tasks,
 )
-from simulation.cluster import SimulatedCluster, SimulatedNode
-from simulation.slurm_model.requests import ModelRequest
+from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.slurm_model.requests import ModelRequest
 
 ENDING_S = 5.0
 """Seconds after which the slot from 20 on has ended by itself."""

@@ -19,8 +19,13 @@ from builders.admission import admitting
 from effort import examples
 from waiting import PATIENCE_S
 
-from slurm_plugin.admission.priority import Formula
-from slurm_plugin.admission.snapshot import AdmissionRules, GpuType, Living, Snapshot
+from slicewise.slurm_plugin.rules.admission.priority import Formula
+from slicewise.slurm_plugin.rules.admission.snapshot import (
+    AdmissionRules,
+    GpuType,
+    Living,
+    Snapshot,
+)
 
 MESSAGES = examples(20_000, nightly=100_000)
 SEED = 41

@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 from stand_ins.daemon_answers import answer_in_its_place
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.jobs import NodeView
-from cluster.rpc.messages import StatusAnswer, StatusRequest
-from slurm_plugin.cli import admission
-from slurm_plugin.lua import try_site_script
-from slurm_plugin.lua.site_script import Wiring, has_lines, minimal, with_lines, without_lines
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.rpc.messages import StatusAnswer, StatusRequest
+from slicewise.slurm_plugin.cli.commands import admission
+from slicewise.slurm_plugin.lua import try_site_script
+from slicewise.slurm_plugin.lua.site_script import (
+    Wiring,
+    has_lines,
+    minimal,
+    with_lines,
+    without_lines,
+)
 
 TOML = """
 [cluster]
@@ -48,7 +54,7 @@ return slurm.SUCCESS
 """
 
 
-REAL_MODULE = Path(admission.__file__).parents[1] / "lua" / "slicewise.lua"
+REAL_MODULE = Path(admission.__file__).parents[2] / "lua" / "slicewise.lua"
 
 
 @pytest.fixture

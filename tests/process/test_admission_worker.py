@@ -16,8 +16,8 @@ from builders.admission import NO_TYPE, QUESTION, SUBMIT, admitting
 from builders.snapshots import snapshot
 from waiting import PATIENCE_S, until, until_done, until_true
 
-from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
 
 
 @pytest.fixture
@@ -110,10 +110,10 @@ async def test_a_signal_meant_for_the_daemon_does_not_end_it(admission: Any) -> 
 DAEMON = """
 import asyncio, sys
 from pathlib import Path
-from cluster.settings.log import LogSettings
-from slurm_plugin.common.log import configure_logging
-from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.cluster.settings.log import LogSettings
+from slicewise.slurm_plugin.common.log import configure_logging
+from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
 from builders.snapshots import snapshot
 from waiting import PATIENCE_S
 configure_logging("daemon", LogSettings(level="WARNING"))
@@ -183,7 +183,7 @@ def is_refused(path: Path) -> bool:
 
 def test_it_is_light() -> None:
     """It starts again within a moment, and holds nothing that it does not need."""
-    code = "import slurm_plugin.admission_server.worker, sys; print(*sys.modules)"
+    code = "import slicewise.slurm_plugin.admission_server.worker, sys; print(*sys.modules)"
     loaded = subprocess.run(
         (sys.executable, "-c", code), check=True, capture_output=True, text=True
     ).stdout.split()
@@ -194,8 +194,9 @@ def test_it_is_light() -> None:
 
 def test_messages_are_built_at_their_first_use_or_when_a_program_says_so() -> None:
     code = (
-        "from cluster.rpc.messages import SubmitAnswer, SubmitRequest, DesiredSlotsRequest\n"
-        "from cluster.rpc.message import Message, build\n"
+        "from slicewise.cluster.rpc.messages import SubmitAnswer, SubmitRequest\n"
+        "from slicewise.cluster.rpc.messages import DesiredSlotsRequest\n"
+        "from slicewise.cluster.rpc.message import Message, build\n"
         "def built(): return [one.__pydantic_complete__"
         " for one in (SubmitRequest, DesiredSlotsRequest)]\n"
         "print(*built())\n"

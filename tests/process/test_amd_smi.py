@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from stand_ins.emulated_gpus import BUILDS, amd_node
 
-from sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
+from slicewise.sandbox.amd_smi.driver import EmulatedAmdDriver, EmulatedAmdGpu
 
 CPX, SPX = EmulatedAmdGpu("MI300X-192GB", "cpx.nps4"), EmulatedAmdGpu("MI300X-192GB", "spx.nps1")
 
@@ -23,7 +23,7 @@ def test_another_process_sees_the_driver_and_without_a_library_nothing_is_printe
     node: EmulatedAmdDriver,
 ) -> None:
     """AMD's package prints where it finds no library: that must not be in a command's JSON."""
-    code = "from cluster.mig.driver import read_inventory as r; print(len(r().gpus))"
+    code = "from slicewise.cluster.gpu.driver import read_inventory as r; print(len(r().gpus))"
     argv = (sys.executable, "-c", code)
     plain = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     seen = subprocess.run(

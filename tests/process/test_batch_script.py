@@ -9,12 +9,12 @@ import pytest
 from builders.service_scripts import GATEWAY, VALUES, script
 from waiting import PATIENCE_S
 
-from cluster.language.service import service_spec
-from cluster.settings.engines import EngineSettings
-from cluster.settings.gateway import GatewaySettings
-from launcher.engines.registry import start_settings
-from launcher.gateway.haproxy import prepare
-from launcher.scripts.render import gateway_files, service_script
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.haproxy import prepare
+from slicewise.launcher.rules.engines.registry import start_settings
+from slicewise.launcher.scripts.render import gateway_files, service_script
 
 
 def test_bash_accepts_it():

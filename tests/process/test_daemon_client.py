@@ -13,13 +13,13 @@ from urllib.parse import parse_qsl
 import pytest
 from pydantic import ValidationError
 
-from cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
-from cluster.rpc import client
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.exchange import UnsentError
-from cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
-from cluster.rpc.message import Answered, Asks
-from cluster.rpc.messages import (
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
+from slicewise.cluster.rpc import client
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.exchange import UnsentError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, GrantsRequest
+from slicewise.cluster.rpc.message import Answered, Asks
+from slicewise.cluster.rpc.messages import (
     CheckRequest,
     DeleteRequest,
     DesiredSlotsRequest,
@@ -28,7 +28,7 @@ from cluster.rpc.messages import (
     SubmitAnswer,
     ViewRequest,
 )
-from cluster.rpc.read_messages import (
+from slicewise.cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsRequest,
     HeadroomRequest,
@@ -36,7 +36,7 @@ from cluster.rpc.read_messages import (
     StatementRequest,
     WhyRequest,
 )
-from cluster.settings.file import DaemonSettings
+from slicewise.cluster.settings.file import DaemonSettings
 
 
 @dataclass

@@ -4,8 +4,8 @@ import pytest
 from stand_ins.leader_locks import Lock, Postgres
 from waiting import until
 
-from cluster.runtime import leadership
-from slurm_plugin.daemon.leadership import Leadership
+from slicewise.cluster.runtime import leadership
+from slicewise.slurm_plugin.daemon.leadership import Leadership
 
 
 async def test_a_loop_that_is_held_up_does_not_end_the_lead(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import SlicewiseError
-from slurm_plugin.daemon.main import _only_one
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.slurm_plugin.daemon.main import _only_one
 
 
 def test_only_the_daemons_user_can_take_its_lock(tmp_path: Path):

@@ -13,20 +13,20 @@ from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
 from stand_ins.scripted import ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobView, NodeView
-from cluster.language.leader import ALONE
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.slurm.unread import RECORDS, Unread
-from cluster.slurm_client.unread_log import UnreadLog
-from slurm_plugin.admission_server.pipe import Decided, Decisions
-from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.daemon.metric_catalogue import METRICS
-from slurm_plugin.daemon.metrics import Metrics
-from slurm_plugin.quota.standings import Standing
-from slurm_plugin.quota.types import Budget
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.jobs import JobView, NodeView
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.unread import RECORDS, Unread
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.slurm.unread_log import UnreadLog
+from slicewise.slurm_plugin.admission_server.pipe import Decided, Decisions
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
+from slicewise.slurm_plugin.daemon.metrics import Metrics
+from slicewise.slurm_plugin.rules.common.qos_names import qos_name
+from slicewise.slurm_plugin.rules.quota.standings import Standing
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 DECIDED = Decided("refuse", "SW-QUOTA-NONE", "no", "", 7, "guest", "0.2", "enforce", 5.0, 0.0003)
 
@@ -44,7 +44,7 @@ def waiting(index: int, for_s: int) -> JobView:
 @pytest.fixture
 async def busy(monkeypatch: pytest.MonkeyPatch) -> Metrics:
     """After two decisions, a look at Slurm, and a failed turn."""
-    monkeypatch.setattr("slurm_plugin.daemon.metrics.ASKED.reads", Counter(squeue=4))
+    monkeypatch.setattr("slicewise.slurm_plugin.daemon.metrics.ASKED.reads", Counter(squeue=4))
     slurm = ScriptedSlurm(job(0), job(1), waiting(2, 400), waiting(3, 10))
     slurm.known_nodes = (NODE,)
     metrics, cluster_state = Metrics(), sync_of(slurm)

@@ -18,21 +18,21 @@ from stand_ins.http_peer import connected
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings
 from waiting import PATIENCE_S, until_done, until_true
 
-from cluster.language.errors import (
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import NodeView
-from cluster.runtime.systemd import tell_systemd
-from cluster.slurm.interface import Association
-from cluster.slurm_client.unread_log import UnreadLog
-from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.daemon.main import serve
-from slurm_plugin.daemon.metrics import Metrics
-from slurm_plugin.services.pace import PACE
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.language.slurm.interface import Association
+from slicewise.cluster.runtime.systemd import tell_systemd
+from slicewise.cluster.slurm.unread_log import UnreadLog
+from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.daemon.main import serve
+from slicewise.slurm_plugin.daemon.metrics import Metrics
+from slicewise.slurm_plugin.rules.services.pace import PACE
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 REFUSED = OutsideError("SW-SLURM-FAILED", "sacctmgr: no")
 SUBMIT = (
@@ -264,7 +264,7 @@ async def test_at_rest_a_submission_makes_looks_due(
         await look(self)
 
     monkeypatch.setattr(ClusterState, "turn", counted)
-    monkeypatch.setattr("slurm_plugin.services.pace.LONGEST_S", 1e6)
+    monkeypatch.setattr("slicewise.slurm_plugin.rules.services.pace.LONGEST_S", 1e6)
     slurm = Slurm()
     free = {"1g.10gb": 7}
     slurm.known_nodes = (NodeView("gpu01", "", frozenset({"IDLE"}), free, {}, frozenset({"gpu"})),)

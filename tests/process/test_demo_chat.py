@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sandbox.demo import chat as chat_module
-from sandbox.demo.chat import ChatPerformance
-from sandbox.demo.load import Load
-from sandbox.demo.scenario import CHAT, CHAT_TOKENS, CHATS
+from slicewise.sandbox.demo import chat as chat_module
+from slicewise.sandbox.demo.chat import ChatPerformance
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.scenario import CHAT, CHAT_TOKENS, CHATS
 
 
 @dataclass

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from sandbox.demo import load as load_module
-from sandbox.demo.load import Load
-from sandbox.demo.story import recently_ended
-from sandbox.demo.trace import Arrival
+from slicewise.sandbox.demo import load as load_module
+from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.story import recently_ended
+from slicewise.sandbox.demo.trace import Arrival
 
 SERVICE = "vision/captions"
 HANG, REFUSE, SHORT, DROP = 9001, 9002, 9003, 9004

@@ -18,8 +18,8 @@ from free_ports import free_port
 from tritonclient.http import InferenceServerClient, InferInput
 from waiting import until
 
-from sandbox.demo.commands import publish_models
-from sandbox.servers.triton import remove_shared_memory, stage
+from slicewise.sandbox.demo.commands import publish_models
+from slicewise.sandbox.servers.triton import remove_shared_memory, stage
 
 MODEL = Path("sandbox/demo/model_repository/tokens")
 

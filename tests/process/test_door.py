@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from builders.replica_keys import gateway_directory, replica_keys
 
-from launcher.engines.engine import Answer, Probe
-from launcher.engines.registry import ENGINES
-from launcher.gateway import identity
-from launcher.probing import prober as probing
-from launcher.probing.prober import Replica, probe
-from launcher.scripts import door
+from slicewise.launcher.gateway import identity
+from slicewise.launcher.probing import prober as probing
+from slicewise.launcher.probing.prober import Replica, probe
+from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.scripts import door
 
 SOCKETS = ("http", "grpc:2")
 PATIENCE_S = 60
@@ -71,7 +71,7 @@ class Inside:
 
 START = """
 import sys
-from launcher.scripts import door
+from slicewise.launcher.scripts import door
 for word in sys.argv[1].split():
     name, _, seconds = word.partition("=")
     assert hasattr(door, name)

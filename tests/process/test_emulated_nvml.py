@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import SlicewiseError
-from sandbox.nvml.library import library
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.nvml.library import library
 
 
 def test_it_is_built_once(tmp_path: Path) -> None:

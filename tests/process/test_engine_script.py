@@ -21,13 +21,13 @@ from batch_script import run_batch_script
 from builders.replica_keys import gateway_directory
 from free_ports import free_port
 
-from cluster.language.jobs import CERTIFICATE
-from cluster.language.service import service_spec
-from cluster.settings.engines import EngineSettings
-from launcher.engines.registry import start_settings
-from launcher.gateway.pem import pem
-from launcher.scripts.render import LOG_BYTES, service_script
-from launcher.services.model_repository import repository_digest
+from slicewise.cluster.language.jobs import CERTIFICATE
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.launcher.gateway.pem import pem
+from slicewise.launcher.rules.engines.registry import start_settings
+from slicewise.launcher.scripts.render import LOG_BYTES, service_script
+from slicewise.launcher.services.model_repository import repository_digest
 
 GATEWAY = (gateway_directory() / "gateway.crt").read_text()
 

@@ -7,10 +7,10 @@ import pytest
 from builders.service_views import a_report
 from stand_ins.daemon_answers import answer_in_its_place
 
-from cluster.language.errors import UnreachableError
-from cluster.language.findings import Finding
-from cluster.rpc.messages import ViewAnswer, ViewRequest
-from launcher.cli import engines_report
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.findings import Finding
+from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
+from slicewise.launcher.cli import engines_report
 
 SITE = """
 [cluster]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway.certificates import certificate_facts, identity_facts
-from launcher.gateway.checks import CertificateFacts
-from launcher.gateway.identity import KEY, create
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.certificates import certificate_facts, identity_facts
+from slicewise.launcher.gateway.identity import KEY, create
+from slicewise.launcher.rules.gateway.checks import CertificateFacts
 
 HOST = "gateway.example.org"
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9")

@@ -15,14 +15,14 @@ from stand_ins.doctors_slurm import CONSTRAINED, SETTINGS, settings, slurm_has, 
 from stand_ins.emulated_gpus import FaultyDriver
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import UnreachableError
-from cluster.runtime import section_look
-from cluster.runtime.host_look import user_name
-from launcher.cli import gateway_report
-from launcher.cli.doctor import doctor
-from launcher.gateway import haproxy
-from launcher.gateway.certificates import answer_at
-from launcher.process import leadership
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.runtime import section_look
+from slicewise.cluster.runtime.host_look import user_name
+from slicewise.launcher.cli import gateway_report
+from slicewise.launcher.cli.doctor import doctor
+from slicewise.launcher.gateway import haproxy
+from slicewise.launcher.gateway.certificates import answer_at
+from slicewise.launcher.process import leadership
 
 ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
 

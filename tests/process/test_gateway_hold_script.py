@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from cluster.settings.gateway import GatewaySettings
-from launcher.scripts.render import gateway_files
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.scripts.render import gateway_files
 
 HAPROXY = """
 local maps, actions, log, now_ms, later = {}, {}, {}, 1000000, {}

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from cluster.language.errors import SlicewiseError
-from launcher.cli import gateway
-from launcher.gateway.files import replace_file
-from launcher.gateway.identity import ends_s
-from launcher.main import app
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.launcher.cli import gateway
+from slicewise.launcher.gateway.files import replace_file
+from slicewise.launcher.gateway.identity import ends_s
+from slicewise.launcher.main import app
 
 NOBODY = 65534
 SETTINGS = """\

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from launcher.gateway import haproxy
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.launcher.gateway import haproxy
 
 
 @pytest.mark.parametrize(

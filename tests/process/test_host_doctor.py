@@ -6,13 +6,18 @@ from pathlib import Path
 import pytest
 from stand_ins.scripted import settings
 
-from cluster.language.file_access import EVERY_USER, unmet
-from cluster.runtime import host_look
-from cluster.settings.file import Settings
-from slurm_plugin.doctor import this_host
-from slurm_plugin.doctor.facts import FileFacts, HostFacts
-from slurm_plugin.doctor.host_checks import host_checks
-from slurm_plugin.doctor.this_host import device_needs, host_facts, namespace_bars, node_spaces
+from slicewise.cluster.language.file_access import EVERY_USER, unmet
+from slicewise.cluster.runtime import host_look
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.cli.commands import this_host
+from slicewise.slurm_plugin.cli.commands.this_host import (
+    device_needs,
+    host_facts,
+    namespace_bars,
+    node_spaces,
+)
+from slicewise.slurm_plugin.rules.site.facts import FileFacts, HostFacts
+from slicewise.slurm_plugin.rules.site.host_checks import host_checks
 
 
 def environment(place: Path, text: str, mode: int, monkeypatch: pytest.MonkeyPatch) -> FileFacts:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.file_access import AclEntry, Person, Right, barrier, unmet
-from cluster.runtime import host_look
-from cluster.runtime.host_look import (
+from slicewise.cluster.language.file_access import AclEntry, Person, Right, barrier, unmet
+from slicewise.cluster.runtime import host_look
+from slicewise.cluster.runtime.host_look import (
     disabled_units,
     holders,
     listening,
@@ -22,7 +22,7 @@ from cluster.runtime.host_look import (
     space,
     way_to,
 )
-from slurm_plugin.doctor.this_host import slurmds_needs
+from slicewise.slurm_plugin.cli.commands.this_host import slurmds_needs
 
 STRANGER = Person("stranger", 64999)
 

@@ -11,26 +11,26 @@ from free_ports import free_port
 from metric_checks import breaches, lint, needs_promtool
 from prometheus_client.parser import text_string_to_metric_families
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.leader import ALONE
-from cluster.rpc.messages import ServiceQuality
-from launcher.autoscale.policy import Memory
-from launcher.autoscale.tokens import TokensDone
-from launcher.autoscale.types import ScalingDecision
-from launcher.engines.engine import FIRST_TOKEN_S
-from launcher.engines.load import EngineCounts, ServersLoad
-from launcher.gateway.routing import Route, RoutePlan
-from launcher.gateway.timings import BUCKETS, Timings
-from launcher.gateway.types import Load
-from launcher.process.metric_catalogue import METRICS
-from launcher.process.metrics import Metrics
-from launcher.process.tick import Turned
-from launcher.turn.backoff import Backoff
-from launcher.turn.outliers import Doubt, Watch
-from launcher.turn.plan import ServicePlan, TurnPlan
-from launcher.turn.quality import Counts
-from launcher.turn.slots import Phase, Slot, SlotId
-from launcher.turn.state import GenerationState, ServiceState
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.rpc.messages import ServiceQuality
+from slicewise.launcher.process.metric_catalogue import METRICS
+from slicewise.launcher.process.metrics import Metrics
+from slicewise.launcher.process.tick import Turned
+from slicewise.launcher.rules.autoscale.policy import Memory
+from slicewise.launcher.rules.autoscale.tokens import TokensDone
+from slicewise.launcher.rules.autoscale.types import ScalingDecision
+from slicewise.launcher.rules.engines.engine import FIRST_TOKEN_S
+from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
+from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
+from slicewise.launcher.rules.gateway.timings import BUCKETS, Timings
+from slicewise.launcher.rules.gateway.types import Load
+from slicewise.launcher.rules.turn.backoff import Backoff
+from slicewise.launcher.rules.turn.outliers import Doubt, Watch
+from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.quality import Counts
+from slicewise.launcher.rules.turn.slots import Phase, Slot, SlotId
+from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
 PHASES = (Phase.SERVING, Phase.SERVING, Phase.DRAINING, Phase.STARTING)
 BERT = ServicePlan(

@@ -8,7 +8,7 @@ import pytest
 
 def at_a_terminal(*words: str, **environment: str) -> str:
     """What the command writes on a terminal."""
-    code = f"import sys; from launcher.main import main; sys.argv[1:] = {words!r}; main()"
+    code = f"import sys; from slicewise.launcher.main import main; sys.argv[1:] = {words!r}; main()"
     run_it = f"import pty, sys; pty.spawn([sys.executable, '-c', {code!r}])"
     clean = {key: value for key, value in os.environ.items() if key not in _COLOURS}
     return subprocess.run(
@@ -45,7 +45,7 @@ def test_output_without_room_is_one_message(words: tuple[str, ...]):
 
 def test_a_closed_stdout_ends_no_command():
     words = ("service", "schema")
-    code = f"exec {sys.executable} -m launcher.main {' '.join(words)} >&-"
+    code = f"exec {sys.executable} -m slicewise.launcher.main {' '.join(words)} >&-"
     ended = subprocess.run(["/bin/sh", "-c", code], stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -68,7 +68,7 @@ def test_a_character_set_without_a_character_ends_no_command():
 
 def in_a_process(*words: str, stdout: Any, **environment: str) -> Any:
     return subprocess.run(
-        [sys.executable, "-m", "launcher.main", *words],
+        [sys.executable, "-m", "slicewise.launcher.main", *words],
         env=os.environ | environment,
         stdout=stdout,
         stderr=subprocess.PIPE,

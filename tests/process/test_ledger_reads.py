@@ -8,14 +8,14 @@ import pytest
 from pydantic import BaseModel
 from stand_ins.ledger_reads import seen_reads
 
-from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.rpc.message import Request
-from cluster.rpc.read_messages import (
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.read_messages import (
     StatementRequest,
 )
-from slurm_plugin.api import reads as reads_module
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api import reads as reads_module
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
 
 ALICE = Principal(61001, "alice", frozenset({"vision", "guest"}))
 ROOT = Principal(0, "root", None)

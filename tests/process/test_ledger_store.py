@@ -5,19 +5,19 @@ import sys
 
 import pytest
 
-from slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.store import Ledger
 
 LATE = ("audit", "generations", "keys", "orders", "rebalances", "repartitions")
 
 
 def test_parts_that_most_commands_do_not_use_are_imported_late() -> None:
-    program = "import slurm_plugin.ledger.store, sys; print(*sys.modules)"
+    program = "import slicewise.slurm_plugin.ledger.store, sys; print(*sys.modules)"
     ran = subprocess.run(
         (sys.executable, "-c", program), capture_output=True, text=True, check=True
     )
     imported = set(ran.stdout.split())
-    assert "slurm_plugin.ledger.tenants" in imported
-    assert [part for part in LATE if f"slurm_plugin.ledger.{part}" in imported] == []
+    assert "slicewise.slurm_plugin.ledger.tenants" in imported
+    assert [part for part in LATE if f"slicewise.slurm_plugin.ledger.{part}" in imported] == []
 
 
 @pytest.mark.parametrize("part", LATE)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.lua.linked_lua import interpreter
+from slicewise.slurm_plugin.lua.linked_lua import interpreter
 
 
 async def test_an_interpreter_is_the_one_that_says_so(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S, until
 
-from cluster.language.errors import InvalidInputError
-from sandbox.servers import llamacpp
-from sandbox.servers.tiny_gguf import write_tiny_model
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.sandbox.servers import llamacpp
+from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
 
 
 def test_the_staged_command_is_llama_cpp_s_server_for_everybody(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import logging, sys
-from cluster.runtime.log import configure_logging, emit
+from slicewise.cluster.runtime.log import configure_logging, emit
 configure_logging("daemon", sys.argv[1], "INFO")
 assert "structlog" not in sys.modules
 log = logging.getLogger("slicewise.daemon")

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 from builders.service_views import a_service, slots_in
 
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.messages import ServiceView
-from launcher.services.logs import Chosen, chosen_slots, last_lines, new_lines, offsets_now
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.launcher.services.logs import (
+    Chosen,
+    chosen_slots,
+    last_lines,
+    new_lines,
+    offsets_now,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what others can't")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S, until
 
-from launcher.scripts import loopback
+from slicewise.launcher.scripts import loopback
 
 PORT = 30000
 FILES = 64

@@ -9,7 +9,7 @@ from free_ports import free_port
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from waiting import PATIENCE_S
 
-from cluster.runtime.prometheus import served
+from slicewise.cluster.runtime.prometheus import served
 
 SILENT = 300
 

@@ -10,9 +10,9 @@ import pytest
 from stand_ins.node_commands import command, given, runs_jobs
 from waiting import until_true
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.slurm_client import node_command
-from cluster.slurm_client.node_command import run_on
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.slurm import node_command
+from slicewise.cluster.slurm.node_command import run_on
 
 
 @pytest.fixture

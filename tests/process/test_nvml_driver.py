@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from stand_ins.emulated_gpus import BUILDS, FaultyDriver, two_boards
 
-from cluster.mig.layouts import Placement
+from slicewise.cluster.language.gpus.layouts import Placement
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def node() -> Iterator[FaultyDriver]:
 def test_another_process_sees_the_same_boards(node: FaultyDriver) -> None:
     made = node.create(Placement("2g.20gb", 4, 2))
     program = (
-        "from pathlib import Path; from cluster.mig.nvml import read_inventory;"
+        "from pathlib import Path; from slicewise.cluster.gpu.nvml import read_inventory;"
         f"print(read_inventory(Path({str(node.host_root)!r})).gpus[0].instances[0].gi_id)"
     )
     seen = subprocess.run(

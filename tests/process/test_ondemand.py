@@ -12,7 +12,7 @@ from wsgiref.validate import validator
 import pytest
 import yaml
 
-from launcher.cli.json_outputs import schema_of
+from slicewise.launcher.cli.json_outputs import schema_of
 
 APP = Path(__file__).parents[2] / "etc" / "ondemand"
 SERVICE = {

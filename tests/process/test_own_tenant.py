@@ -6,8 +6,8 @@ import pytest
 from stand_ins.daemon_answers import answer_in_its_place
 from stand_ins.own_settings import small_cluster_settings
 
-from cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
-from cluster.rpc.own_tenant import complete_tenant
+from slicewise.cluster.rpc.messages import TenantView, ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.own_tenant import complete_tenant
 
 
 @pytest.fixture(autouse=True)

@@ -16,14 +16,14 @@ from free_ports import free_port
 from pydantic import ValidationError
 from stand_ins.web_world import known_users, page_up
 
-from cluster.language.file_access import barrier
-from cluster.runtime.host_look import holders
-from cluster.settings.file import WebSettings
-from launcher.gateway import certificates
-from launcher.gateway.certificates import answer_at
-from slurm_plugin.doctor import this_page
-from slurm_plugin.doctor.facts import WebFacts
-from slurm_plugin.doctor.this_page import page_facts
+from slicewise.cluster.language.file_access import barrier
+from slicewise.cluster.runtime.host_look import holders
+from slicewise.cluster.settings.file import WebSettings
+from slicewise.launcher.gateway import certificates
+from slicewise.launcher.gateway.certificates import answer_at
+from slicewise.slurm_plugin.cli.commands import this_page
+from slicewise.slurm_plugin.cli.commands.this_page import page_facts
+from slicewise.slurm_plugin.rules.site.facts import WebFacts
 
 HOST = "page.example.org"
 SLURM: Mapping[str, str] = {"AuthAltTypes": "(null)", "StateSaveLocation": "/var/spool/slurmctld"}

@@ -14,13 +14,13 @@ from builders.replica_keys import gateway_directory, replica_context, replica_ke
 from log_lines import lines
 from waiting import PATIENCE_S, until_true
 
-from launcher.engines.engine import Answer, Probe, Request
-from launcher.engines.registry import ENGINES
-from launcher.engines.statistics import Counts
-from launcher.engines.triton import Triton as TritonEngine
-from launcher.probing import prober as probing
-from launcher.probing.engine_failures import ENGINE_FAILURES
-from launcher.probing.prober import Prober, Replica, probe
+from slicewise.launcher.probing import prober as probing
+from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
+from slicewise.launcher.probing.prober import Prober, Replica, probe
+from slicewise.launcher.rules.engines.engine import Answer, Probe, Request
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.engines.statistics import Counts
+from slicewise.launcher.rules.engines.triton import Triton as TritonEngine
 
 ME = "bert.814.0"
 TRITON = ENGINES["triton"]

@@ -12,9 +12,9 @@ import sglang_stand_in
 from builders.replica_keys import gateway_directory, replica_context, replica_keys
 from waiting import PATIENCE_S
 
-from launcher.engines.registry import ENGINES
-from launcher.probing import prober as probing
-from launcher.probing.prober import Replica, fit_adapters
+from slicewise.launcher.probing import prober as probing
+from slicewise.launcher.probing.prober import Replica, fit_adapters
+from slicewise.launcher.rules.engines.registry import ENGINES
 
 
 @pytest.fixture(autouse=True)

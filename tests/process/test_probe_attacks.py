@@ -21,12 +21,12 @@ import pytest
 from builders.replica_keys import Keys, gateway_directory, replica_context, replica_keys
 from stand_ins.session_flood import SessionFlood
 
-from launcher.engines.engine import Answer, Probe
-from launcher.engines.registry import ENGINES
-from launcher.gateway import identity
-from launcher.probing import prober as probing
-from launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
-from launcher.probing.prober import Prober, Replica, probe
+from slicewise.launcher.gateway import identity
+from slicewise.launcher.probing import prober as probing
+from slicewise.launcher.probing.bounded_tls import BoundedTls, TooLongError, connected
+from slicewise.launcher.probing.prober import Prober, Replica, probe
+from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.engines.registry import ENGINES
 
 ME = "bert.814.0"
 TRITON = ENGINES["triton"]

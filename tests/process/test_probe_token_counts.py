@@ -16,12 +16,12 @@ import sglang_stand_in
 from builders.replica_keys import gateway_directory, replica_context, replica_keys
 from waiting import PATIENCE_S
 
-from launcher.engines.engine import Engine, TokenCounts
-from launcher.engines.load import EngineCounts, EngineLoad
-from launcher.engines.registry import ENGINES
-from launcher.probing import prober as probing
-from launcher.probing.engine_failures import ENGINE_FAILURES
-from launcher.probing.prober import EngineMetrics, Replica, engine_metrics
+from slicewise.launcher.probing import prober as probing
+from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
+from slicewise.launcher.probing.prober import EngineMetrics, Replica, engine_metrics
+from slicewise.launcher.rules.engines.engine import Engine, TokenCounts
+from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
+from slicewise.launcher.rules.engines.registry import ENGINES
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 FIRST, BETWEEN = "sglang:time_to_first_token_seconds", "sglang:inter_token_latency_seconds"

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from measuring_job import FIRST_PID, Killed, points, run_client
 
-from launcher.profiling.figures import Begun, Message, ProfileTask, messages
-from launcher.profiling.job_main import main
+from slicewise.launcher.profiling.job_main import main
+from slicewise.launcher.rules.profiling.figures import Begun, Message, ProfileTask, messages
 
 CONFIG: dict[str, Any] = {
     "max_batch_size": 4,

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S, until
 
-from cluster.language.service import service_spec
-from cluster.settings.engines import EngineSettings
-from launcher.engines.registry import start_settings
-from launcher.profiling.figures import ProfileTask
-from launcher.scripts.render import profile_script
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.launcher.rules.engines.registry import start_settings
+from slicewise.launcher.rules.profiling.figures import ProfileTask
+from slicewise.launcher.scripts.render import profile_script
 
 VALUES: dict[str, object] = {
     "name": "slicewise-profile",
@@ -105,7 +105,7 @@ def test_slicewise_takes_it_for_an_ordinary_job(told: Path):
 def test_client_and_triton_get_what_they_need_whatever_is_in_it(told: Path):
     assert start(told).wait(timeout=PATIENCE_S) == 3
     client = words(told, "client")
-    assert client[:3] == ["-P", "-m", "launcher.profiling.job_main"]
+    assert client[:3] == ["-P", "-m", "slicewise.launcher.profiling.job_main"]
     assert ProfileTask.model_validate_json(client[3]) == WORK
     asked = next(one for one in words(told, "tritonserver") if one.startswith("--http-address="))
     assert client[4:6] == [asked.removeprefix("--http-address=unix:"), "slicewise-profile.10"]

@@ -12,9 +12,9 @@ from aiohttp import web
 from measuring_job import FIRST_PID, Killed, points, run_client
 from waiting import PATIENCE_S
 
-from launcher.profiling.figures import Begun, Message, messages
-from launcher.profiling.job_main import main
-from launcher.profiling.token_figures import NOT_STARTED, TokenTask
+from slicewise.launcher.profiling.job_main import main
+from slicewise.launcher.rules.profiling.figures import Begun, Message, messages
+from slicewise.launcher.rules.profiling.token_figures import NOT_STARTED, TokenTask
 
 SIGNS_PER_TOKEN = 2
 Says = Callable[[dict[str, Any]], tuple[int, bytes]]

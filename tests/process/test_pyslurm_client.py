@@ -12,14 +12,14 @@ import pytest
 from stand_ins.pyslurm_stand_in import ASSETS, stand_in
 from waiting import PATIENCE_S, until_true
 
-from cluster.language.errors import SlicewiseError
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Slurm
-from cluster.slurm.unread import ignored
-from cluster.slurm_client import pyslurm_client
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.open import open_lasting_slurm, open_slurm
-from cluster.slurm_client.pyslurm_client import PyslurmSlurm, PyslurmWorker
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.slurm.interface import Slurm
+from slicewise.cluster.language.slurm.unread import ignored
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.slurm import pyslurm_client
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.open import open_lasting_slurm, open_slurm
+from slicewise.cluster.slurm.pyslurm_client import PyslurmSlurm, PyslurmWorker
 
 VERSION = "25.11.7"
 JOBS = 12

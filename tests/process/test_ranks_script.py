@@ -14,10 +14,10 @@ from batch_script import run_batch_script
 from builders.replica_keys import gateway_directory
 from free_ports import free_port
 
-from cluster.language.service import service_spec
-from cluster.settings.engines import EngineSettings
-from launcher.engines.registry import start_settings
-from launcher.scripts.render import service_script
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.launcher.rules.engines.registry import start_settings
+from slicewise.launcher.scripts.render import service_script
 
 GATEWAY = (gateway_directory() / "gateway.crt").read_text()
 STAND_INS = {

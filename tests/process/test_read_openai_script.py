@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.settings.gateway import GatewaySettings
-from launcher.scripts.render import gateway_files
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.scripts.render import gateway_files
 
 HAPROXY = """
 local act

@@ -20,17 +20,17 @@ from stand_ins.remote_daemon import (
 )
 from waiting import PATIENCE_S
 
-from cluster.language.errors import (
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     UnreachableError,
 )
-from cluster.rpc import client, remote_client
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.message import DoneAnswer
-from cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
-from cluster.rpc.munge_rpc import seal
-from cluster.settings.file import DaemonSettings
+from slicewise.cluster.rpc import client, remote_client
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.munge_rpc import seal
+from slicewise.cluster.settings.file import DaemonSettings
 
 MY_NAME = pwd.getpwuid(ME).pw_name
 

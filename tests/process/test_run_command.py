@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S, until_true
 
-from cluster.language.codes import Code
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.runtime.together import together
-from cluster.slurm_client.nodes import SINFO
-from cluster.slurm_client.run import SQUEUE, attempt, run
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.runtime.together import together
+from slicewise.cluster.slurm.nodes import SINFO
+from slicewise.cluster.slurm.run import SQUEUE, attempt, run
 
 
 def shell(script: str) -> tuple[str, ...]:

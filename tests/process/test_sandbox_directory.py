@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from sandbox.host.directory import (
+from slicewise.sandbox.host.directory import (
     chosen_slot,
     held_slot,
 )

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from sandbox.lifecycle import _uninterrupted
+from slicewise.sandbox.lifecycle import _uninterrupted
 
 
 def test_an_interrupt_passes_by_while_things_are_taken_down_also_beside_another_thread():

@@ -4,7 +4,7 @@ import sys
 import threading
 from pathlib import Path
 
-from sandbox.host.process import (
+from slicewise.sandbox.host.process import (
     Process,
     describe,
     end,
@@ -12,7 +12,7 @@ from sandbox.host.process import (
     leftovers,
     send_signal,
 )
-from sandbox.host.users import current_user
+from slicewise.sandbox.host.users import current_user
 
 
 def sleeper(**options: object) -> Process:

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.host.layout import Layout
-from sandbox.host.staging import (
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.staging import (
     write_commands,
 )
-from sandbox.host.state import Program
+from slicewise.sandbox.host.state import Program
 
 
 def test_the_sandbox_s_commands_know_its_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -16,11 +16,13 @@ def test_the_sandbox_s_commands_know_its_slurm(monkeypatch: pytest.MonkeyPatch, 
     slurmd.
     """
     project = tmp_path / "project"
-    (project / "sandbox").mkdir(parents=True)
+    place = project / "slicewise" / "sandbox"
+    place.mkdir(parents=True)
     said = "import os\nprint(os.environ['SLICEWISE_SANDBOX_SLURM'])\n"
-    (project / "sandbox" / "__init__.py").touch()
-    (project / "sandbox" / "restart_main.py").write_text(said)
-    monkeypatch.setattr("sandbox.host.packages.PREFIX", "/opt/slurm 25.11")
+    for package in (place.parent, place):
+        (package / "__init__.py").touch()
+    (place / "restart_main.py").write_text(said)
+    monkeypatch.setattr("slicewise.sandbox.host.packages.PREFIX", "/opt/slurm 25.11")
     layout = Layout(tmp_path, 1)
     write_commands(layout, Program(Path(sys.executable), project, tmp_path))
     restart = str(layout.bin / "slicewise-restart")

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import OutsideError
-from cluster.slurm_client.sbatch import Submitted, submit, submit_service, why_no_start
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.slurm.sbatch import Submitted, submit, submit_service, why_no_start
 
 
 def test_a_script_goes_to_the_cluster_whose_daemon_was_asked(

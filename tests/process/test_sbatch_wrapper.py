@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.cli_users.sbatch import SHELL_FUNCTION
+from slicewise.slurm_plugin.cli.commands.sbatch import SHELL_FUNCTION
 
 SCRIPT = Path(__file__).parents[2] / "etc" / "slicewise.sh"
 STAND_IN = """\
@@ -30,7 +30,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def wrapped(environment: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
     program = f"import sys; sys.argv = ['slicewise', 'sbatch', *{list(words)!r}]; "
     return subprocess.run(
-        (sys.executable, "-c", program + "from launcher.main import main; main()"),
+        (sys.executable, "-c", program + "from slicewise.launcher.main import main; main()"),
         input="#!/bin/sh\n",
         capture_output=True,
         text=True,

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 from builders.service_views import a_service
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import ViewAnswer, ViewRequest
-from launcher.services.address import wait_for_route, wait_until_followed
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
+from slicewise.launcher.services.address import wait_for_route, wait_until_followed
 
 
 class Daemon:

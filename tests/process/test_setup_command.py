@@ -10,7 +10,7 @@ import typer
 from stand_ins.setup_slurm import slurm_of_a_site
 from typer.testing import CliRunner, Result
 
-from slurm_plugin.cli import setup
+from slicewise.slurm_plugin.cli.commands import setup
 
 app = typer.Typer()
 app.command()(setup.setup_command)

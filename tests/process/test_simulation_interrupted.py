@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from builders.small_site import EXPERIMENT, JOBS, START_S
 
-from simulation.runs import simulate as runs
+from slicewise.simulation.runs import simulate as runs
 
 LONG = replace(
     EXPERIMENT,

@@ -9,8 +9,8 @@ from builders.site_world import (
     tenants,
 )
 
-from simulation.runs.figures import SimulationResult
-from simulation.runs.simulate import simulate
+from slicewise.simulation.rules.runs.figures import SimulationResult
+from slicewise.simulation.runs.simulate import simulate
 
 FOUR_DAYS = [
     past("ab"[n % 3 == 0], 1 + n % 4, n * 9000.0, 2000.0 + 997 * (n % 13), job_id=n)

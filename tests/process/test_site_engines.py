@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TOY = """
-from launcher.engines.llamacpp import LlamaCpp
+from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
 
 
 class Toy(LlamaCpp):
@@ -27,12 +27,12 @@ broken = toy_engine:NONE
 USES = """
 from pathlib import Path
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import service_spec
-from cluster.settings.file import Settings
-from cluster.settings.gateway import GatewaySettings
-from launcher.engines.registry import ENGINES, engine_named, start_settings
-from launcher.scripts.render import gateway_files, service_script
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.rules.engines.registry import ENGINES, engine_named, start_settings
+from slicewise.launcher.scripts.render import gateway_files, service_script
 
 settings = Settings.model_validate({
     "cluster": {"name": "c", "partitions": ["p"]},

@@ -11,21 +11,40 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.command_table import COMMANDS, LOADED_ALONE
-from launcher.main import app, loaded
+from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE
+from slicewise.launcher.main import app, loaded
 
 HEAVY = (
     *("sqlalchemy", "alembic", "psycopg", "aiohttp", "tritonclient", "jinja2", "highspy", "numpy"),
-    *("matplotlib", "prometheus_client", "structlog", "uvloop", "slurm_plugin.rebalance.run"),
+    *(
+        "matplotlib",
+        "prometheus_client",
+        "structlog",
+        "uvloop",
+        "slicewise.slurm_plugin.rebalance.run",
+    ),
 )
-OF_SLURM = ("cluster.slurm_client.commands",)
+OF_SLURM = ("slicewise.cluster.slurm.commands",)
 OF_THE_GATEWAY = ("urllib.request",)
 OF_PLANS = (
-    *("slurm_plugin.explain.headroom", "slurm_plugin.quota_cycle.inputs", "slurm_plugin.state"),
-    *("slurm_plugin.services.state", "slurm_plugin.slurm_config.gres", "cluster.rpc.messages"),
-    "cluster.slurm_client.pyslurm_client",
+    *(
+        "slicewise.slurm_plugin.rules.explain.headroom",
+        "slicewise.slurm_plugin.rules.round.inputs",
+        "slicewise.slurm_plugin.state",
+    ),
+    *(
+        "slicewise.slurm_plugin.rules.services.state",
+        "slicewise.slurm_plugin.rules.slurm_config.gres",
+        "slicewise.cluster.rpc.messages",
+    ),
+    "slicewise.cluster.slurm.pyslurm_client",
 )
-OF_OTHERS = (*OF_SLURM, "slurm_plugin.quota.demand", "cluster.rpc.client", "cluster.rpc.messages")
+OF_OTHERS = (
+    *OF_SLURM,
+    "slicewise.slurm_plugin.rules.quota.demand",
+    "slicewise.cluster.rpc.client",
+    "slicewise.cluster.rpc.messages",
+)
 
 SETTINGS = """\
 [cluster]
@@ -124,7 +143,10 @@ def test_what_is_loaded_alone_is_a_part_of_its_tree_too(path: str):
 
 
 def test_what_is_loaded_alone_imports_nothing_of_its_tree(settings_file: str):
-    trees = ("slurm_plugin.cli.mig", "slurm_plugin.cli_users.ledger")
+    trees = (
+        "slicewise.slurm_plugin.cli.commands.mig",
+        "slicewise.slurm_plugin.cli.commands.ledger",
+    )
     lines = ["mig costs", "ledger db current"]
     found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, trees)
     assert found == {line: set() for line in lines}
@@ -139,7 +161,7 @@ def imported_by(
     """
     program = (
         "import io, sys\n"
-        "from launcher.main import main\n"
+        "from slicewise.launcher.main import main\n"
         "for line in sys.stdin.read().splitlines():\n"
         "    sys.argv, sys.stderr = ['slicewise', *line.split()], io.StringIO()\n"
         "    try:\n"
@@ -200,7 +222,11 @@ def test_what_shows_tenants_imports_nothing_that_only_plans_need(settings_file: 
 
 
 def test_the_shell_s_completion_of_services_imports_no_gateway_and_no_policy(settings_file: str):
-    heavy = ("launcher.gateway.haproxy", "launcher.turn.state", "launcher.autoscale.policy")
+    heavy = (
+        "slicewise.launcher.gateway.haproxy",
+        "slicewise.launcher.rules.turn.state",
+        "slicewise.launcher.rules.autoscale.policy",
+    )
     lines = ["service --help", "service status --help"]
     found = imported_by(lines, {"SLICEWISE_CONFIG": settings_file}, heavy)
     assert found == {line: set() for line in lines}

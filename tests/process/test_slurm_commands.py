@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from builders.why_world import running
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.slurm import parse
-from cluster.slurm.asked import RequestCount
-from cluster.slurm.interface import Changed, JobChange, Requeued, Tasks
-from cluster.slurm.parse import ASSOCIATION_FIELDS, parse_associations
-from cluster.slurm.unread import Unread
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.nodes import NodeReader
-from cluster.slurm_client.run import secret_columns
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.slurm import parse
+from slicewise.cluster.language.slurm.asked import RequestCount
+from slicewise.cluster.language.slurm.interface import Changed, JobChange, Requeued, Tasks
+from slicewise.cluster.language.slurm.parse import ASSOCIATION_FIELDS, parse_associations
+from slicewise.cluster.language.slurm.unread import Unread
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.nodes import NodeReader
+from slicewise.cluster.slurm.run import secret_columns
 
 TASKS = Tasks(814, frozenset({0, 1, 2, 5}))
 # A field in SQUEUE_FORMAT2 is NAME:SEPARATOR; the values below take its place. Task 7 is not among
@@ -283,7 +283,7 @@ async def test_release_does_not_wait_for_other_tasks(
     async def wait(seconds: float) -> None:
         waits_s.append(seconds)
 
-    monkeypatch.setattr("cluster.slurm_client.commands.asyncio.sleep", wait)
+    monkeypatch.setattr("slicewise.cluster.slurm.commands.asyncio.sleep", wait)
     await CommandSlurm().release(TASKS)
     assert waits_s == [0]
 
@@ -315,7 +315,7 @@ done
 async def test_changes_are_made_side_by_side_and_a_failure_stops_no_other(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.slurm_client.commands.CHANGE_DEADLINE_S", 120.0)
+    monkeypatch.setattr("slicewise.cluster.slurm.commands.CHANGE_DEADLINE_S", 120.0)
     stand_in("sacctmgr", BESIDE.format(folder=tmp_path))
     changes = [("bad",), *(("add", "qos", str(n)) for n in range(8))]
     assert await CommandSlurm().sacctmgr(changes) == {("bad",): "no such QOS"}
@@ -381,12 +381,12 @@ async def test_of_many_qos_all_are_shown(tmp_path: Path, stand_in: StandIn) -> N
 async def test_many_modifications_have_more_time_than_one_and_may_be_made_in_part(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.slurm_client.commands.CHANGE_DEADLINE_S", 0.05)
-    monkeypatch.setattr("cluster.slurm_client.commands._LINE_S", 60.0)
+    monkeypatch.setattr("slicewise.cluster.slurm.commands.CHANGE_DEADLINE_S", 0.05)
+    monkeypatch.setattr("slicewise.cluster.slurm.commands._LINE_S", 60.0)
     changes = [("modify", "qos", "where", f"name=q{n}", "set", "preempt=") for n in range(10)]
     stand_in("sacctmgr", "sleep 0.3\n")
     assert await CommandSlurm().sacctmgr(changes) == {}
-    monkeypatch.setattr("cluster.slurm_client.commands._LINE_S", 0.2)
+    monkeypatch.setattr("slicewise.cluster.slurm.commands._LINE_S", 0.2)
     stand_in("sacctmgr", "exec sleep 600\n")
     with pytest.raises(UnreachableError, match=r"within 0.45 s.*Some of 2 changes may have"):
         await CommandSlurm().sacctmgr(changes[:2])

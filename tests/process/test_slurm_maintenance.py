@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from stand_ins.node_commands import command, given, runs_jobs
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.slurm_client import maintenance
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.slurm import maintenance
 
 USED = (
     'dir=$(dirname "$0"); test -e $dir/asked && w=invalid || w="in use";'

@@ -7,9 +7,9 @@ import pytest
 from slurm_contract import Look, SlurmContract, assert_same, look
 from stand_ins.pyslurm_stand_in import stand_in
 
-from cluster.slurm.unread import ignored
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.pyslurm_client import PyslurmSlurm
+from slicewise.cluster.language.slurm.unread import ignored
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.pyslurm_client import PyslurmSlurm
 
 VERSIONS = ("25.11.7",)
 DOORS = ("commands", "pyslurm")

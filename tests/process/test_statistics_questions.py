@@ -8,12 +8,12 @@ import pytest
 from builders.replica_keys import gateway_directory
 from stand_ins.led_launcher import Switch, World
 
-from launcher.gateway.files import STATISTICS
-from launcher.gateway.identity import KEY
-from launcher.probing.prober import Prober, Replica, probe
-from launcher.process.loop import Launcher
-from launcher.process.statistics import ServiceStatistics
-from launcher.process.statistics_socket import StatisticsSocket
+from slicewise.launcher.gateway.files import STATISTICS
+from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.probing.prober import Prober, Replica, probe
+from slicewise.launcher.process.loop import Launcher
+from slicewise.launcher.process.statistics import ServiceStatistics
+from slicewise.launcher.process.statistics_socket import StatisticsSocket
 
 
 def nobody(news: asyncio.Event) -> Prober:

@@ -7,10 +7,10 @@ import threading
 import pytest
 from stand_ins.statistics_world import KEY, World
 
-from launcher.engines import triton_statistics
-from launcher.engines.statistics import Counts, StatisticsAnswer
-from launcher.probing.engine_failures import ENGINE_FAILURES
-from launcher.process import statistics
+from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
+from slicewise.launcher.process import statistics
+from slicewise.launcher.rules.engines import triton_statistics
+from slicewise.launcher.rules.engines.statistics import Counts, StatisticsAnswer
 
 
 @pytest.fixture(autouse=True)

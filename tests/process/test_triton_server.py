@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE_S
 
-from sandbox.servers import triton
+from slicewise.sandbox.servers import triton
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 13), reason="Triton wants numpy 1")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.codes import Code
+from slicewise.cluster.language.codes import Code
 
 ETC = Path(__file__).parents[2] / "etc"
 UNITS = sorted(ETC.glob("slicewise-*.service"))

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from builders.service_specs import a_spec
 
-from launcher.engines.vllm import Vllm
+from slicewise.launcher.rules.engines.vllm import Vllm
 
 ENGINE = Vllm()
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from stand_ins.made_up_daemon import Fiction, site_up
 
-from slurm_plugin.web.pages import PAGES, Page
+from slicewise.slurm_plugin.page.pages import PAGES, Page
 
 WORDS = (
     "<script>alert(1)</script>",

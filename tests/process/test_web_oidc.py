@@ -13,8 +13,8 @@ import pytest
 from pydantic import ValidationError
 from stand_ins.web_world import PageServer, known_users, page_up
 
-from cluster.settings.file import OidcSettings
-from slurm_plugin.web import oidc
+from slicewise.cluster.settings.file import OidcSettings
+from slicewise.slurm_plugin.page import oidc
 
 CLIENT, SECRET = "slicewise", "s" * 32
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,20 +15,20 @@ from free_ports import free_port
 from stand_ins.scripted import settings
 from stand_ins.web_answers import Answers
 
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.history_messages import HistoryRequest
-from cluster.rpc.message import Answer, Request, requests
-from cluster.rpc.quota_plan_messages import QuotaPlanRequest
-from cluster.rpc.read_messages import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.history_messages import HistoryRequest
+from slicewise.cluster.rpc.message import Answer, Request, requests
+from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanRequest
+from slicewise.cluster.rpc.read_messages import (
     StatementAnswer,
     StatementCursor,
     StatementRequest,
     WhyAnswer,
     WhyRequest,
 )
-from cluster.rpc.tenant_messages import TenantsRequest
-from slurm_plugin.web.pages import PAGES
-from slurm_plugin.web.server import WebServer
+from slicewise.cluster.rpc.tenant_messages import TenantsRequest
+from slicewise.slurm_plugin.page.pages import PAGES
+from slicewise.slurm_plugin.page.server import WebServer
 
 HOSTILE = "<script>alert(1)</script>\"'{{7*7}}\x1b[31m\u202e"
 PATHS = [page.pattern.format(tenant="vision", service="chat", job="814") for page in PAGES]
@@ -349,7 +349,7 @@ async def test_a_page_that_does_not_change_is_not_followed(site: Site):
 async def test_what_is_slow_beside_a_page_is_left_out_of_it(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("slurm_plugin.web.server._BESIDE_S", 0.05)
+    monkeypatch.setattr("slicewise.slurm_plugin.page.server._BESIDE_S", 0.05)
 
     async def slow(_: str, request: Request) -> Answer:
         if isinstance(request, HistoryRequest):
@@ -371,7 +371,7 @@ async def test_what_the_ledger_can_t_answer_now_is_no_fault_of_who_asks(site: Si
 async def test_a_month_ends_where_the_next_begins_and_a_cut_file_has_no_end(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("slurm_plugin.web.server._CSV_PAGES", 1)
+    monkeypatch.setattr("slicewise.slurm_plugin.page.server._CSV_PAGES", 1)
 
     async def endless(_: str, request: Request) -> Answer:
         assert isinstance(request, StatementRequest)

@@ -11,7 +11,7 @@ import pytest
 from stand_ins.web_world import PageServer, known_users, page_up
 from waiting import PATIENCE_S
 
-from slurm_plugin.api.desk import user_name
+from slicewise.slurm_plugin.api.desk import user_name
 
 SECRET = "0123456789abcdef" * 2
 KEY = bytes(range(32))
@@ -233,7 +233,7 @@ async def test_too_many_live_pages_are_refused_before_they_begin(
     page: PageServer, monkeypatch: pytest.MonkeyPatch
 ):
     await page.log_in("alice")
-    monkeypatch.setattr("slurm_plugin.web.live._PER_USER", 0)
+    monkeypatch.setattr("slicewise.slurm_plugin.page.live._PER_USER", 0)
     assert (await page.get("/live/cluster"))[0] == 503
 
 

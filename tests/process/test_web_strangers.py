@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from stand_ins.made_up_daemon import Fiction, site_up
 
-from slurm_plugin.web import server
+from slicewise.slurm_plugin.page import server
 
 _SECONDS = count()
 _FLOOD = 300

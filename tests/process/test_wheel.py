@@ -26,7 +26,7 @@ def test_on_disk_all_packages_have_one_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
     tops = {name.partition("/")[0] for name in names}
-    assert tops == {"slicewise", "slicewise.pth", "slicewise-0.1.0.data"}
+    assert tops == {"slicewise", "slicewise-0.1.0.data"}
 
 
 def test_it_has_all_that_the_clone_has_and_operators_need(site: Installed) -> None:
@@ -58,7 +58,8 @@ def test_its_commands_run_without_the_clone(site: Installed) -> None:
     )
     assert len(costs) > 10
     where = (
-        "import cluster, launcher.main, migrations, sandbox, slurm_plugin; print(cluster.__file__)"
+        "from slicewise import cluster, launcher, migrations, sandbox, simulation, slurm_plugin;"
+        "print(cluster.__file__)"
     )
     printed = site.run("python", "-c", where).stdout
     assert Path(printed.strip()).is_relative_to(site.site_packages / "slicewise")
@@ -66,8 +67,8 @@ def test_its_commands_run_without_the_clone(site: Installed) -> None:
 
 def test_every_command_loads_with_only_what_the_lock_has(site: Installed) -> None:
     words = (
-        "from launcher.cli.command_table import COMMANDS, LOADED_ALONE;"
-        "from launcher.main import loaded;"
+        "from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE;"
+        "from slicewise.launcher.main import loaded;"
         "[loaded(name, one) for name, one in {**COMMANDS, **LOADED_ALONE}.items()]"
     )
     done = site.run("python", "-c", words)
@@ -76,7 +77,8 @@ def test_every_command_loads_with_only_what_the_lock_has(site: Installed) -> Non
 
 def test_models_are_read_without_tritonclient(site: Installed) -> None:
     words = (
-        "import importlib.util as u; from launcher.services.config_pbtxt import parse_config;"
+        "import importlib.util as u;"
+        "from slicewise.launcher.services.config_pbtxt import parse_config;"
         "print(u.find_spec('tritonclient'), parse_config('name: \"sum\"'))"
     )
     assert site.run("python", "-c", words).stdout == "None {'name': 'sum'}\n"
@@ -97,7 +99,7 @@ def test_it_renders_the_gateway(site: Installed, tmp_path: Path) -> None:
 
 
 def test_the_path_of_slicewise_lua_holds_no_version_of_python(site: Installed) -> None:
-    words = "from slurm_plugin.cli import admission; print(admission.MODULE)"
+    words = "from slicewise.slurm_plugin.cli.commands import admission; print(admission.MODULE)"
     assert site.run("python", "-c", words).stdout == f"{site.share}/lua/slicewise.lua\n"
 
 

@@ -10,10 +10,10 @@ from effort import examples
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.autoscale.policy import autoscale, initial
-from launcher.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
-from launcher.gateway.types import Load
-from simulation.services.requests import RunningReplica, ServiceRequests
+from slicewise.launcher.rules.autoscale.policy import autoscale, initial
+from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
+from slicewise.launcher.rules.gateway.types import Load
+from slicewise.simulation.rules.services.requests import RunningReplica, ServiceRequests
 
 WITHIN_S, MOST, START_S = 2.0, 40, 25
 SPAN_S = 3600

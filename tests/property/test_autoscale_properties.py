@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from launcher.autoscale.policy import Memory, autoscale, initial
-from launcher.autoscale.types import ReplicaStart, Scaling, ScalingDecision, ServiceLook, Supply
-from launcher.gateway.types import Load
+from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.types import (
+    ReplicaStart,
+    Scaling,
+    ScalingDecision,
+    ServiceLook,
+    Supply,
+)
+from slicewise.launcher.rules.gateway.types import Load
 
 COUNTS = st.integers(0, 500)
 REPLICAS = st.integers(0, 20)

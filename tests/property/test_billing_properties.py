@@ -7,7 +7,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.billing import BillingUnit
+from slicewise.cluster.language.billing import BillingUnit
 
 COSTS = st.lists(st.integers(1, 20_000), min_size=1, max_size=6)
 """Millislices."""

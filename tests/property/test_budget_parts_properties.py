@@ -7,9 +7,15 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.units import Millislices
-from slurm_plugin.limits.budget_parts import Claims, WaitingRun, drawn_on, larger_parts, parts
-from slurm_plugin.quota.types import Policy, Quota, Tenant
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.limits.budget_parts import (
+    Claims,
+    WaitingRun,
+    drawn_on,
+    larger_parts,
+    parts,
+)
+from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant
 
 NAMES = ("a", "b", "c", "d", "e")
 MINUTES = st.integers(0, 50) | st.integers(0, 10**12)

@@ -7,8 +7,8 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.units import Millislices
-from slurm_plugin.quota.calendar import (
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.calendar import (
     ALL,
     Moment,
     Window,
@@ -17,10 +17,10 @@ from slurm_plugin.quota.calendar import (
     in_force,
     loosely_within,
 )
-from slurm_plugin.quota.calendar_times import moment, moments
-from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.tenants import by_parent, effective_nominal, subtree
-from slurm_plugin.quota.types import Policy, Quota, Tenant
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment, moments
+from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.tenants import by_parent, effective_nominal, subtree
+from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant
 
 AMOUNTS = st.integers(0, 3000).map(Millislices)
 SINCE_S = st.integers(1_700_000_000, 1_900_000_000)

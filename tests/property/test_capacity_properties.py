@@ -9,15 +9,20 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.jobs import NodeView
-from cluster.language.mig_profiles import board, boards, cost_millislices, whole_board
-from cluster.language.units import Millislices
-from cluster.mig.layouts import Layout, geometry
-from cluster.settings.file import Settings
-from slurm_plugin.quota.demand import capacity
-from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.types import Quota, Tenant
+from slicewise.cluster.language.gpus.layouts import Layout, geometry
+from slicewise.cluster.language.gpus.mig_profiles import (
+    board,
+    boards,
+    cost_millislices,
+    whole_board,
+)
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.quota.demand import capacity
+from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.types import Quota, Tenant
 
 MODELS = ("A100-80GB", "A30-24GB")
 MANAGED = frozenset({"gpu"})

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission.decayed_use import DecayedUse, Holding, folded, recorded, shares
+from slicewise.slurm_plugin.rules.admission.decayed_use import (
+    DecayedUse,
+    Holding,
+    folded,
+    recorded,
+    shares,
+)
 
 _HALF_LIFE_S = 3600.0
 _NOW_S = 1_000_000

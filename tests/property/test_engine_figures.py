@@ -8,13 +8,18 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.autoscale.tokens import TokensDone, learn_tokens
-from launcher.engines.engine import FIRST_TOKEN_S, BatchingEngine, TokenCounts, TokenEngine
-from launcher.engines.llamacpp import LlamaCpp
-from launcher.engines.load import CountsSeen, EngineCounts, servers_load
-from launcher.engines.metrics_text import histogram
-from launcher.engines.sglang import SGLang
-from launcher.engines.vllm import Vllm
+from slicewise.launcher.rules.autoscale.tokens import TokensDone, learn_tokens
+from slicewise.launcher.rules.engines.engine import (
+    FIRST_TOKEN_S,
+    BatchingEngine,
+    TokenCounts,
+    TokenEngine,
+)
+from slicewise.launcher.rules.engines.llamacpp import LlamaCpp
+from slicewise.launcher.rules.engines.load import CountsSeen, EngineCounts, servers_load
+from slicewise.launcher.rules.engines.metrics_text import histogram
+from slicewise.launcher.rules.engines.sglang import SGLang
+from slicewise.launcher.rules.engines.vllm import Vllm
 
 ENGINES: tuple[TokenEngine, ...] = (Vllm(), SGLang(), LlamaCpp())
 VALUES = st.sampled_from(["0", "3", "2.5", "1e15", "1e16", "1e308", "nan", "+Inf", "-1", "x", ""])

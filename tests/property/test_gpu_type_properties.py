@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.units import Millislices
-from slurm_plugin.admission.gpu_type import choose_type
-from slurm_plugin.admission.snapshot import GpuType
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.admission.gpu_type import choose_type
+from slicewise.slurm_plugin.rules.admission.snapshot import GpuType
 
 PARTITIONS = st.frozensets(st.sampled_from(["gpu", "mig"]))
 NAMES = "abcdef"

@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.mig_profiles import Board, board
-from cluster.mig.layouts import geometry
-from slurm_plugin.mig.covers import ServingNeed, cheapest_cover
-from slurm_plugin.mig.instances import LATENCY_SHARE, ServiceLoad, fewest_gpus
+from slicewise.cluster.language.gpus.layouts import geometry
+from slicewise.cluster.language.gpus.mig_profiles import Board, board
+from slicewise.slurm_plugin.rules.mig.covers import ServingNeed, cheapest_cover
+from slicewise.slurm_plugin.rules.mig.instances import LATENCY_SHARE, ServiceLoad, fewest_gpus
 from tests.effort import examples
 from tests.instance_checker import broken_rules, demand_of, fewest, measured, price_of, proven
 

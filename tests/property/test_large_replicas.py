@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins.scripted import job
 
-from cluster.language.jobs import JobState, JobView
-from cluster.language.replica_shape import ReplicaShape
-from slurm_plugin.accounting.charging import Tariff, charge
-from slurm_plugin.accounting.types import TransferKind
-from slurm_plugin.quota.demand import gpus_on_nodes, wanted_on_nodes
-from slurm_plugin.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
-from slurm_plugin.services.leases import Leased, Spare, Wall, plan_leases
-from slurm_plugin.services.slot_actions import TenantCapacity, plan_desired
-from slurm_plugin.services.state import Observation, services
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.replica_shape import ReplicaShape
+from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
+from slicewise.slurm_plugin.rules.accounting.types import TransferKind
+from slicewise.slurm_plugin.rules.quota.demand import gpus_on_nodes, wanted_on_nodes
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
+from slicewise.slurm_plugin.rules.services.leases import Leased, Spare, Wall, plan_leases
+from slicewise.slurm_plugin.rules.services.slot_actions import TenantCapacity, plan_desired
+from slicewise.slurm_plugin.rules.services.state import Observation, services
 
 KIND, NOW_S, LEASE_S = "1g.10gb", 10_000, 600
 TAG = "slicewise:1 token=ab12 tenant=vision service=bert"

@@ -8,9 +8,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from stand_ins.scripted import job
 
-from cluster.language.jobs import JobState
-from cluster.language.units import Millislices
-from slurm_plugin.services.leases import Leased, Spare, Wall, plan_leases
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.services.leases import Leased, Spare, Wall, plan_leases
 
 NOW_S = 1_000_000
 NODES = ("gpu01", "gpu02")

@@ -22,20 +22,25 @@ from stand_ins.slurm_database import (
 )
 from stand_ins.slurm_database import settings as site
 
-from cluster.language.billing import MILLISLICES, BillingUnit
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import JobState, JobView
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.slurm.interface import Qos
-from slurm_plugin.explain.headroom import explain, situation
-from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.limits.desired import BILLING
-from slurm_plugin.quota.types import Budget, LimitKey, Loan, TenantUpdate
-from slurm_plugin.quota_cycle.compile import compile_in_turn, compile_limits, look, slurm_now
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.quota_cycle.uninstall import uninstall
+from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.quota_cycle.compile import (
+    compile_in_turn,
+    compile_limits,
+    look,
+    slurm_now,
+)
+from slicewise.slurm_plugin.quota_cycle.uninstall import uninstall
+from slicewise.slurm_plugin.rules.explain.headroom import explain, situation
+from slicewise.slurm_plugin.rules.limits.desired import BILLING
+from slicewise.slurm_plugin.rules.quota.types import Budget, LimitKey, Loan, TenantUpdate
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 
 pytestmark = pytest.mark.usefixtures("clock")
 

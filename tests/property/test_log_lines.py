@@ -10,7 +10,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from log_lines import lines, parse_logfmt
 
-from cluster.runtime.log import TEXT_CHARACTERS, bound, emit
+from slicewise.cluster.runtime.log import TEXT_CHARACTERS, bound, emit
 
 pytestmark = pytest.mark.usefixtures("clock")
 

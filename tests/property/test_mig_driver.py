@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins.emulated_gpus import gpu_node
 
-from cluster.language.mig_profiles import board
-from cluster.mig.layouts import Placement, geometry
-from cluster.mig.nvml import opened
-from sandbox.nvml.driver import EmulatedGpu
+from slicewise.cluster.gpu.nvml import opened
+from slicewise.cluster.language.gpus.layouts import Placement, geometry
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.sandbox.nvml.driver import EmulatedGpu
 
 
 def is_made(device: object, profile_id: int, one: Placement) -> bool:

@@ -6,9 +6,9 @@ from builders.nodes import a_node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.jobs import NodeView
-from cluster.language.units import Millislices
-from slurm_plugin.mig.node_weights import changes, own_weights
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.mig.node_weights import changes, own_weights
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 MANAGED = frozenset({"gpu"})

@@ -13,12 +13,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS, GRACE_S, MUCH, ROUND_S, Cluster, one
 
-from cluster.language.jobs import JobState, JobView
-from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import qos_name
-from slurm_plugin.quota.tenants import guaranteed_quota, overcommitted_millislices
-from slurm_plugin.quota.types import Policy
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import qos_name
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, overcommitted_millislices
+from slicewise.slurm_plugin.rules.quota.types import Policy
 
 ONE, THREE, SEVEN = COSTS
 TENANTS = ("lab", "team", "lone", "crew")

@@ -5,7 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.services.pace import LONGEST_S, Allowance, Looked, Pace, next_look_s, spent
+from slicewise.slurm_plugin.rules.services.pace import (
+    LONGEST_S,
+    Allowance,
+    Looked,
+    Pace,
+    next_look_s,
+    spent,
+)
 
 PACES = st.builds(
     Pace,

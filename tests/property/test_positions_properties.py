@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.errors import InvalidInputError
-from slurm_plugin.slurm_config.gres import Device
-from slurm_plugin.slurm_config.node_lines import Positions, positions
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.slurm_plugin.rules.slurm_config.gres import Device
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, positions
 
 
 def kinds_of(found: Positions) -> list[str | None]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission.priority import (
+from slicewise.slurm_plugin.rules.admission.priority import (
     Formula,
     PriorityTerms,
     full_wait_s,

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stand_ins.scripted import job as slot
 
-from cluster.language.jobs import JobState, JobTag, JobView
-from cluster.language.units import Millislices
-from cluster.slurm.interface import Target, Tasks
-from slurm_plugin.admission.qos_switch import moves
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.types import Policy
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView
+from slicewise.cluster.language.slurm.interface import Target, Tasks
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.admission.qos_switch import moves
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.types import Policy
 
 COSTS = {"a": Millislices(1000), "b": Millislices(2500)}
 MANAGED = frozenset({"gpu"})

@@ -13,15 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from stand_ins.reclaim_world import COSTS, GRACE_S, MUCH, PARTITIONS, ROUND_S, Cluster, one
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import JobState, JobView
-from cluster.language.mig_profiles import WholeBoard
-from cluster.language.units import Millislices
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import is_borrowed
-from slurm_plugin.quota.tenants import by_parent, changed, effective_nominal, guaranteed_quota
-from slurm_plugin.quota.types import Policy, TenantUpdate
-from slurm_plugin.services.state import used_by_tenant
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.mig_profiles import WholeBoard
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
+from slicewise.slurm_plugin.rules.quota.tenants import (
+    by_parent,
+    changed,
+    effective_nominal,
+    guaranteed_quota,
+)
+from slicewise.slurm_plugin.rules.quota.types import Policy, TenantUpdate
+from slicewise.slurm_plugin.rules.services.state import used_by_tenant
 
 ONE, THREE, SEVEN = COSTS
 PAD = "pad1"

@@ -13,19 +13,24 @@ from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.units import Millislices
-from slurm_plugin.quota.attainable import highest_limits
-from slurm_plugin.quota.lending import borrowed_lately, fair_shares, lend, within_limits
-from slurm_plugin.quota.standings import Standing, standings
-from slurm_plugin.quota.tenants import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
+from slicewise.slurm_plugin.rules.quota.lending import (
+    borrowed_lately,
+    fair_shares,
+    lend,
+    within_limits,
+)
+from slicewise.slurm_plugin.rules.quota.standings import Standing, standings
+from slicewise.slurm_plugin.rules.quota.tenants import (
     changed,
     changed_together,
     effective_nominal,
     guaranteed_quota,
     payers,
 )
-from slurm_plugin.quota.types import Loan, Policy, Quota, Tenant, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Quota, Tenant, TenantUpdate
 
 PLENTY = 10**9
 

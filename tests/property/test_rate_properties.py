@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from slurm_plugin.services.rate_limit import RateLimit, RateUse, after_change, wait_s
+from slicewise.slurm_plugin.rules.services.rate_limit import (
+    RateLimit,
+    RateUse,
+    after_change,
+    wait_s,
+)
 
 RATE = RateLimit(at_once=5, every_s=10.0)
 pauses = st.lists(st.floats(0.0, 100.0), min_size=1, max_size=60)

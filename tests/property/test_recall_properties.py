@@ -8,13 +8,13 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.units import Millislices
-from slurm_plugin.quota.demand import PendingDemand
-from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.quota.tenants import effective_nominal, guaranteed_quota
-from slurm_plugin.quota.types import Loan, Policy, Quota, Recall, Tenant
-from slurm_plugin.reclaim.recalls import over_entitlement, recalled
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.demand import PendingDemand
+from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal, guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Quota, Recall, Tenant
+from slicewise.slurm_plugin.rules.reclaim.recalls import over_entitlement, recalled
 
 PLENTY = Millislices(10**9)
 GRACE_S = 60

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS, GRACE_S, PARTITIONS, ROUND_S, Cluster, one, policy
 
 from benchmarks.rebalance.worlds import Sizes, world
-from cluster.language.errors import OutsideError
-from cluster.language.jobs import JobView, RunOfJob
-from slurm_plugin.common.solver import LinearProgram
-from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.types import Loan
-from slurm_plugin.quota_cycle.whole_jobs import own_needs_now
-from slurm_plugin.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
-from slurm_plugin.reclaim.ilp import Choice
-from slurm_plugin.reclaim.victims import ReclaimInput, Running, reclaim
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.jobs import JobView, RunOfJob
+from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.types import Loan
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
+from slicewise.slurm_plugin.rules.reclaim.ilp import Choice
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
+from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs_now
 
 SMALL = Sizes(
     gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000

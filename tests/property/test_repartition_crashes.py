@@ -16,7 +16,7 @@ from stand_ins.repartition_world import (
     run,
 )
 
-from slurm_plugin.mig.steps import RepartitionState
+from slicewise.slurm_plugin.rules.mig.steps import RepartitionState
 
 _ENDS = {RepartitionState.DONE, RepartitionState.ROLLED_BACK}
 _FAILING = (

@@ -14,12 +14,17 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.mig_profiles import Board, board, cost_millislices
-from cluster.mig.layouts import Layout, geometry
-from slurm_plugin.mig.candidates import GpuState, InstanceState, JobHolder, ReplicaHolder
-from slurm_plugin.mig.gpu_state import with_last_ones
-from slurm_plugin.mig.instance_value import InstanceDemand, InstanceRequest, worth
-from slurm_plugin.mig.planner import GpuPlan, RepartitionTerms, plan
+from slicewise.cluster.language.gpus.layouts import Layout, geometry
+from slicewise.cluster.language.gpus.mig_profiles import Board, board, cost_millislices
+from slicewise.slurm_plugin.rules.mig.candidates import (
+    GpuState,
+    InstanceState,
+    JobHolder,
+    ReplicaHolder,
+)
+from slicewise.slurm_plugin.rules.mig.gpu_state import with_last_ones
+from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand, InstanceRequest, worth
+from slicewise.slurm_plugin.rules.mig.planner import GpuPlan, RepartitionTerms, plan
 
 TERMS = RepartitionTerms(repartition_s=60, horizon_s=3_600, nodes_at_once=2)
 

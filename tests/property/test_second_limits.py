@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS, MUCH, ROUND_S, Cluster, one
 
-from cluster.language.jobs import JobState
-from cluster.language.units import Millislices
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.units import Millislices
 
 ONE, THREE, SEVEN = COSTS
 TENANTS = ("lab", "team", "lone")

@@ -3,8 +3,8 @@
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import directives_of_script, service_spec
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import directives_of_script, service_spec
 
 WORD = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,20}", fullmatch=True)
 VARIABLES = st.dictionaries(

@@ -8,13 +8,13 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.cluster import NodeFailures, SimulatedCluster, SimulatedNode
-from simulation.history.jobs import HistoryJob
-from simulation.runs.outages import outages
-from simulation.site.loop import Site, SiteTimes
-from simulation.site.records import SiteRecord
-from simulation.site.requests import Replayable, replays
-from simulation.snapshot.boards import boards_of, with_pads
+from slicewise.simulation.rules.cluster import NodeFailures, SimulatedCluster, SimulatedNode
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.loop import Site, SiteTimes
+from slicewise.simulation.rules.site.records import SiteRecord
+from slicewise.simulation.rules.site.requests import Replayable, replays
+from slicewise.simulation.rules.snapshot.boards import boards_of, with_pads
+from slicewise.simulation.runs.outages import outages
 
 TYPES = ("1g.10gb", "2g.20gb", "3g.40gb")
 CUTTING = site_settings(types=list(TYPES), name="test", repartition={"allowed": True})

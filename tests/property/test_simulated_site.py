@@ -25,17 +25,17 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from simulation.cluster import SimulatedNode
-from simulation.history.jobs import HistoryJob
-from simulation.runs.measure import Guarantee, Yardstick, measured
-from simulation.site.plans import SlurmPlan
-from simulation.site.records import SiteRecord
-from simulation.slurm_model.requests import QosLimits
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.quota.demand import late_before_s
-from slurm_plugin.quota.types import Budget, Policy
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.simulation.rules.cluster import SimulatedNode
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.runs.measure import Guarantee, Yardstick, measured
+from slicewise.simulation.rules.site.plans import SlurmPlan
+from slicewise.simulation.rules.site.records import SiteRecord
+from slicewise.simulation.rules.slurm_model.requests import QosLimits
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.quota.demand import late_before_s
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy
 
 NAMES = ("a", "b", "c")
 ON = cluster(2, 4)

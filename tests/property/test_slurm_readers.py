@@ -9,12 +9,17 @@ from effort import examples
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobState, JobView
-from cluster.slurm import fields as values
-from cluster.slurm.accounting import RUN_FIELDS, parse_runs
-from cluster.slurm.job_rows import JOB_FIELDS, parse_jobs, parse_pending, parse_rows
-from cluster.slurm.parse import (
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.slurm import fields as values
+from slicewise.cluster.language.slurm.accounting import RUN_FIELDS, parse_runs
+from slicewise.cluster.language.slurm.job_rows import (
+    JOB_FIELDS,
+    parse_jobs,
+    parse_pending,
+    parse_rows,
+)
+from slicewise.cluster.language.slurm.parse import (
     ASSOCIATION_FIELDS,
     QOS_FIELDS,
     parse_associations,
@@ -24,7 +29,7 @@ from cluster.slurm.parse import (
     parse_step,
     parse_step_ids,
 )
-from cluster.slurm.planned_starts import (
+from slicewise.cluster.language.slurm.planned_starts import (
     PLAN_FIELDS,
     RESERVED_FIELDS,
     parse_cores,
@@ -34,12 +39,12 @@ from cluster.slurm.planned_starts import (
     parse_reserved,
     parse_threads,
 )
-from cluster.slurm.priorities import parse_priorities
-from cluster.slurm.requests import REQUEST_FIELDS, parse_requests
-from cluster.slurm.unread import Unread, ignored
-from cluster.slurm_client.nodes import NodeConfig, parse_places
-from cluster.slurm_client.pyslurm_records import job_view
-from cluster.slurm_client.unread_log import UnreadLog
+from slicewise.cluster.language.slurm.priorities import parse_priorities
+from slicewise.cluster.language.slurm.requests import REQUEST_FIELDS, parse_requests
+from slicewise.cluster.language.slurm.unread import Unread, ignored
+from slicewise.cluster.slurm.nodes import NodeConfig, parse_places
+from slicewise.cluster.slurm.pyslurm_records import job_view
+from slicewise.cluster.slurm.unread_log import UnreadLog
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -8,9 +8,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.charge_lines import charge_lines
-from slurm_plugin.accounting.statement import (
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
+from slicewise.slurm_plugin.rules.accounting.statement import (
     Day,
     by_day,
     by_service,
@@ -19,7 +19,7 @@ from slurm_plugin.accounting.statement import (
     part,
     totals,
 )
-from slurm_plugin.accounting.types import Reservation, Run, RunKey, StatementRow
+from slicewise.slurm_plugin.rules.accounting.types import Reservation, Run, RunKey, StatementRow
 
 NOW_S, LONG_AGO_S = 1000, -(10**9)
 

@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stand_ins.plain_scaling import decide
 
-from cluster.rpc.messages import DesiredSlotsAnswer, SlotView, ViewAnswer
-from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from launcher.engines.engine import Answer, Probe
-from launcher.gateway.routing import (
+from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, SlotView, ViewAnswer
+from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
     EndSessions,
     GatewayChange,
@@ -29,10 +29,16 @@ from launcher.gateway.routing import (
     SetMode,
     SetTarget,
 )
-from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
-from launcher.turn.plan import TurnPlan
-from launcher.turn.slots import Phase
-from launcher.turn.state import ServiceState, State, after_answer, after_retirement, after_silence
+from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode
+from slicewise.launcher.rules.turn.plan import TurnPlan
+from slicewise.launcher.rules.turn.slots import Phase
+from slicewise.launcher.rules.turn.state import (
+    ServiceState,
+    State,
+    after_answer,
+    after_retirement,
+    after_silence,
+)
 
 SLOTS, LINES, CONCURRENCY, KEEP_ALIVE_S = 4, 6, 2, 3
 START_TICKS, END_TICKS, LEASE_S = 3, 4, 60

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.gateway.types import ServerMode
-from launcher.turn.slots import Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
+from slicewise.launcher.rules.gateway.types import ServerMode
+from slicewise.launcher.rules.turn.slots import Goal, Phase, Slot, SlotId, SlotPlan, plan_slots
 
 ARRAY = 814
 LIVE = (Phase.SERVING, Phase.WARM, Phase.DRAINING, Phase.STARTING)

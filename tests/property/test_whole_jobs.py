@@ -15,25 +15,25 @@ from hypothesis import strategies as st
 from stand_ins.reclaim_world import COSTS as COSTS_OF
 from stand_ins.reclaim_world import GRACE_S, ROUND_S, Cluster, one, policy
 
-from cluster.language.jobs import JobState, JobView
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import is_own
-from slurm_plugin.quota.demand import demand_of, holdings
-from slurm_plugin.quota.lending import lend, within_limits
-from slurm_plugin.quota.tenants import guaranteed_quota
-from slurm_plugin.quota.types import Loan, Policy
-from slurm_plugin.quota_cycle.inputs import QuotaInputs
-from slurm_plugin.quota_cycle.reclaim_inputs import reclaim_input
-from slurm_plugin.quota_cycle.whole_jobs import (
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import is_own
+from slicewise.slurm_plugin.rules.quota.demand import demand_of, holdings
+from slicewise.slurm_plugin.rules.quota.lending import lend, within_limits
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.types import Loan, Policy
+from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
+from slicewise.slurm_plugin.rules.reclaim.turns import Turn
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.reclaim_inputs import reclaim_input
+from slicewise.slurm_plugin.rules.round.whole_jobs import (
     WaitingJob,
     Waits,
     lend_whole_jobs,
     waits,
     whose_turn,
 )
-from slurm_plugin.reclaim.capacity import JobNeed
-from slurm_plugin.reclaim.turns import Turn
-from slurm_plugin.reclaim.victims import ReclaimInput
 
 PLENTY = 10**9
 COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}

@@ -8,12 +8,12 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.language.jobs import JobState, JobTag, JobView
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.explain.reasons import REASONS
-from slurm_plugin.explain.shortage import WhyInput, ends_s
-from slurm_plugin.explain.why_job import jobs_named, why_job
-from slurm_plugin.explain.why_tenant import why_tenant
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.explain.reasons import REASONS
+from slicewise.slurm_plugin.rules.explain.shortage import WhyInput, ends_s
+from slicewise.slurm_plugin.rules.explain.why_job import jobs_named, why_job
+from slicewise.slurm_plugin.rules.explain.why_tenant import why_tenant
 
 TENANTS = (tenant("lab", 6000), tenant("vision", 2000, "lab"), tenant("other", 2000, "lab"))
 USERS = {"lab": "laura", "vision": "alice", "other": "mallory", "none": "nobody"}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.message import Request
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.message import Request
 
 
 def answer_in_its_place(

@@ -9,11 +9,11 @@ import pytest
 from builders.nodes import a_node
 from builders.settings import SITE_TOML
 
-from cluster.language.jobs import NodeView, PartitionView
-from cluster.mig.layouts import Placement
-from cluster.slurm.interface import Association, Qos
-from slurm_plugin.cli import doctor as site_report
-from slurm_plugin.cli_common import slurm_facts
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.jobs import NodeView, PartitionView
+from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.slurm_plugin.cli.commands import doctor as site_report
+from slicewise.slurm_plugin.cli.common import slurm_facts
 from stand_ins.emulated_gpus import FaultyDriver, two_boards
 
 SETTINGS = (

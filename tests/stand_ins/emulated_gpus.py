@@ -11,13 +11,13 @@ from unittest.mock import patch
 
 from guard import preparing
 
-from cluster.mig.inventory import Gpu, Instance
-from cluster.mig.layouts import Placement
-from cluster.mig.nvml import create_instance, read_inventory
-from sandbox.amd_smi import driver as amd
-from sandbox.amd_smi.library import library as amd_library
-from sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
-from sandbox.nvml.library import library
+from slicewise.cluster.gpu.nvml import create_instance, read_inventory
+from slicewise.cluster.language.gpus.inventory import Gpu, Instance
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.sandbox.amd_smi import driver as amd
+from slicewise.sandbox.amd_smi.library import library as amd_library
+from slicewise.sandbox.nvml.driver import DIRECTORY_VARIABLE, EmulatedDriver, EmulatedGpu
+from slicewise.sandbox.nvml.library import library
 
 BUILDS = Path(__file__).parents[2] / "build"
 with preparing():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.rpc import (
+from slicewise.cluster.rpc import (
     history_messages,
     journal_messages,
     key_messages,
@@ -18,7 +18,7 @@ from cluster.rpc import (
     read_messages,
     tenant_messages,
 )
-from cluster.rpc.message import requests
+from slicewise.cluster.rpc.message import requests
 
 _DECLARED = (
     history_messages,

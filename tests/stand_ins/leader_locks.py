@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import UnreachableError
 
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cluster.language.errors import UnreachableError
+from slicewise.cluster.language.errors import UnreachableError
 
 DOWN = UnreachableError("SW-DATABASE-DOWN", "down")
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from builders.ended_runs import ended
 from builders.tenants import policy_of, tenant
 
-from cluster.language.jobs import JobState, NodeView
-from slurm_plugin.api.reads import Reads
+from slicewise.cluster.language.jobs import JobState, NodeView
+from slicewise.slurm_plugin.api.reads import Reads
 from stand_ins.scripted import (
     ScriptedLedger,
     ScriptedSlurm,

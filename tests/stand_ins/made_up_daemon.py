@@ -19,12 +19,12 @@ from builders.settings import site_settings
 from free_ports import free_port
 from pydantic import BaseModel
 
-from cluster.rpc.message import Answer, Request, answer_of, requests
-from cluster.rpc.web_messages import WebUserAnswer, WebUserRequest
-from slurm_plugin.api.desk import Roles
-from slurm_plugin.api.routes import Routes
-from slurm_plugin.api.user_socket import UserSocket, user_limits
-from slurm_plugin.web.server import WebServer
+from slicewise.cluster.rpc.message import Answer, Request, answer_of, requests
+from slicewise.cluster.rpc.web_messages import WebUserAnswer, WebUserRequest
+from slicewise.slurm_plugin.api.desk import Roles
+from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
+from slicewise.slurm_plugin.page.server import WebServer
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from typing import Any, Protocol
 
 from builders.ledger_parts import LedgerParts
 
-from cluster.language.units import MillisliceSeconds
-from cluster.rpc.read_messages import GenerationRecord
-from slurm_plugin.accounting.budgets import unspent
-from slurm_plugin.accounting.lost_runs import LostRun
-from slurm_plugin.accounting.overview import used_since
-from slurm_plugin.accounting.statement import open_row, totals
-from slurm_plugin.accounting.types import (
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.slurm_plugin.rules.accounting.budgets import unspent
+from slicewise.slurm_plugin.rules.accounting.lost_runs import LostRun
+from slicewise.slurm_plugin.rules.accounting.overview import used_since
+from slicewise.slurm_plugin.rules.accounting.statement import open_row, totals
+from slicewise.slurm_plugin.rules.accounting.types import (
     DEBIT_CREDIT,
     PAYERS,
     Account,

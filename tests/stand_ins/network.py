@@ -178,7 +178,7 @@ class PairEnd:
 
 
 class BoundSocket:
-    """What ``slurm_plugin.common.sockets.bound`` returns, in this loop's network."""
+    """What ``slicewise.slurm_plugin.common.sockets.bound`` returns, in this loop's network."""
 
     def __init__(self, path: Path, mode: int) -> None:
         self.path = path

@@ -6,14 +6,14 @@ This is for tests of what a turn does with a number of replicas, whatever led to
 from math import ceil
 from unittest.mock import patch
 
-from cluster.rpc.messages import ViewAnswer
-from launcher.autoscale.policy import Memory
-from launcher.autoscale.types import Scaling, ScalingDecision, ServiceLook
-from launcher.gateway.types import Gateway
-from launcher.turn import plan
-from launcher.turn.generations import Answers
-from launcher.turn.plan import NOTHING_HEARD, Heard, TurnPlan
-from launcher.turn.state import State
+from slicewise.cluster.rpc.messages import ViewAnswer
+from slicewise.launcher.rules.autoscale.policy import Memory
+from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, ServiceLook
+from slicewise.launcher.rules.gateway.types import Gateway
+from slicewise.launcher.rules.turn import plan
+from slicewise.launcher.rules.turn.generations import Answers
+from slicewise.launcher.rules.turn.plan import NOTHING_HEARD, Heard, TurnPlan
+from slicewise.launcher.rules.turn.state import State
 
 
 def decide(

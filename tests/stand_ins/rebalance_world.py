@@ -16,25 +16,25 @@ from builders.ledger_parts import PARTS
 from builders.tenants import tenant
 from no_threads import no_threads
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
-from cluster.language.periods import Period, next_start_s
-from cluster.language.units import MillisliceSeconds
-from cluster.rpc.messages import StatusAnswer
-from cluster.settings.file import Settings
-from cluster.slurm.interface import Association, Changed, Qos
-from slurm_plugin.common.qos_names import borrowed_qos
-from slurm_plugin.common.rebalance_steps import (
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
+from slicewise.cluster.language.periods import Period, next_start_s
+from slicewise.cluster.language.slurm.interface import Association, Changed, Qos
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.rpc.messages import StatusAnswer
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rebalance.observe import RunContext
+from slicewise.slurm_plugin.rebalance.run import run
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
+from slicewise.slurm_plugin.rules.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.mig.steps import Repartition
-from slurm_plugin.quota.types import Budget, KnownLimit, LimitKey
-from slurm_plugin.rebalance.observe import RunContext
-from slurm_plugin.rebalance.run import run
+from slicewise.slurm_plugin.rules.mig.steps import Repartition
+from slicewise.slurm_plugin.rules.quota.types import Budget, KnownLimit, LimitKey
 from stand_ins.repartition_world import Killed
 from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm
 from stand_ins.slurm_database import CLUSTER, COSTS, Row, SlurmDatabase
@@ -431,7 +431,7 @@ class Story:
     def clock(self) -> Any:
         """Patch the clock of limits that follow from budgets, so that it shows the world's time."""
         stopped = SimpleNamespace(time=lambda: self.world.now_s, monotonic=lambda: 0.0)
-        return patch("slurm_plugin.quota_cycle.compile.time", stopped)
+        return patch("slicewise.slurm_plugin.quota_cycle.compile.time", stopped)
 
     def state(self) -> tuple[object, ...]:
         """Everything but the journal, to compare."""

@@ -9,20 +9,20 @@ from builders.nodes import a_node
 from builders.service_views import a_service
 from builders.tenants import free_tenant, policy_of
 
-from cluster.language.jobs import JobState, JobView, NodeView
-from cluster.language.mig_profiles import WholeBoard
-from cluster.language.units import Millislices
-from cluster.rpc.messages import ServiceView, SlotView
-from slurm_plugin.common.costs import run_cost
-from slurm_plugin.common.qos_names import borrowed_qos, is_borrowed, qos_name
-from slurm_plugin.quota.calendar import Moment, Window
-from slurm_plugin.quota.demand import holdings
-from slurm_plugin.quota.standings import by_use
-from slurm_plugin.quota.types import Loan, Policy, Recall
-from slurm_plugin.quota_cycle.barred import NOTHING_BARRED, Barred, barred
-from slurm_plugin.quota_cycle.inputs import QuotaInputs, QuotaRules, SlurmView
-from slurm_plugin.quota_cycle.round import plan
-from slurm_plugin.reclaim.hold_back import Lenders, about_to_start, still_waiting
+from slicewise.cluster.language.gpus.mig_profiles import WholeBoard
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.messages import ServiceView, SlotView
+from slicewise.slurm_plugin.rules.common.costs import run_cost
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, is_borrowed, qos_name
+from slicewise.slurm_plugin.rules.quota.calendar import Moment, Window
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.standings import by_use
+from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Recall
+from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, about_to_start, still_waiting
+from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
+from slicewise.slurm_plugin.rules.round.round import plan
 from stand_ins.scripted import job
 
 COSTS = {

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 import pytest
 from pydantic import BaseModel
 
-from cluster.language.errors import (
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     SlicewiseError,
 )
-from cluster.rpc import remote_client
-from cluster.rpc.message import Request
-from cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
-from cluster.rpc.munge import Credential
-from cluster.rpc.munge_rpc import SEALED_PATH, seal
-from cluster.settings.file import DaemonSettings
-from slurm_plugin.api import remote_socket
-from slurm_plugin.api.desk import roles
-from slurm_plugin.api.http_server import HttpLimits
-from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
-from slurm_plugin.api.routes import Routes
-from slurm_plugin.common.connection_places import ConnectionLimits
+from slicewise.cluster.rpc import remote_client
+from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.messages import DeleteRequest, ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.munge import Credential
+from slicewise.cluster.rpc.munge_rpc import SEALED_PATH, seal
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.slurm_plugin.api import remote_socket
+from slicewise.slurm_plugin.api.desk import roles
+from slicewise.slurm_plugin.api.http_server import HttpLimits
+from slicewise.slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
+from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.rules.common.connection_places import ConnectionLimits
 from stand_ins.http_peer import posted
 
 ME = os.getuid()

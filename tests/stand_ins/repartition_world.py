@@ -10,13 +10,21 @@ from builders.ledger_parts import LedgerParts
 from builders.nodes import a_node
 from no_threads import no_threads
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.gres import parse_gpu_requests
-from cluster.language.jobs import NodeView, RunOfJob
-from cluster.language.mig_profiles import board
-from cluster.mig.inventory import ComputeInstance, Gpu, Health, Instance, Inventory
-from cluster.mig.layouts import Placement
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.gpus.inventory import (
+    ComputeInstance,
+    Gpu,
+    Health,
+    Instance,
+    Inventory,
+)
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.gres import parse_gpu_requests
+from slicewise.cluster.language.jobs import NodeView, RunOfJob
+from slicewise.slurm_plugin.repartition.actions import RepartitionActions
+from slicewise.slurm_plugin.repartition.executor import Executor
+from slicewise.slurm_plugin.rules.mig.steps import (
     UNFINISHED,
     Direction,
     Next,
@@ -26,11 +34,9 @@ from slurm_plugin.mig.steps import (
     RepartitionStepOutcome,
     RepartitionStepRecord,
 )
-from slurm_plugin.repartition.actions import RepartitionActions
-from slurm_plugin.repartition.executor import Executor
-from slurm_plugin.slurm_config import gres as slurm_gres
-from slurm_plugin.slurm_config import node_lines
-from slurm_plugin.slurm_config.gres import Device
+from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
+from slicewise.slurm_plugin.rules.slurm_config import node_lines
+from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 
 A100 = board("A100-80GB")
 NODE, GPU = "gpu01", "GPU-a"

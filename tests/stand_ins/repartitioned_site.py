@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.rpc.client import DaemonClient
-from slurm_plugin.repartition.cluster_site import ClusterSite
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.slurm_plugin.repartition.cluster_site import ClusterSite
 from stand_ins.scripted import ScriptedSlurm, settings
 
 

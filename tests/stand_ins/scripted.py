@@ -10,8 +10,8 @@ from typing import Any
 from builders.jobs import a_job
 from builders.tenants import policy_of, tenant
 
-from cluster.language.errors import SlicewiseError, UnreachableError
-from cluster.language.jobs import (
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.jobs import (
     JobState,
     JobView,
     NodeView,
@@ -22,12 +22,7 @@ from cluster.language.jobs import (
     RunRecord,
     StepView,
 )
-from cluster.rpc.key_messages import GrantsAnswer, KeyView
-from cluster.rpc.messages import DesiredSlotsAnswer
-from cluster.rpc.read_messages import GenerationRecord
-from cluster.settings.file import DaemonSettings, Settings
-from cluster.settings.read import load_settings
-from cluster.slurm.interface import (
+from slicewise.cluster.language.slurm.interface import (
     Association,
     Changed,
     JobChange,
@@ -39,15 +34,20 @@ from cluster.slurm.interface import (
     Target,
     Tasks,
 )
-from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
-from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.common.qos_names import GATE_QOS
-from slurm_plugin.ledger.keys import NewKey
-from slurm_plugin.ledger.repartitions import NodeSurvey
-from slurm_plugin.quota.calendar import Window
-from slurm_plugin.quota.lending import within_limits
-from slurm_plugin.quota.types import (
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeyView
+from slicewise.cluster.rpc.messages import DesiredSlotsAnswer
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.cluster.settings.file import DaemonSettings, Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.ledger.keys import NewKey
+from slicewise.slurm_plugin.ledger.repartitions import NodeSurvey
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
+from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
+from slicewise.slurm_plugin.rules.quota.calendar import Window
+from slicewise.slurm_plugin.rules.quota.lending import within_limits
+from slicewise.slurm_plugin.rules.quota.types import (
     KnownLimit,
     LimitKey,
     Loan,
@@ -55,8 +55,8 @@ from slurm_plugin.quota.types import (
     Policy,
     Recall,
 )
-from slurm_plugin.services.orders import Ordered
-from slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.rules.services.orders import Ordered
+from slicewise.slurm_plugin.state.controller import ClusterState
 from stand_ins.memory_ledger import MemoryStore
 
 ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from builders.nodes import a_node
 
-from cluster.language.jobs import NodeView, PartitionView
-from cluster.slurm.billing_limits import BillingLimit
-from cluster.slurm.interface import Qos
-from slurm_plugin.cli import admission, setup
-from slurm_plugin.cli_common import slurm_facts
+from slicewise.cluster.language.jobs import NodeView, PartitionView
+from slicewise.cluster.language.slurm.billing_limits import BillingLimit
+from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.slurm_plugin.cli.commands import admission, setup
+from slicewise.slurm_plugin.cli.common import slurm_facts
 
 CONFIG = {
     "AccountingStorageEnforce": "associations,safe",

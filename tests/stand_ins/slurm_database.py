@@ -7,18 +7,25 @@ from types import SimpleNamespace
 from builders.ledger_parts import LedgerParts
 from builders.nodes import a_node
 
-from cluster.language.billing import MILLISLICES, BillingUnit
-from cluster.language.jobs import JobState, JobView, NodeView, PartitionView
-from cluster.language.units import MillisliceSeconds
-from cluster.settings.lending import LendingSettings
-from cluster.slurm.fields import duration_s
-from cluster.slurm.interface import Association, Changed, JobChange, Qos, Target
-from cluster.slurm_client.batch import address, named_qos
-from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
-from slurm_plugin.accounting.types import Balance
-from slurm_plugin.quota.tenants import changed
-from slurm_plugin.quota.types import KnownLimit, LimitKey, Loan, Policy, Recall, TenantUpdate
-from slurm_plugin.slurm_config.slurm_conf import conf_lines
+from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView, PartitionView
+from slicewise.cluster.language.slurm.fields import duration_s
+from slicewise.cluster.language.slurm.interface import Association, Changed, JobChange, Qos, Target
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.settings.lending import LendingSettings
+from slicewise.cluster.slurm.batch import address, named_qos
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.slurm_plugin.rules.accounting.types import Balance
+from slicewise.slurm_plugin.rules.quota.tenants import changed
+from slicewise.slurm_plugin.rules.quota.types import (
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Policy,
+    Recall,
+    TenantUpdate,
+)
+from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import conf_lines
 
 CLUSTER = "c"
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}

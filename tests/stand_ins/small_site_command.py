@@ -7,8 +7,8 @@ import pytest
 from builders.small_site import site
 from typer.testing import CliRunner
 
-from launcher.main import app
-from simulation.cli import inputs
+from slicewise.launcher.main import app
+from slicewise.simulation.cli import inputs
 
 Said = Callable[..., str]
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from launcher.engines.registry import ENGINES
-from launcher.engines.statistics import Counts
-from launcher.gateway.types import Endpoint
-from launcher.probing.prober import Replica
-from launcher.process.counted_service import CountedService
-from launcher.process.statistics import ServiceStatistics
-from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import GenerationState, ServiceState
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.counted_service import CountedService
+from slicewise.launcher.process.statistics import ServiceStatistics
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.engines.statistics import Counts
+from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
+from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
 KEY = ("m", "1", "inference_count")
 

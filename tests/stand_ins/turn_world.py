@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from builders.gateways import NOWHERE
 from builders.service_views import a_service
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.rpc.key_messages import GrantsAnswer
-from cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
-from launcher.engines.engine import Answer, Probe
-from launcher.gateway.routing import GatewayChange
-from launcher.gateway.timings import Timings
-from launcher.gateway.types import Backend, Gateway
-from launcher.probing.prober import Replica
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.rpc.key_messages import GrantsAnswer
+from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.rules.engines.engine import Answer, Probe
+from slicewise.launcher.rules.gateway.routing import GatewayChange
+from slicewise.launcher.rules.gateway.timings import Timings
+from slicewise.launcher.rules.gateway.types import Backend, Gateway
 
 GATEWAY = Gateway({}, {f"pool{n}": Backend(0, 0, (NOWHERE,) * 2) for n in (1, 2)}, True)
 

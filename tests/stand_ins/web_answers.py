@@ -5,11 +5,11 @@ from typing import Any
 
 from builders.service_views import a_generation
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.findings import Severity
-from cluster.language.periods import Period
-from cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
-from cluster.rpc.journal_messages import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
+from slicewise.cluster.rpc.journal_messages import (
     PlacedInstance,
     RebalanceDone,
     RebalancesAnswer,
@@ -18,8 +18,8 @@ from cluster.rpc.journal_messages import (
     RepartitionsAnswer,
     RepartitionStepDone,
 )
-from cluster.rpc.message import Answer, Request
-from cluster.rpc.overview_messages import (
+from slicewise.cluster.rpc.message import Answer, Request
+from slicewise.cluster.rpc.overview_messages import (
     AttentionItem,
     GpuNow,
     InstanceNow,
@@ -30,14 +30,14 @@ from cluster.rpc.overview_messages import (
     ServiceNow,
     SlicesByState,
 )
-from cluster.rpc.quota_plan_messages import (
+from slicewise.cluster.rpc.quota_plan_messages import (
     PlannedHarm,
     PlannedLoan,
     PlannedSide,
     PlannedTenant,
     QuotaPlanAnswer,
 )
-from cluster.rpc.read_messages import (
+from slicewise.cluster.rpc.read_messages import (
     GenerationsAnswer,
     PriorityAnswer,
     PriorityTerm,
@@ -46,14 +46,14 @@ from cluster.rpc.read_messages import (
     WhyRow,
     WhyTable,
 )
-from cluster.rpc.tenant_messages import (
+from slicewise.cluster.rpc.tenant_messages import (
     LoanFlow,
     PayingBudget,
     TenantInTree,
     TenantsAnswer,
     TypeOfQuota,
 )
-from cluster.rpc.web_messages import WhoamiAnswer
+from slicewise.cluster.rpc.web_messages import WhoamiAnswer
 
 NOW_S = 1_795_752_000
 """27 November 2026, 04:00 UTC."""

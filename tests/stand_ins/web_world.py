@@ -16,17 +16,17 @@ import pytest
 from free_ports import free_port
 from pydantic import BaseModel
 
-from cluster.rpc.message import Request
-from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest, SlicesByState
-from cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
-from cluster.settings.file import Settings, WebSettings
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.desk import Roles, user_name
-from slurm_plugin.api.places import UserLimits
-from slurm_plugin.api.routes import Routes
-from slurm_plugin.api.user_socket import UserSocket
-from slurm_plugin.api.web_logins import WebLoginRequest, WebLogins
-from slurm_plugin.web.server import WebServer
+from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest, SlicesByState
+from slicewise.cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
+from slicewise.cluster.settings.file import Settings, WebSettings
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.desk import Roles, user_name
+from slicewise.slurm_plugin.api.places import UserLimits
+from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.user_socket import UserSocket
+from slicewise.slurm_plugin.api.web_logins import WebLoginRequest, WebLogins
+from slicewise.slurm_plugin.page.server import WebServer
 from stand_ins.scripted import settings
 
 NAMES: Mapping[str, int] = {

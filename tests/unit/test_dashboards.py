@@ -15,8 +15,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from metric_checks import recorded, series, unknown
 
 from docs import dashboards
-from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
-from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
+from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
 ROOT = Path(__file__).parents[2]
 ETC = ROOT / "etc"

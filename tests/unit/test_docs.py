@@ -110,8 +110,8 @@ def typed() -> Iterator[str]:
 
 
 def test_no_word_of_a_help_text_is_lost_as_markup():
-    from launcher.cli.command_table import COMMANDS
-    from launcher.main import loaded
+    from slicewise.launcher.cli.command_table import COMMANDS
+    from slicewise.launcher.main import loaded
 
     left = [(name, loaded(name, one)) for name, one in COMMANDS.items()]
     while left:
@@ -125,8 +125,8 @@ def test_no_word_of_a_help_text_is_lost_as_markup():
 
 
 def test_what_users_are_told_to_type_is_a_command_with_such_options():
-    from launcher.cli.command_table import COMMANDS
-    from launcher.main import loaded
+    from slicewise.launcher.cli.command_table import COMMANDS
+    from slicewise.launcher.main import loaded
 
     found = {shlex.join(words) for one in typed() if (words := shlex.split(one))}
     assert {"service apply tokens.toml --start", "ledger statement"} <= found

@@ -11,20 +11,37 @@ from mutation import Outcome, Survivor
 PYPROJECT = tomllib.loads((mutation.PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_pure_rooms_are_those_of_the_contract():
+def test_pure_rooms_are_those_of_the_contract_s_places(tmp_path: Path):
+    for room in ("a/rules", "a/rules/x", "b/rules", "b/other", "c/words", "c/words/y"):
+        (tmp_path / room).mkdir(parents=True, exist_ok=True)
+        (tmp_path / room / "__init__.py").touch()
+    for module in (
+        "a/rules/x/one",
+        "b/rules/two",
+        "b/other/three",
+        "c/words/four",
+        "c/words/y/five",
+    ):
+        (tmp_path / f"{module}.py").touch()
+    places = ["slicewise.*.rules", "slicewise.c.words"]
     contracts = [
-        {"name": "Decisions are pure: no IO", "source_modules": ["a.room", "b.x.one", "b.x.two"]},
+        {"name": "Decisions are pure: no IO", "source_modules": places},
         {"name": "SQL only in the stores", "source_modules": ["c.store"]},
     ]
     pyproject = {"tool": {"importlinter": {"contracts": contracts}}}
-    assert mutation.pure_rooms(pyproject) == {"a/room": ("a.room",), "b/x": ("b.x.one", "b.x.two")}
+    assert mutation.pure_rooms(pyproject, tmp_path) == {
+        "a/rules/x": "slicewise.a.rules.x",
+        "b/rules": "slicewise.b.rules",
+        "c/words": "slicewise.c.words",
+        "c/words/y": "slicewise.c.words.y",
+    }
 
 
 def test_the_project_s_rooms_are_there():
-    rooms = mutation.pure_rooms(PYPROJECT)
-    assert "slurm_plugin/quota" in rooms
-    for modules in rooms.values():
-        for pattern in mutation.patterns(modules, mutation.PROJECT):
+    rooms = mutation.pure_rooms(PYPROJECT, mutation.PROJECT)
+    assert "slurm_plugin/rules/quota" in rooms
+    for room in rooms.values():
+        for pattern in mutation.patterns((room,), mutation.PROJECT):
             assert list(mutation.PROJECT.glob(pattern)), pattern
 
 
@@ -54,9 +71,9 @@ def test_tests_are_those_that_name_a_module_or_lie_in_its_room_s_folder(tmp_path
 
 
 def test_the_configuration_can_be_read():
-    text = mutation.configuration(("slurm_plugin.quota",), mutation.PROJECT)
+    text = mutation.configuration(("slicewise.slurm_plugin.rules.quota",), mutation.PROJECT)
     read = tomllib.loads(text)["tool"]["mutmut"]
-    assert read["only_mutate"] == ["slurm_plugin/quota/*"]
+    assert read["only_mutate"] == ["slicewise/slurm_plugin/rules/quota/*"]
     assert {"pyproject.toml", "docs", "benchmarks"} <= set(read["also_copy"])
     assert ".venv" not in read["also_copy"]
 

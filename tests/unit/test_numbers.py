@@ -13,23 +13,23 @@ from builders.service_views import a_service, a_tenant_view
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.jobs import JobState
-from cluster.language.leader import ALONE
-from cluster.language.units import Millislices, MillisliceSeconds, slices_text
-from cluster.slurm_client.unread_log import UnreadLog
-from launcher.cli import show_services
-from launcher.services.overview import join
-from slurm_plugin.accounting.overview import OverviewInput, tenant_statuses
-from slurm_plugin.admission_server.process import AdmissionProcess
-from slurm_plugin.cli_views.tenants import status_json
-from slurm_plugin.daemon.metrics import Metrics
-from slurm_plugin.explain.headroom import explain
-from slurm_plugin.explain.headroom import situation as situation_of
-from slurm_plugin.quota.attainable import highest_limits
-from slurm_plugin.quota.types import Loan
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds, slices_text
+from slicewise.cluster.slurm.unread_log import UnreadLog
+from slicewise.launcher.cli import show_services
+from slicewise.launcher.services.overview import join
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.cli.views.tenants import status_json
+from slicewise.slurm_plugin.daemon.metrics import Metrics
+from slicewise.slurm_plugin.rules.accounting.overview import OverviewInput, tenant_statuses
+from slicewise.slurm_plugin.rules.explain.headroom import explain
+from slicewise.slurm_plugin.rules.explain.headroom import situation as situation_of
+from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
+from slicewise.slurm_plugin.rules.quota.types import Loan
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

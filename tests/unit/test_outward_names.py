@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-import cluster.rpc
-import slurm_plugin.ledger_tables
-from cluster.rpc.message import Message, requests
-from cluster.runtime.metric_catalogue import LABELS
-from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
-from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
-from slurm_plugin.ledger_tables.tables import metadata
+import slicewise.cluster.rpc
+import slicewise.slurm_plugin.ledger
+from slicewise.cluster.rpc.message import Message, requests
+from slicewise.cluster.runtime.metric_catalogue import LABELS
+from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
+from slicewise.slurm_plugin.ledger.tables import metadata
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 DROPPED = {
@@ -50,7 +50,7 @@ def _subclasses(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def wire() -> Iterator[str]:
     """Paths, messages and their fields."""
-    _import_all(cluster.rpc)
+    _import_all(slicewise.cluster.rpc)
     yield from (request.path for request in requests())
     for message in _subclasses(Message):
         yield re.sub(r"(?<!^)(?=[A-Z])", "_", message.__name__)
@@ -79,7 +79,7 @@ def metrics() -> Iterator[str]:
 
 def ledger() -> Iterator[str]:
     """Tables with their columns."""
-    _import_all(slurm_plugin.ledger_tables)
+    _import_all(slicewise.slurm_plugin.ledger)
     for table in metadata.tables.values():
         yield table.name
         yield from table.columns.keys()

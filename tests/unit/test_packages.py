@@ -10,8 +10,8 @@ from installed_wheel import ROOT
 from package_life import NAMES, PACKAGE
 
 from docs import manual
-from launcher.cli.command_table import COMMANDS
-from slurm_plugin.setup.proposals import GUIDE
+from slicewise.launcher.cli.command_table import COMMANDS
+from slicewise.slurm_plugin.rules.site.proposals import GUIDE
 
 WHEEL_ALONE = {
     "haproxy-web.cfg",

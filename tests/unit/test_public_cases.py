@@ -13,22 +13,22 @@ import pytest
 from builders.nodes import a_node
 from builders.settings import site_settings
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import PartitionView
-from cluster.language.service import service_spec
-from cluster.language.units import Millislices
-from cluster.settings.file import Settings
-from cluster.slurm.account_dump import parse_account_dump
-from launcher.services.model_repository import require_runnable
-from simulation.cli.inputs import demand, read_site
-from simulation.history.formats import read_history
-from simulation.history.jobs import HistoryJob
-from simulation.history.requests import read_requests
-from simulation.site.requests import Replayable
-from slurm_plugin.cli.quota_propose import proposal_text
-from slurm_plugin.quota.quota_file import quota_updates
-from slurm_plugin.setup.answers import Answers, guessed, unknown_types
-from slurm_plugin.setup.proposals import SlurmsOwn, settings_text
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.jobs import PartitionView
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.language.slurm.account_dump import parse_account_dump
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import Settings
+from slicewise.launcher.services.model_repository import require_runnable
+from slicewise.simulation.cli.inputs import demand, read_site
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.history.requests import read_requests
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.site.requests import Replayable
+from slicewise.slurm_plugin.cli.commands.quota_propose import proposal_text
+from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
+from slicewise.slurm_plugin.rules.site.answers import Answers, guessed, unknown_types
+from slicewise.slurm_plugin.rules.site.proposals import SlurmsOwn, settings_text
 
 Case = Callable[[Path], str]
 """Makes its files in a directory, and returns what was said: "" if all is well."""

@@ -14,6 +14,15 @@ DOCS = ROOT / "docs"
 PACKAGES = ("cluster", "launcher", "migrations", "sandbox", "simulation", "slurm_plugin")
 MAX_FUNCTION_LINES = 70
 MEDIAN_FUNCTION_LINES = 10
+ASKS = frozenset(
+    (
+        *("open", "print", "input"),
+        *(".exists", ".is_file", ".is_dir", ".iterdir", ".rglob", ".stat", ".resolve", ".mkdir"),
+        *(".read_text", ".read_bytes", ".write_text", ".write_bytes", ".unlink"),
+        *(".now", ".today", ".utcnow"),
+    )
+)
+"""Calls that read or change something outside."""
 TWINS = frozenset({"Answer", "Request", "Leadership", "Metrics"})
 """Class names that stand twice: messages of the daemon and of engines, which sites import; and what
 each of the two programs has of its own.
@@ -59,6 +68,29 @@ def test_no_two_public_classes_of_the_programs_have_one_name() -> None:
         and "Protocol" not in {ast.unparse(base).partition("[")[0] for base in node.bases}
     )
     assert {name for name, count in names.items() if count > 1} == TWINS
+
+
+def test_what_decides_asks_no_file_and_no_clock() -> None:
+    """The import contract can't see it: pathlib and datetime have values, too.
+
+    The table of MIG profiles is data of its package.
+    """
+    places = [*ROOT.glob("*/rules"), ROOT / "cluster" / "language"]
+    asking = {
+        str(path.relative_to(ROOT))
+        for place in places
+        for path in place.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and _called(node.func) in ASKS
+    }
+    assert len(places) > 3
+    assert asking == {"cluster/language/gpus/mig_profiles.py"}
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return f".{function.attr}"
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def test_what_the_threat_model_names_is_there_and_stands_there_once() -> None:

@@ -19,9 +19,9 @@ from effort import is_nightly
 from jobs_as_users import Users
 from waiting import until, until_is
 
-from sandbox.cluster import Sandbox
-from sandbox.host import process
-from sandbox.host.probes import unix_socket_answers
+from slicewise.sandbox.cluster import Sandbox
+from slicewise.sandbox.host import process
+from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 

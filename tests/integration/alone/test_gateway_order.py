@@ -10,8 +10,8 @@ import pytest
 from gateway_harness import Harness, Replica, eventually, gateway_up, replicas_up
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from launcher.gateway.types import Load, ServerMode
-from launcher.scripts import render
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
+from slicewise.launcher.scripts import render
 
 pytestmark = pytest.mark.integration
 

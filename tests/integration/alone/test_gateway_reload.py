@@ -21,10 +21,10 @@ from gateway_harness import (
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from cluster.language.errors import SlicewiseError
-from launcher.gateway.haproxy import REPLACED_DEADLINE_S
-from launcher.gateway.routing import MarkComplete
-from launcher.gateway.types import Load, ServerMode
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.launcher.gateway.haproxy import REPLACED_DEADLINE_S
+from slicewise.launcher.rules.gateway.routing import MarkComplete
+from slicewise.launcher.rules.gateway.types import Load, ServerMode
 
 pytestmark = pytest.mark.integration
 

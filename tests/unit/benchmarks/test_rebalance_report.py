@@ -13,16 +13,21 @@ from benchmarks.rebalance import rounds, site
 from benchmarks.rebalance.replies import Replies
 from benchmarks.rebalance.site import Size
 from benchmarks.reporting import run
-from cluster.language.jobs import JobState, JobView
-from slurm_plugin.common.qos_names import borrowed_qos
-from slurm_plugin.limits.changes import stages
-from slurm_plugin.limits.desired import Allowed, desired_limits, differences, found_of
-from slurm_plugin.mig.gpu_state import lines_by_node
-from slurm_plugin.quota.demand import capacity, demand_of, holdings
-from slurm_plugin.quota.lending import lend
-from slurm_plugin.quota.standings import standings
-from slurm_plugin.reclaim.recalls import short_lenders
-from slurm_plugin.slurm_config.node_lines import node_positions
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
+from slicewise.slurm_plugin.rules.limits.changes import stages
+from slicewise.slurm_plugin.rules.limits.desired import (
+    Allowed,
+    desired_limits,
+    differences,
+    found_of,
+)
+from slicewise.slurm_plugin.rules.mig.gpu_state import lines_by_node
+from slicewise.slurm_plugin.rules.quota.demand import capacity, demand_of, holdings
+from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.standings import standings
+from slicewise.slurm_plugin.rules.reclaim.recalls import short_lenders
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import node_positions
 
 SMALL = Size(tenants=200, jobs=1_000, gpus=480, services=20)
 NOW_S = 1_700_000_000

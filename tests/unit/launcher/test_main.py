@@ -5,9 +5,9 @@ from importlib import metadata
 import pytest
 import typer
 
-from cluster.language.codes import Code
-from cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
-from launcher import main
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError, SlicewiseError
+from slicewise.launcher import main
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:

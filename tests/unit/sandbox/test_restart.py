@@ -3,10 +3,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sandbox import restart_main
-from sandbox.host.process import Process
-from sandbox.restart import ended
-from sandbox.servers.slurm import responds
+from slicewise.sandbox import restart_main
+from slicewise.sandbox.host.process import Process
+from slicewise.sandbox.restart import ended
+from slicewise.sandbox.servers.slurm import responds
 
 
 def program(name: str) -> Process:

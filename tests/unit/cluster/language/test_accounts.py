@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.language.accounts import account_name
+from slicewise.cluster.language.accounts import account_name
 
 
 @pytest.mark.parametrize(

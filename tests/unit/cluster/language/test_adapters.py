@@ -3,9 +3,9 @@
 import pytest
 from builders.service_specs import a_spec
 
-from cluster.language.adapters import MOST_ADAPTERS, adapters_of, model_name
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import (
+from slicewise.cluster.language.adapters import MOST_ADAPTERS, adapters_of, model_name
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import (
     ServiceSpec,
     follows_by_adapters,
     spec_of_directives,

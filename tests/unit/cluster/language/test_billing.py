@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from cluster.language.billing import MILLISLICES, BillingUnit
+from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
 
 WHOLE_GPU = BillingUnit(Fraction(1, 7))
 """A site that bills a GPU as 1."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.codes import Area, Code, known
-from cluster.language.exit_codes import ExitCode
+from slicewise.cluster.language.codes import Area, Code, known
+from slicewise.cluster.language.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[4]
 PRODUCT = ("cluster", "launcher", "migrations", "sandbox", "simulation", "slurm_plugin")

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from cluster.language.errors import (
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     SlicewiseError,

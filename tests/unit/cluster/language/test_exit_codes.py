@@ -1,4 +1,4 @@
-from cluster.language.exit_codes import MEANINGS, ExitCode
+from slicewise.cluster.language.exit_codes import MEANINGS, ExitCode
 
 
 def test_every_exit_code_has_a_meaning():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.language.file_access import (
+from slicewise.cluster.language.file_access import (
     EVERY_USER,
     AclEntry,
     Inode,
@@ -19,7 +19,7 @@ from cluster.language.file_access import (
     replaceable,
     unmet,
 )
-from cluster.language.findings import Finding
+from slicewise.cluster.language.findings import Finding
 
 READ, WRITE, ENTER = Right.READ, Right.WRITE, Right.ENTER
 SLURM = Person("slurm", 64030, frozenset({64030, 700}))

@@ -1,7 +1,7 @@
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.gres import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gres import (
     GpuRequest,
     gpu_types_of_tres,
     gres_text,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.language.host_findings import (
+from slicewise.cluster.language.host_findings import (
     Holder,
     Space,
     held_by_others,

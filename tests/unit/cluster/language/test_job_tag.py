@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from cluster.language.jobs import JobTag, retagged
+from slicewise.cluster.language.jobs import JobTag, retagged
 
 
 @pytest.mark.parametrize(

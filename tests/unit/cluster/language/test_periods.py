@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.periods import (
+from slicewise.cluster.language.periods import (
     RENEWED,
     Period,
     check_zone,

@@ -1,9 +1,9 @@
 import pytest
 
-from cluster.language.gres import GpuRequest
-from cluster.language.replica_shape import ReplicaShape
-from cluster.language.service import service_spec
-from cluster.language.units import Millislices
+from slicewise.cluster.language.gres import GpuRequest
+from slicewise.cluster.language.replica_shape import ReplicaShape
+from slicewise.cluster.language.service import service_spec
+from slicewise.cluster.language.units import Millislices
 
 SPEC = {"name": "chat", "tenant": "vision", "model_repository": "/models", "model": "m"}
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}

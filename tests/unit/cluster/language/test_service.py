@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from cluster.language.engine_names import ENGINE_NAME_WORDS
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import (
+from slicewise.cluster.language.engine_names import ENGINE_NAME_WORDS
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import (
     JobDirectives,
     ServiceSpec,
     directives_of_script,
@@ -339,7 +339,7 @@ def test_of_many_problems_few_are_thought_about(monkeypatch: pytest.MonkeyPatch)
         guessed.append(key)
         return []
 
-    monkeypatch.setattr("cluster.language.service.get_close_matches", close)
+    monkeypatch.setattr("slicewise.cluster.language.service.get_close_matches", close)
     with pytest.raises(InvalidInputError) as caught:
         service_spec({**GOOD, **{f"replica{'s' * count}": "1" for count in range(2, 65)}})
     assert len(guessed) <= 12

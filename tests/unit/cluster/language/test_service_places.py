@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.language.service_places import ServicePlaces
-from cluster.settings.gateway import GatewaySettings
+from slicewise.cluster.language.service_places import ServicePlaces
+from slicewise.cluster.settings.gateway import GatewaySettings
 
 EIGHT = ServicePlaces(8, per_tenant=4)
 

@@ -2,8 +2,13 @@
 
 import pytest
 
-from cluster.language.measurements import Measurement, TokenFigures
-from cluster.language.serving_cost import TokenObjective, cheapest, slice_hours, token_cost
+from slicewise.cluster.language.measurements import Measurement, TokenFigures
+from slicewise.cluster.language.serving_cost import (
+    TokenObjective,
+    cheapest,
+    slice_hours,
+    token_cost,
+)
 
 COSTS = {"1g.10gb": 1000, "2g.20gb": 2000}
 

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.toml_text import read_toml
-from cluster.settings.read import load_settings
-from launcher.services.service_file import read_tables
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.toml_text import read_toml
+from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.services.service_file import read_tables
 
 LONG = ("9" * 5000, "0x" + "f" * 5000, "9" * 4000, "-" + "9" * 19, "0b" + "1" * 64)
 """Numbers that Python reads not at all, or reads and can't print, or that no column holds."""

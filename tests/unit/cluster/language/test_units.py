@@ -1,7 +1,7 @@
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.units import millislices_from_text, slices_text
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.units import millislices_from_text, slices_text
 
 
 @pytest.mark.parametrize(

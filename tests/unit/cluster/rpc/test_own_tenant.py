@@ -8,8 +8,8 @@ from pydantic import create_model
 from stand_ins.daemon_answers import answer_in_its_place
 from stand_ins.own_settings import small_cluster_settings
 
-from cluster.language.errors import InvalidInputError
-from cluster.rpc import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc import (
     history_messages,
     journal_messages,
     key_messages,
@@ -17,9 +17,9 @@ from cluster.rpc import (
     read_messages,
     tenant_messages,
 )
-from cluster.rpc.message import requests
-from cluster.rpc.messages import ViewAnswer, ViewRequest
-from cluster.rpc.own_tenant import own_tenant
+from slicewise.cluster.rpc.message import requests
+from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.own_tenant import own_tenant
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from cluster.language.errors import Refusal
-from cluster.language.units import slices_words
-from cluster.runtime.console import (
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.units import slices_words
+from slicewise.cluster.runtime.console import (
     Facts,
     FittingTable,
     PipeConsole,

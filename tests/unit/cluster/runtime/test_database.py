@@ -3,8 +3,13 @@
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.runtime.database import DatabasePlace, database_place, postgres_engine, translated
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.runtime.database import (
+    DatabasePlace,
+    database_place,
+    postgres_engine,
+    translated,
+)
 
 
 @pytest.mark.parametrize(

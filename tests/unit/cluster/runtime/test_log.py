@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from log_lines import lines, parse_logfmt
 
-from cluster.runtime.log import LINE_BYTES, TEXT_CHARACTERS, LogFormat, bound, emit
+from slicewise.cluster.runtime.log import LINE_BYTES, TEXT_CHARACTERS, LogFormat, bound, emit
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders.measurements import a_measurement
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.measurements import Measurement, merged
-from cluster.runtime.measurement_file import read_measurements, update_measurements
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.measurements import Measurement, merged
+from slicewise.cluster.runtime.measurement_file import read_measurements, update_measurements
 
 
 def row(batch: int = 1, throughput_mrps: int = 5_000, **change: object) -> Measurement:

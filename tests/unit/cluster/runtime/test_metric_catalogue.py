@@ -6,16 +6,16 @@ import pytest
 from metric_checks import breaches, unconventional
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cluster.runtime.metric_catalogue import (
+from slicewise.cluster.runtime.metric_catalogue import (
     FLAG,
     LABELS,
     MetricKind,
     MetricSpec,
     catalogue,
 )
-from cluster.runtime.prometheus import family, single
-from launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
-from slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
+from slicewise.cluster.runtime.prometheus import family, single
+from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
 WAITING = MetricSpec("slicewise_waiting_jobs", "gauge", "jobs", "Jobs.", ("tenant",))
 TURNS = MetricSpec("slicewise_turns_total", "counter", "", "Turns.")

@@ -5,8 +5,8 @@ import io
 import pytest
 import typer
 
-from cluster.language.errors import SlicewiseError
-from cluster.runtime.questions import confirm
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.runtime.questions import confirm
 
 
 class Terminal(io.StringIO):

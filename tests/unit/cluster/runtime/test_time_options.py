@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from cluster.runtime.time_options import local_time
+from slicewise.cluster.runtime.time_options import local_time
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-from cluster.settings.read import load_settings
+from slicewise.cluster.settings.read import load_settings
 
 ETC = Path(__file__).resolve().parents[4] / "etc"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from cluster.language.billing import MILLISLICES
-from cluster.language.errors import InvalidInputError
-from cluster.language.mig_profiles import WholeBoard
-from cluster.language.units import Millislices
-from cluster.settings.file import DaemonSettings, DatabaseSettings, host_and_port
-from cluster.settings.log import LogSettings
-from cluster.settings.read import database_url, load_settings
+from slicewise.cluster.language.billing import MILLISLICES
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.mig_profiles import WholeBoard
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import DaemonSettings, DatabaseSettings, host_and_port
+from slicewise.cluster.settings.log import LogSettings
+from slicewise.cluster.settings.read import database_url, load_settings
 
 MINIMAL = """
 [cluster]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import typer
 
-from launcher.cli.command_table import COMMANDS
-from launcher.main import loaded
+from slicewise.launcher.cli.command_table import COMMANDS
+from slicewise.launcher.main import loaded
 
 NAMES = {"tenant", "account", "about", "opens", "parent"}
 """Arguments and options that name a tenant, or one of its services."""

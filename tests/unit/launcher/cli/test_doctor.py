@@ -13,23 +13,23 @@ from stand_ins.doctors_slurm import CONSTRAINED, settings, slurm_has, slurm_is, 
 from stand_ins.emulated_gpus import FaultyDriver
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.exit_codes import ExitCode
-from cluster.language.file_access import Inode, Need, Person, Right, Way
-from cluster.language.findings import Mend, Place, error, hint, warning
-from cluster.language.host_findings import Holder, Space
-from cluster.language.jobs import NodeView, PartitionView
-from cluster.rpc.messages import ViewAnswer, ViewRequest
-from launcher.cli import gateway_report
-from launcher.cli.doctor import doctor
-from launcher.cli.show_findings import fix_text
-from launcher.gateway.checks import (
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.exit_codes import ExitCode
+from slicewise.cluster.language.file_access import Inode, Need, Person, Right, Way
+from slicewise.cluster.language.findings import Mend, Place, error, hint, warning
+from slicewise.cluster.language.host_findings import Holder, Space
+from slicewise.cluster.language.jobs import NodeView, PartitionView
+from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
+from slicewise.launcher.cli import gateway_report
+from slicewise.launcher.cli.doctor import doctor
+from slicewise.launcher.cli.show_findings import fix_text
+from slicewise.launcher.rules.gateway.checks import (
     CertificateFacts,
     GatewayFacts,
     IdentityFacts,
     gateway_checks,
 )
-from slurm_plugin.cli import doctor as site_report
+from slicewise.slurm_plugin.cli.commands import doctor as site_report
 
 ALL = {"1g.10gb": 1, "nvidia_a100_3g.40gb": 1, "nvidia_h200": 1}
 

@@ -10,9 +10,9 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from launcher.cli.command_table import COMMANDS, LOADED_ALONE
-from launcher.cli.help_text import fit_for_terminals
-from launcher.main import app, loaded
+from slicewise.launcher.cli.command_table import COMMANDS, LOADED_ALONE
+from slicewise.launcher.cli.help_text import fit_for_terminals
+from slicewise.launcher.main import app, loaded
 
 WIDTH = 80
 PANEL = "╭"

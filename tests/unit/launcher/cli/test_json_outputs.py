@@ -7,13 +7,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from cluster.language.units import MillisliceSeconds
-from cluster.runtime import console
-from launcher.cli.command_table import COMMANDS
-from launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
-from launcher.main import app, loaded
-from slurm_plugin.accounting.types import InvoiceLine
-from slurm_plugin.cli_views.ledger import statement_json
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.runtime import console
+from slicewise.launcher.cli.command_table import COMMANDS
+from slicewise.launcher.cli.json_outputs import JSON_VERSION, OUTPUTS, schema_of
+from slicewise.launcher.main import app, loaded
+from slicewise.slurm_plugin.cli.views.ledger import statement_json
+from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine
 
 KEY = {
     "key_id": "a",
@@ -75,7 +75,7 @@ def create_key(value: object) -> None:
 
 
 def test_what_tests_make_commands_print_is_checked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(create_key.__globals__, "__name__", "launcher.cli.keys")
+    monkeypatch.setitem(create_key.__globals__, "__name__", "slicewise.launcher.cli.keys")
     with pytest.raises(AssertionError, match="slicewise key create --json"):
         create_key({"key_id": 7})
     create_key(KEY)

@@ -12,9 +12,9 @@ from builders.service_views import a_generation
 from builders.settings import site_settings
 from typer.testing import CliRunner
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.rpc.client import UNSURE
-from cluster.rpc.key_messages import (
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.rpc.client import UNSURE
+from slicewise.cluster.rpc.key_messages import (
     KeyCreateRequest,
     KeyListRequest,
     KeyOpenRequest,
@@ -22,11 +22,11 @@ from cluster.rpc.key_messages import (
     KeysAnswer,
     KeyView,
 )
-from cluster.rpc.message import DoneAnswer
-from cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
-from cluster.runtime import questions
-from launcher.cli import keys as key_cli
-from launcher.cli.keys import key_app, new_key
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
+from slicewise.cluster.runtime import questions
+from slicewise.launcher.cli import keys as key_cli
+from slicewise.launcher.cli.keys import key_app, new_key
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -12,16 +12,17 @@ from builders.nodes import a_node
 from toy_engine import ENGINE
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
-from cluster.language.jobs import JobState, JobView, NodeView
-from cluster.runtime.measurement_file import read_measurements
-from cluster.slurm_client.commands import CommandSlurm
-from cluster.slurm_client.sbatch import Submitted
-from launcher.cli import profile, profile_options
-from launcher.engines.openai import OpenAIEngine
-from launcher.engines.registry import ENGINES
-from launcher.profiling import jobs, token_figures
-from launcher.profiling.figures import (
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView
+from slicewise.cluster.runtime.measurement_file import read_measurements
+from slicewise.cluster.slurm.commands import CommandSlurm
+from slicewise.cluster.slurm.sbatch import Submitted
+from slicewise.launcher.cli import profile, profile_options
+from slicewise.launcher.profiling import jobs
+from slicewise.launcher.rules.engines.openai import OpenAIEngine
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.profiling import token_figures
+from slicewise.launcher.rules.profiling.figures import (
     Begun,
     MeasuredWindow,
     Point,
@@ -29,7 +30,12 @@ from launcher.profiling.figures import (
     measured,
     message_text,
 )
-from launcher.profiling.token_figures import NOT_STARTED, Stream, TokenTask, TokenWindow
+from slicewise.launcher.rules.profiling.token_figures import (
+    NOT_STARTED,
+    Stream,
+    TokenTask,
+    TokenWindow,
+)
 
 SETTINGS = """\
 [cluster]
@@ -278,9 +284,13 @@ def test_a_language_model_is_measured_by_requests_at_a_time(cluster: Cluster):
     result = language(cluster, "--json", "--environment", "LLAMA_ARG_CTX_SIZE=9 $(x)")
     assert result.exit_code == 0, result.output
     (script, _) = cluster.scripts
-    task = next(line for line in script.split("\n") if "launcher.profiling.job_main" in line)
+    task = next(
+        line for line in script.split("\n") if "slicewise.launcher.profiling.job_main" in line
+    )
     words = shlex.split(task)
-    work = TokenTask.model_validate_json(words[words.index("launcher.profiling.job_main") + 1])
+    work = TokenTask.model_validate_json(
+        words[words.index("slicewise.launcher.profiling.job_main") + 1]
+    )
     assert (work.concurrencies, work.prompt_tokens, work.output_tokens) == ((1, 8, 64), 512, 100)
     assert (work.seconds, words[-2]) == (30, "llamacpp")
     assert 'echo 1 >"$private/slots"' in script

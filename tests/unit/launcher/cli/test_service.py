@@ -12,26 +12,26 @@ from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.service import directives_of_script
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.message import DoneAnswer
-from cluster.rpc.messages import (
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.service import directives_of_script
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.message import DoneAnswer
+from slicewise.cluster.rpc.messages import (
     CheckRequest,
     SubmitAnswer,
     ViewAnswer,
     ViewRequest,
 )
-from cluster.rpc.order_messages import OrderRequest
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from cluster.slurm_client.sbatch import Submitted
-from launcher import main
-from launcher.cli import service as cli
-from launcher.process import loop
-from launcher.services import address
-from launcher.services.lookup import choose, complete_service
-from launcher.services.service_file import read_service_file
+from slicewise.cluster.rpc.order_messages import OrderRequest
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.sbatch import Submitted
+from slicewise.launcher import main
+from slicewise.launcher.cli import service as cli
+from slicewise.launcher.process import loop
+from slicewise.launcher.services import address
+from slicewise.launcher.services.lookup import choose, complete_service
+from slicewise.launcher.services.service_file import read_service_file
 
 pytestmark = pytest.mark.usefixtures("clock")
 

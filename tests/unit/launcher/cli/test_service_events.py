@@ -9,14 +9,14 @@ from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import SlicewiseError
-from cluster.rpc.read_messages import (
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.rpc.read_messages import (
     ServiceEvent,
     ServiceEvents,
     ServiceEventsAnswer,
     ServiceEventsRequest,
 )
-from launcher.cli import service as cli
+from slicewise.launcher.cli import service as cli
 
 EVENTS = (
     ServiceEvent(at_s=100, array_job_id=814, slot=0, node="gpu1", what="started"),

@@ -10,14 +10,14 @@ from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.service import directives_of_script
-from cluster.rpc.messages import CheckRequest, SubmitAnswer, ViewAnswer, ViewRequest
-from cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
-from cluster.settings.read import load_settings
-from cluster.slurm_client.sbatch import Submitted
-from launcher.cli import service as cli
-from launcher.services import address
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.service import directives_of_script
+from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer, ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.read_messages import GenerationsAnswer, GenerationsRequest
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.sbatch import Submitted
+from slicewise.launcher.cli import service as cli
+from slicewise.launcher.services import address
 
 SETTINGS = (
     SITE_TOML

@@ -9,11 +9,11 @@ from builders.service_views import a_tenant_view
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.rpc.messages import ViewAnswer, ViewRequest
-from launcher.cli.service import service_app
-from launcher.services.model_repository import require_runnable
-from launcher.services.service_file import read_service_file
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.rpc.messages import ViewAnswer, ViewRequest
+from slicewise.launcher.cli.service import service_app
+from slicewise.launcher.services.model_repository import require_runnable
+from slicewise.launcher.services.service_file import read_service_file
 
 CONFIG = 'backend: "python"\ninstance_group [{ kind: KIND_CPU count: 3 }]\n'
 

@@ -9,12 +9,12 @@ from builders.service_views import a_service, slots_in
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import OutsideError, SlicewiseError
-from cluster.rpc.messages import DeleteRequest, ServiceView, ViewAnswer, ViewRequest
-from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
-from cluster.rpc.read_messages import BudgetsAnswer, BudgetsRequest
-from launcher.cli import service_orders
-from launcher.cli.service import service_app
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError
+from slicewise.cluster.rpc.messages import DeleteRequest, ServiceView, ViewAnswer, ViewRequest
+from slicewise.cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
+from slicewise.cluster.rpc.read_messages import BudgetsAnswer, BudgetsRequest
+from slicewise.launcher.cli import service_orders
+from slicewise.launcher.cli.service import service_app
 
 Looks = Callable[..., list[object]]
 

@@ -8,10 +8,10 @@ import pytest
 from builders.service_views import a_report, a_service, a_slot, slots_in
 from typer.testing import CliRunner
 
-from cluster.rpc.messages import ServiceQuality, ViewAnswer
-from launcher.cli import service_view
-from launcher.cli.service import service_app
-from launcher.services.overview import ServiceObservation, join
+from slicewise.cluster.rpc.messages import ServiceQuality, ViewAnswer
+from slicewise.launcher.cli import service_view
+from slicewise.launcher.cli.service import service_app
+from slicewise.launcher.services.overview import ServiceObservation, join
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -17,23 +17,23 @@ from builders.settings import SITE_TOML
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner, Result
 
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.rpc.messages import (
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.rpc.messages import (
     CheckRequest,
     ServiceView,
     SubmitAnswer,
     ViewAnswer,
     ViewRequest,
 )
-from cluster.rpc.order_messages import OrderRequest, ServiceOrder
-from cluster.settings.file import Settings
-from cluster.settings.read import load_settings
-from cluster.slurm_client.sbatch import Submitted
-from launcher.cli import service as cli
-from launcher.cli import service_wait
-from launcher.services import address
-from launcher.services.overview import ServiceObservation, join
-from launcher.services.waiting import WaitGoal, Waiting
+from slicewise.cluster.rpc.order_messages import OrderRequest, ServiceOrder
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.sbatch import Submitted
+from slicewise.launcher.cli import service as cli
+from slicewise.launcher.cli import service_wait
+from slicewise.launcher.services import address
+from slicewise.launcher.services.overview import ServiceObservation, join
+from slicewise.launcher.services.waiting import WaitGoal, Waiting
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -9,12 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.settings.file import Settings
-from cluster.settings.gateway import GatewaySettings
-from launcher.gateway import haproxy
-from launcher.gateway.haproxy import HaproxyRuntime
-from launcher.gateway.routing import (
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway import haproxy
+from slicewise.launcher.gateway.haproxy import HaproxyRuntime
+from slicewise.launcher.gateway.runtime_api import (
+    VACANT,
+    LastLook,
+    Maps,
+    commands,
+    entry_commands,
+    glance_questions,
+    idle_questions,
+    map_text,
+    old_workers,
+    parse,
+    parse_glance,
+    process_of,
+    quiet_commands,
+)
+from slicewise.launcher.rules.gateway.routing import (
     AddRoute,
     EndSessions,
     GatewayChange,
@@ -33,23 +48,15 @@ from launcher.gateway.routing import (
     SetRetryOnce,
     SetTarget,
 )
-from launcher.gateway.runtime_api import (
-    VACANT,
-    LastLook,
-    Maps,
-    commands,
-    entry_commands,
-    glance_questions,
-    idle_questions,
-    map_text,
-    old_workers,
-    parse,
-    parse_glance,
-    process_of,
-    quiet_commands,
+from slicewise.launcher.rules.gateway.types import (
+    Backend,
+    Endpoint,
+    Gateway,
+    Server,
+    ServerMode,
+    load_of,
 )
-from launcher.gateway.types import Backend, Endpoint, Gateway, Server, ServerMode, load_of
-from launcher.services import overview
+from slicewise.launcher.services import overview
 
 DIRECTORY = Path("/etc/haproxy/slicewise")
 MAP = DIRECTORY / "services.map"
@@ -719,7 +726,7 @@ async def test_whether_haproxy_takes_any_group_of_tls_is_seen(
     for name, text in (("named", named), ("own", own)):
         if text is not None:
             (tmp_path / name).write_text(text)
-    monkeypatch.setattr("launcher.gateway.haproxy._OPENSSL_OWN", tmp_path / "own")
+    monkeypatch.setattr("slicewise.launcher.gateway.haproxy._OPENSSL_OWN", tmp_path / "own")
     said = "Variable not found\n" if named is None else f"OPENSSL_CONF={tmp_path}/named\n\n"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -750,7 +757,7 @@ async def test_after_a_glance_that_nobody_can_read_all_is_asked_for(tmp_path: Pa
 async def test_a_glance_that_no_line_can_hold_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("launcher.gateway.haproxy._LINE_BYTES", 500)
+    monkeypatch.setattr("slicewise.launcher.gateway.haproxy._LINE_BYTES", 500)
     fake = FakeHaproxy()
     async with fake.serving(tmp_path) as runtime:
         for _ in range(2):

@@ -3,7 +3,7 @@ from base64 import b64encode
 
 import pytest
 
-from launcher.gateway.pem import pem
+from slicewise.launcher.gateway.pem import pem
 
 
 @pytest.mark.parametrize("length", [1, 47, 48, 49, 700])

@@ -1,6 +1,6 @@
 """Tests finding the streams of API keys, as HAProxy 2.6 shows them."""
 
-from launcher.gateway.streams import end_commands, key_ages_s, without_key
+from slicewise.launcher.gateway.streams import end_commands, key_ages_s, without_key
 
 KEPT, REVOKED = "a" * 64, "b" * 64
 TABLE = f"""# table: streams, type: string, size:102400, used:3

@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from cluster.rpc.messages import AdapterReport
-from launcher.gateway.types import Endpoint
-from launcher.probing.prober import Replica
-from launcher.process.adapter_watch import AdapterWatch
-from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import GenerationState, ServiceState
+from slicewise.cluster.rpc.messages import AdapterReport
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process.adapter_watch import AdapterWatch
+from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
+from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -56,7 +56,7 @@ def turned(
 
 
 async def looked(watch: AdapterWatch, at_s: float = 0.0) -> None:
-    with patch("launcher.process.adapter_watch.time.monotonic", lambda: at_s):
+    with patch("slicewise.launcher.process.adapter_watch.time.monotonic", lambda: at_s):
         watch.look()
         for _ in range(10):
             await asyncio.sleep(0)

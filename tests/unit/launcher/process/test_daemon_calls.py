@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from cluster.rpc.client import DaemonClient
-from cluster.rpc.messages import DesiredSlotsAnswer, DesiredSlotsRequest
-from cluster.settings.file import DaemonSettings
-from launcher.process.daemon_calls import DaemonCalls
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, DesiredSlotsRequest
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.launcher.process.daemon_calls import DaemonCalls
 
 
 async def test_desired_slots_are_sent_with_the_number_that_was_known(

@@ -15,20 +15,20 @@ from builders.replica_keys import gateway_directory
 from stand_ins.led_launcher import DOWN, Switch, World
 from stand_ins.scripted import ETC
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.runtime.leadership import led_only
-from cluster.settings.file import LauncherSettings
-from cluster.settings.read import launcher_database_url, load_settings
-from launcher.gateway.identity import KEY
-from launcher.probing.prober import Prober, Replica, probe
-from launcher.process import loop
-from launcher.process.leadership import Leadership, own_store
-from launcher.process.loop import Launcher
-from launcher.process.saved_state import SavedState
-from launcher.process.saved_statistics import SavedStatistics
-from launcher.process.statistics import ServiceStatistics
-from launcher.process.statistics_socket import StatisticsSocket
-from launcher.turn.state import ServiceState
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.runtime.leadership import led_only
+from slicewise.cluster.settings.file import LauncherSettings
+from slicewise.cluster.settings.read import launcher_database_url, load_settings
+from slicewise.launcher.gateway.identity import KEY
+from slicewise.launcher.probing.prober import Prober, Replica, probe
+from slicewise.launcher.process import loop
+from slicewise.launcher.process.leadership import Leadership, own_store
+from slicewise.launcher.process.loop import Launcher
+from slicewise.launcher.process.saved_state import SavedState
+from slicewise.launcher.process.saved_statistics import SavedStatistics
+from slicewise.launcher.process.statistics import ServiceStatistics
+from slicewise.launcher.process.statistics_socket import StatisticsSocket
+from slicewise.launcher.rules.turn.state import ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

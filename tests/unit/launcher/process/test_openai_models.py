@@ -4,8 +4,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from launcher.process.openai_models import OpenAIModels
-from launcher.turn.state import ServiceState
+from slicewise.launcher.process.openai_models import OpenAIModels
+from slicewise.launcher.rules.turn.state import ServiceState
 
 
 def turned(

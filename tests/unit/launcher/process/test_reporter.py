@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.language.errors import UnreachableError
-from cluster.rpc.messages import ReplicaLoad, ServiceReport
-from launcher.autoscale.types import ScalingDecision
-from launcher.engines.load import EngineCounts, ServersLoad
-from launcher.gateway.routing import Route, RoutePlan
-from launcher.gateway.timings import Timings
-from launcher.gateway.types import Load
-from launcher.process.reporter import AGAIN_S, ServiceReporter
-from launcher.turn.plan import ServicePlan, TurnPlan
-from launcher.turn.state import ServiceState
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.rpc.messages import ReplicaLoad, ServiceReport
+from slicewise.launcher.process.reporter import AGAIN_S, ServiceReporter
+from slicewise.launcher.rules.autoscale.types import ScalingDecision
+from slicewise.launcher.rules.engines.load import EngineCounts, ServersLoad
+from slicewise.launcher.rules.gateway.routing import Route, RoutePlan
+from slicewise.launcher.rules.gateway.timings import Timings
+from slicewise.launcher.rules.gateway.types import Load
+from slicewise.launcher.rules.turn.plan import ServicePlan, TurnPlan
+from slicewise.launcher.rules.turn.state import ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -73,7 +73,7 @@ async def test_a_service_that_a_turn_leaves_out_keeps_what_was_counted(
     for turn, plan in enumerate((BERT, BERT, None, BERT)):
         now_s = 1000.0 + 5 * turn
         clock = SimpleNamespace(monotonic=lambda at_s=now_s: at_s)
-        monkeypatch.setattr("launcher.process.reporter.time", clock)
+        monkeypatch.setattr("slicewise.launcher.process.reporter.time", clock)
         found = left_out if plan is None else TurnPlan((plan,), RoutePlan((), {}, {}), {})
         reporter.turned(found, state)
         await reporter.report_services()
@@ -85,7 +85,7 @@ async def test_a_service_that_a_turn_leaves_out_keeps_what_was_counted(
     assert (quality.answered, quality.span_s) == (4 * count, 15)
     reporter.turned(left_out, {})
     clock = SimpleNamespace(monotonic=lambda: 1020.0)
-    monkeypatch.setattr("launcher.process.reporter.time", clock)
+    monkeypatch.setattr("slicewise.launcher.process.reporter.time", clock)
     await reporter.report_services()
     assert (reporter.counts, reporter.qualities) == ({}, {})
 
@@ -100,7 +100,7 @@ async def test_a_clock_that_is_set_back_delays_no_report(monkeypatch: pytest.Mon
         return {"nlp/bert": Timings((len(asked),) * len(Timings().buckets))}
 
     clocks = SimpleNamespace(time=lambda: now_s["time"], monotonic=lambda: now_s["monotonic"])
-    monkeypatch.setattr("launcher.process.reporter.time", clocks)
+    monkeypatch.setattr("slicewise.launcher.process.reporter.time", clocks)
     daemon = Daemon()
     reporter = ServiceReporter(daemon, timings)
     for _ in range(3):

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from cluster.language.errors import UnreachableError
-from launcher.autoscale.crests import Crest
-from launcher.autoscale.policy import LastCounters, Memory
-from launcher.autoscale.tokens import TokensDone
-from launcher.engines.engine import TokenCounts
-from launcher.gateway.types import Endpoint
-from launcher.process import saved_state
-from launcher.process.saved_state import SavedState
-from launcher.process.store import Saved
-from launcher.turn.backoff import Backoff
-from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import (
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.launcher.process import saved_state
+from slicewise.launcher.process.saved_state import SavedState
+from slicewise.launcher.process.store import Saved
+from slicewise.launcher.rules.autoscale.crests import Crest
+from slicewise.launcher.rules.autoscale.policy import LastCounters, Memory
+from slicewise.launcher.rules.autoscale.tokens import TokensDone
+from slicewise.launcher.rules.engines.engine import TokenCounts
+from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.turn.backoff import Backoff
+from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
+from slicewise.launcher.rules.turn.state import (
     DesiredSlots,
     GenerationState,
     ServiceState,

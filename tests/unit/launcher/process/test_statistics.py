@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 from stand_ins.statistics_world import KEY, World, counts
 
-from launcher.engines.statistics import MOST_KEYS, Counts
-from launcher.probing.engine_failures import ENGINE_FAILURES
-from launcher.process import counted_service, saved_statistics, statistics, tenant_share
+from slicewise.launcher.probing.engine_failures import ENGINE_FAILURES
+from slicewise.launcher.process import counted_service, saved_statistics, statistics, tenant_share
+from slicewise.launcher.rules.engines.statistics import MOST_KEYS, Counts
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -15,20 +15,20 @@ from builders.service_views import a_running_slot, a_slot
 from log_lines import lines
 from stand_ins.turn_world import GATEWAY, World, service
 
-from cluster.language.errors import UnreachableError
-from cluster.rpc.messages import ServiceView
-from cluster.settings.file import Settings
-from launcher.engines.registry import ENGINES
-from launcher.gateway.routing import AddRoute, RoutePlan, SetTarget
-from launcher.gateway.types import Backend, Endpoint, Gateway
-from launcher.probing.prober import Replica
-from launcher.process import loop, tick
-from launcher.process.loop import Launcher, Reporter
-from launcher.process.tick import Turned, turn
-from launcher.turn import plan as services
-from launcher.turn.outliers import Doubt, Watch
-from launcher.turn.plan import TurnPlan, decide
-from launcher.turn.state import Failure, GenerationState, ServiceState
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.settings.file import Settings
+from slicewise.launcher.probing.prober import Replica
+from slicewise.launcher.process import loop, tick
+from slicewise.launcher.process.loop import Launcher, Reporter
+from slicewise.launcher.process.tick import Turned, turn
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.rules.gateway.routing import AddRoute, RoutePlan, SetTarget
+from slicewise.launcher.rules.gateway.types import Backend, Endpoint, Gateway
+from slicewise.launcher.rules.turn import plan as services
+from slicewise.launcher.rules.turn.outliers import Doubt, Watch
+from slicewise.launcher.rules.turn.plan import TurnPlan, decide
+from slicewise.launcher.rules.turn.state import Failure, GenerationState, ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -10,13 +10,13 @@ from unittest.mock import patch
 
 import pytest
 
-from launcher.engines.engine import TokenCounts
-from launcher.engines.load import EngineCounts, EngineLoad, ServersLoad
-from launcher.gateway.types import Endpoint
-from launcher.probing.prober import EngineMetrics, Replica
-from launcher.process.token_watch import TokenWatch
-from launcher.turn.endpoints import ReplicaRun, Verified
-from launcher.turn.state import GenerationState, ServiceState
+from slicewise.launcher.probing.prober import EngineMetrics, Replica
+from slicewise.launcher.process.token_watch import TokenWatch
+from slicewise.launcher.rules.engines.engine import TokenCounts
+from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad, ServersLoad
+from slicewise.launcher.rules.gateway.types import Endpoint
+from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
+from slicewise.launcher.rules.turn.state import GenerationState, ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -43,7 +43,7 @@ class Replicas:
 async def looked(watch: TokenWatch, at_s: float = math.inf) -> None:
     """Ask, and let those answer that do."""
     # Beyond this a tenant rests for the CPU that its replicas have taken.
-    with patch("launcher.process.token_watch.time.monotonic", lambda: at_s):
+    with patch("slicewise.launcher.process.token_watch.time.monotonic", lambda: at_s):
         watch.look()
     for _ in range(10):
         await asyncio.sleep(0)
@@ -209,7 +209,9 @@ async def test_a_tenant_whose_answers_took_long_to_read_rests():
     watch = TokenWatch(replicas.ask)
     turned(watch, (1,), others=(5,))
     spent = iter((0.0, 100.0))
-    with patch("launcher.process.tenant_share.time.thread_time", lambda: next(spent, 100.0)):
+    with patch(
+        "slicewise.launcher.process.tenant_share.time.thread_time", lambda: next(spent, 100.0)
+    ):
         await looked(watch)
     before = list(replicas.asked)
     watch.look()

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from builders.service_scripts import GATEWAY, TRITON, VALUES, script
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import directives_of_script, service_spec
-from cluster.settings.engines import EngineSettings
-from cluster.settings.gateway import GatewaySettings
-from launcher.engines.engine import OPENAI_API
-from launcher.engines.registry import ENGINES, start_settings
-from launcher.engines.triton import Triton
-from launcher.gateway.runtime_api import most_files_of
-from launcher.scripts import render
-from launcher.scripts.render import Owners, gateway_files, service_script
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import directives_of_script, service_spec
+from slicewise.cluster.settings.engines import EngineSettings
+from slicewise.cluster.settings.gateway import GatewaySettings
+from slicewise.launcher.gateway.runtime_api import most_files_of
+from slicewise.launcher.rules.engines.engine import OPENAI_API
+from slicewise.launcher.rules.engines.registry import ENGINES, start_settings
+from slicewise.launcher.rules.engines.triton import Triton
+from slicewise.launcher.scripts import render
+from slicewise.launcher.scripts.render import Owners, gateway_files, service_script
 
 
 def options(text: str) -> set[str]:

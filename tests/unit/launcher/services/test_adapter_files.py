@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from builders.service_specs import a_spec
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec
-from launcher.services.adapter_files import require_adapter_engine, require_adapters
-from launcher.services.model_repository import repository_digest
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.launcher.services.adapter_files import require_adapter_engine, require_adapters
+from slicewise.launcher.services.model_repository import repository_digest
 
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "base_model_name_or_path": "x/Tiny"}
 

@@ -7,8 +7,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.text_format import Parse
 from tritonclient.grpc import model_config_pb2
 
-from launcher.services import config_pbtxt
-from launcher.services.config_pbtxt import parse_config
+from slicewise.launcher.services import config_pbtxt
+from slicewise.launcher.services.config_pbtxt import parse_config
 
 DESCRIPTOR = Path(config_pbtxt.__file__).with_name("model_config.textproto")
 

@@ -11,12 +11,12 @@ from fault_world.virtual_time import WorldClock
 from stand_ins.daemon_answers import answer_in_its_place
 from typer.testing import CliRunner
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
-from launcher.cli import service_view
-from launcher.cli.service import service_app
-from launcher.services import logs
-from launcher.services.logs import (
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer, ViewRequest
+from slicewise.launcher.cli import service_view
+from slicewise.launcher.cli.service import service_app
+from slicewise.launcher.services import logs
+from slicewise.launcher.services.logs import (
     Chosen,
     Line,
     chosen_slots,
@@ -221,7 +221,9 @@ def test_lines_since_a_time_and_of_the_run_before(
     view: ServiceView, monkeypatch: pytest.MonkeyPatch, chosen: Chosen, expected: slice, cut_at: int
 ):
     """Triton's clock is UTC and names no year; the batch script may have cut the log off."""
-    monkeypatch.setattr("cluster.runtime.wall_clock.time.time", lambda: NEW_YEAR_S + 3600.0)
+    monkeypatch.setattr(
+        "slicewise.cluster.runtime.wall_clock.time.time", lambda: NEW_YEAR_S + 3600.0
+    )
     every = RUNS.splitlines(keepends=True)
     log = log_file(view, 2)
     log.write_text("".join(every[cut_at:]))
@@ -285,7 +287,7 @@ def test_nobody_else_s_log_is_read_for_it(view: ServiceView, monkeypatch: pytest
     """Nor what its owner put in its place: a reader would wait for a pipe for ever."""
     log_file(view, 1).write_text(FAILED)
     own = os.geteuid()
-    monkeypatch.setattr("launcher.services.logs.os.geteuid", lambda: own + 1)
+    monkeypatch.setattr("slicewise.launcher.services.logs.os.geteuid", lambda: own + 1)
     assert why_it_failed(view, 1) == ""
     monkeypatch.undo()
     path = log_file(view, 3)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from builders.service_specs import a_spec
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import ServiceSpec
-from launcher.engines.registry import ENGINES
-from launcher.services.model_repository import repository_needs, require_runnable
-from sandbox.demo.commands import publish_models
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.launcher.rules.engines.registry import ENGINES
+from slicewise.launcher.services.model_repository import repository_needs, require_runnable
+from slicewise.sandbox.demo.commands import publish_models
 
 CONFIG = 'backend: "python"\ninstance_group [{ kind: KIND_CPU count: 2 }]\n'
 

@@ -9,7 +9,7 @@ from builders.service_views import a_report, a_service, a_tenant_view
 from printed_text import printed_text
 from rich.console import Console
 
-from cluster.rpc.messages import (
+from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
     AdapterReport,
     ReplicaLoad,
@@ -18,10 +18,10 @@ from cluster.rpc.messages import (
     SlotView,
     ViewAnswer,
 )
-from cluster.rpc.order_messages import NO_ORDER, ServiceOrder
-from launcher.cli import show_file, show_services
-from launcher.gateway.types import Backend, Gateway, Load, Server, ServerMode
-from launcher.services.overview import Condition, ServiceObservation, State, join
+from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.launcher.cli import show_file, show_services
+from slicewise.launcher.rules.gateway.types import Backend, Gateway, Load, Server, ServerMode
+from slicewise.launcher.services.overview import Condition, ServiceObservation, State, join
 
 
 def slot(index: int, state: str, **more: object) -> SlotView:

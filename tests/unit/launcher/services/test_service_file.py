@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders.service_specs import a_spec
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.service import service_spec
-from launcher.services.service_file import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import service_spec
+from slicewise.launcher.services.service_file import (
     KEPT_LOGS,
     current_directory,
     made_logs,

@@ -5,10 +5,16 @@ from dataclasses import replace
 import pytest
 from builders.service_views import a_report
 
-from cluster.language.errors import OutsideError
-from cluster.language.replica_shape import ReplicaShape
-from launcher.services.overview import ReplicaView, ServiceObservation
-from launcher.services.waiting import WaitGoal, Waiting, is_reached, last_log_line, progress
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.replica_shape import ReplicaShape
+from slicewise.launcher.services.overview import ReplicaView, ServiceObservation
+from slicewise.launcher.services.waiting import (
+    WaitGoal,
+    Waiting,
+    is_reached,
+    last_log_line,
+    progress,
+)
 
 REPORT = a_report(array_job_id=814)
 READY, STARTS, HELD = (ReplicaView(814, 0, state) for state in ("ready", "starting", "held"))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.demo import acts as acts_module
-from sandbox.demo.acts import ActsPerformance, let_the_guest_in
-from sandbox.demo.commands import Commands, JobTimes
-from sandbox.demo.record import TaskRun
-from sandbox.demo.scenario import (
+from slicewise.sandbox.demo import acts as acts_module
+from slicewise.sandbox.demo.acts import ActsPerformance, let_the_guest_in
+from slicewise.sandbox.demo.commands import Commands, JobTimes
+from slicewise.sandbox.demo.record import TaskRun
+from slicewise.sandbox.demo.scenario import (
     CHAT,
     FILLER,
     FILLER_TASKS,

@@ -6,9 +6,9 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from cluster.language.errors import OutsideError, Refusal
-from launcher.services.service_file import read_service_file
-from sandbox.demo.commands import (
+from slicewise.cluster.language.errors import OutsideError, Refusal
+from slicewise.launcher.services.service_file import read_service_file
+from slicewise.sandbox.demo.commands import (
     Commands,
     parse_job_times,
     parse_ledger,
@@ -21,9 +21,9 @@ from sandbox.demo.commands import (
     publish_models,
     write_service_file,
 )
-from sandbox.demo.record import LedgerView, LoanChange, TaskRun
-from sandbox.demo.run import costs
-from sandbox.demo.scenario import CHAT, GUEST, NLP, SHAPE, VISION, TenantPlan
+from slicewise.sandbox.demo.record import LedgerView, LoanChange, TaskRun
+from slicewise.sandbox.demo.run import costs
+from slicewise.sandbox.demo.scenario import CHAT, GUEST, NLP, SHAPE, VISION, TenantPlan
 
 
 @pytest.mark.parametrize("plan", [VISION, NLP, GUEST, CHAT])

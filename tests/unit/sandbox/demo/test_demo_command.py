@@ -11,15 +11,15 @@ class Failing:
         self._error = error
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == "sandbox.demo.cli":
+        if name == "slicewise.sandbox.demo.cli":
             raise self._error
 
 
 def started(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> SystemExit:
-    monkeypatch.delitem(sys.modules, "sandbox.demo.cli", raising=False)
+    monkeypatch.delitem(sys.modules, "slicewise.sandbox.demo.cli", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Failing(error), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("sandbox.demo", run_name="__main__")
+        runpy.run_module("slicewise.sandbox.demo", run_name="__main__")
     return ended.value
 
 

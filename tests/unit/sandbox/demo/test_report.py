@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.language.errors import Refusal
-from sandbox.demo.record import (
+from slicewise.cluster.language.errors import Refusal
+from slicewise.sandbox.demo.record import (
     Acts,
     BatchJob,
     Chat,
@@ -20,8 +20,8 @@ from sandbox.demo.record import (
     Wake,
     tasks_over_time,
 )
-from sandbox.demo.report import SliceSeconds, build, percentile_ms, slice_seconds
-from sandbox.demo.scenario import FILLER_TASKS
+from slicewise.sandbox.demo.report import SliceSeconds, build, percentile_ms, slice_seconds
+from slicewise.sandbox.demo.scenario import FILLER_TASKS
 
 A, B, C = "vision/captions", "nlp/chat", "guest/talk"
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cluster.language.errors import UnreachableError
-from sandbox.demo.live import Display
-from sandbox.demo.record import Replicas, RequestRecord, Sample, ServiceState
-from sandbox.demo.scenario import CHAT, VISION
-from sandbox.demo.story import Story
-from sandbox.demo.trace import Arrival
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.sandbox.demo.live import Display
+from slicewise.sandbox.demo.record import Replicas, RequestRecord, Sample, ServiceState
+from slicewise.sandbox.demo.scenario import CHAT, VISION
+from slicewise.sandbox.demo.story import Story
+from slicewise.sandbox.demo.trace import Arrival
 
 
 class Silent:

@@ -3,9 +3,9 @@ from statistics import mean, pstdev
 
 import pytest
 
-from sandbox.demo.run import replay
-from sandbox.demo.scenario import COMPRESSION, SERVING
-from sandbox.demo.trace import TraceRow, arrivals, cut, draw, read_extract, share_at
+from slicewise.sandbox.demo.run import replay
+from slicewise.sandbox.demo.scenario import COMPRESSION, SERVING
+from slicewise.sandbox.demo.trace import TraceRow, arrivals, cut, draw, read_extract, share_at
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 

@@ -6,13 +6,13 @@ import pytest
 from builders.service_views import a_tenant_view
 from rich.console import Console, RenderableType
 
-from cluster.language.errors import Refusal
-from cluster.language.replica_shape import ReplicaShape
-from launcher.gateway.types import Load
-from launcher.services.overview import ReplicaView, ServiceObservation
-from sandbox.demo.live import Display, Scene, picture, sparkline
-from sandbox.demo.observe import service_states
-from sandbox.demo.record import (
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.replica_shape import ReplicaShape
+from slicewise.launcher.rules.gateway.types import Load
+from slicewise.launcher.services.overview import ReplicaView, ServiceObservation
+from slicewise.sandbox.demo.live import Display, Scene, picture, sparkline
+from slicewise.sandbox.demo.observe import service_states
+from slicewise.sandbox.demo.record import (
     Acts,
     BatchJob,
     Chat,
@@ -26,8 +26,8 @@ from sandbox.demo.record import (
     ServiceState,
     TaskRun,
 )
-from sandbox.demo.report import build
-from sandbox.demo.summary import summary
+from slicewise.sandbox.demo.report import build
+from slicewise.sandbox.demo.summary import summary
 
 STATE = ServiceState("vision/captions", 7, Replicas(3, 1, 0, 4), 4000, 5000)
 SAMPLE = Sample(30.0, STATE, 5, 420.0, 1900.0)
@@ -189,7 +189,7 @@ def test_a_report_without_chats_says_so() -> None:
 
 def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
     # Not above: with it comes matplotlib, half a second of each process that collects the tests.
-    from sandbox.demo.plot import save
+    from slicewise.sandbox.demo.plot import save
 
     path = tmp_path / "new" / "demo.png"
     save(RECORDING, path)
@@ -202,7 +202,7 @@ def test_the_plot_is_a_png_of_readme_width(tmp_path: Path) -> None:
     ("t_s", "vision", "nlp"), [(9, 0, 0), (10, 2000, -2000), (19, 2000, -2000), (20, 0, 0)]
 )
 def test_what_is_lent_at_a_time(t_s: float, vision: int, nlp: int) -> None:
-    from sandbox.demo.plot import lent_to
+    from slicewise.sandbox.demo.plot import lent_to
 
     assert lent_to("vision", RECORDING.loans, t_s) == vision
     assert lent_to("nlp", RECORDING.loans, t_s) == nlp

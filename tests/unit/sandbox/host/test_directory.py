@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from sandbox.host.directory import (
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.sandbox.host.directory import (
     MARKER,
     checked,
     claimed,
@@ -82,6 +82,6 @@ def test_another_failure_of_the_system_is_not_blamed_on_the_directory(tmp_path: 
 
 
 def test_a_disk_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("sandbox.host.directory.ROOM_MB", 10**9)
+    monkeypatch.setattr("slicewise.sandbox.host.directory.ROOM_MB", 10**9)
     with pytest.raises(InvalidInputError, match="MB of room"):
         require_room(tmp_path)

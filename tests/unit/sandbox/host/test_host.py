@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.host.host import Host
-from sandbox.host.layout import Layout
-from sandbox.host.state import Program, State
-from sandbox.host.users import User
+from slicewise.sandbox.host.host import Host
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.state import Program, State
+from slicewise.sandbox.host.users import User
 
 ROOT, ALICE = User("root", 0, 0), User("alice", 61001, 61001)
 

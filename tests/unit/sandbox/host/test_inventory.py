@@ -1,7 +1,7 @@
-from cluster.language.mig_profiles import board
-from cluster.mig.layouts import geometry
-from cluster.mig.placement_text import read_placements
-from sandbox.host.inventory import NODES, accounting_tres, billing_weights, gpu_types
+from slicewise.cluster.language.gpus.layouts import geometry
+from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.gpus.placement_text import read_placements
+from slicewise.sandbox.host.inventory import NODES, accounting_tres, billing_weights, gpu_types
 
 
 def test_every_node_is_cut_as_its_board_allows():

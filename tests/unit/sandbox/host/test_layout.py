@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from sandbox.host.layout import Layout
+from slicewise.sandbox.host.layout import Layout
 
 SERVERS = ("slurmctld", "slurmdbd", "slurmd", "gateway", "daemon")
 

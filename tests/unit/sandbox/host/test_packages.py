@@ -2,9 +2,9 @@ import os
 
 import pytest
 
-from cluster.language.errors import SlicewiseError
-from sandbox.host import packages
-from sandbox.host.packages import (
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host import packages
+from slicewise.sandbox.host.packages import (
     install_line,
     missing_packages,
     plugins,

@@ -1,4 +1,4 @@
-from sandbox.host.process import (
+from slicewise.sandbox.host.process import (
     Stat,
     members,
     parse_stat,

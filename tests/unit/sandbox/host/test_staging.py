@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.host.layout import Layout
-from sandbox.host.staging import (
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.staging import (
     _stage_libraries,
     closure,
     is_open,
@@ -96,16 +96,19 @@ def test_a_file_that_is_listed_twice_is_staged_once(
 def test_users_find_the_program_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reads: bool
 ):
-    source = tmp_path / "clone" / "cluster" / "language" / "errors.py"
+    source = tmp_path / "clone" / "slicewise" / "cluster" / "language" / "errors.py"
     source.parent.mkdir(parents=True)
     source.write_text("CODE = 1\n")
-    monkeypatch.setattr("sandbox.host.staging.PROJECT", tmp_path / "clone")
+    (tmp_path / "clone" / "slicewise" / "__init__.py").touch()
+    monkeypatch.setattr("slicewise.sandbox.host.staging.PROJECT", tmp_path / "clone")
     monkeypatch.setattr(
-        "sandbox.host.staging.is_open", lambda path: reads or not path.is_relative_to(tmp_path)
+        "slicewise.sandbox.host.staging.is_open",
+        lambda path: reads or not path.is_relative_to(tmp_path),
     )
     site = tmp_path / "sandbox"
     program = stage(Layout(site, 1), for_others=True)
     assert program.project.is_relative_to(site) is not reads
-    compiled = Path(cache_from_source(str(program.project / "cluster" / "language" / "errors.py")))
+    staged = program.project / "slicewise" / "cluster" / "language" / "errors.py"
+    compiled = Path(cache_from_source(str(staged)))
     assert compiled.stat().st_mode & 0o004
     assert compiled.read_bytes()[8:12] == int(source.stat().st_mtime).to_bytes(4, "little")

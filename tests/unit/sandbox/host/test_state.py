@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import SlicewiseError
-from sandbox.host.inventory import NODES
-from sandbox.host.layout import Layout
-from sandbox.host.process import Process
-from sandbox.host.state import Program, State, load, parse_state, save, state_text
-from sandbox.host.status import node_rows, server_rows
-from sandbox.host.users import User, one_user, several_users
-from sandbox.lifecycle import limitations
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.process import Process
+from slicewise.sandbox.host.state import Program, State, load, parse_state, save, state_text
+from slicewise.sandbox.host.status import node_rows, server_rows
+from slicewise.sandbox.host.users import User, one_user, several_users
+from slicewise.sandbox.lifecycle import limitations
 
 STATE = State(
     layout=Layout(Path("/s"), 7),

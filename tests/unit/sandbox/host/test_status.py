@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sandbox.cli import _node_table, _server_table
-from sandbox.host.inventory import NODES
-from sandbox.host.layout import Layout
-from sandbox.host.process import Process
-from sandbox.host.state import Program, State
-from sandbox.host.status import node_rows, server_places, server_rows
+from slicewise.sandbox.cli import _node_table, _server_table
+from slicewise.sandbox.host.inventory import NODES
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.process import Process
+from slicewise.sandbox.host.state import Program, State
+from slicewise.sandbox.host.status import node_rows, server_places, server_rows
 
 LAYOUT = Layout(Path("/tmp/sandbox"), 250)
 CUT = {node.name: node.slices for node in NODES}

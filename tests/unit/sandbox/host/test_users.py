@@ -1,6 +1,13 @@
 from pathlib import Path
 
-from sandbox.host.users import User, group_text, one_user, own_uids, passwd_text, several_users
+from slicewise.sandbox.host.users import (
+    User,
+    group_text,
+    one_user,
+    own_uids,
+    passwd_text,
+    several_users,
+)
 
 SLURM = User("slurm", 64030, 64030)
 SYSTEM = "root:x:0:0:root:/root:/bin/bash\nalice:x:1000:1000::/home/alice:/bin/sh\n"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import SlicewiseError
-from sandbox.servers import mariadb
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.sandbox.servers import mariadb
 
 TABLES = ("system_tables", "performance_tables", "system_tables_data")
 

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.host.host import Host, hosts_text
-from sandbox.host.layout import Layout
-from sandbox.host.state import Program, State
-from sandbox.host.users import User, one_user, several_users
-from sandbox.servers.slurm import account_commands, cgroup_conf, slurmctld_command
+from slicewise.sandbox.host.host import Host, hosts_text
+from slicewise.sandbox.host.layout import Layout
+from slicewise.sandbox.host.state import Program, State
+from slicewise.sandbox.host.users import User, one_user, several_users
+from slicewise.sandbox.servers.slurm import account_commands, cgroup_conf, slurmctld_command
 
 LAYOUT = Layout(Path("/s"), 9)
 PROGRAM = Program(Path("/usr/bin/python3"), Path("/v"), Path("/p"))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from sandbox.servers import triton
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.sandbox.servers import triton
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 13), reason="Triton wants numpy 1")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders.small_site import HOUR_S, JOBS, SETTINGS, START_S, TENANTS, site
 
-from cluster.language.errors import InvalidInputError
-from cluster.slurm.interface import Association, Qos
-from simulation.cli.inputs import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.simulation.cli.inputs import (
     SiteInputs,
     demand,
     present_plan,
@@ -16,9 +16,9 @@ from simulation.cli.inputs import (
     slicewise_plan,
     without_repartitions,
 )
-from simulation.history.jobs import JobHistory
-from simulation.site.plans import SlicewisePlan, SlurmPlan
-from slurm_plugin.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.simulation.rules.history.jobs import JobHistory
+from slicewise.simulation.rules.site.plans import SlicewisePlan, SlurmPlan
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
 
 QOS = Qos("normal", {"billing": 8000}, frozenset(), priority=7, preempt_mode="cancel")
 ROWS = (

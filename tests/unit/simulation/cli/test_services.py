@@ -9,13 +9,13 @@ import pytest
 from builders.small_site import JOBS, START_S, TENANTS, site
 from stand_ins.scripted import job
 
-from cluster.language.errors import InvalidInputError
-from simulation.cli.inputs import SiteInputs, demand, present_plan, slicewise_plan
-from simulation.cli.services import AskedServices, asked_services
-from simulation.history.jobs import JobHistory
-from simulation.services.service import EngineModel
-from simulation.site.plans import SlicewisePlan, SlurmPlan
-from slurm_plugin.snapshot.contents import SnapshotService
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.simulation.cli.inputs import SiteInputs, demand, present_plan, slicewise_plan
+from slicewise.simulation.cli.services import AskedServices, asked_services
+from slicewise.simulation.rules.history.jobs import JobHistory
+from slicewise.simulation.rules.services.service import EngineModel
+from slicewise.simulation.rules.site.plans import SlicewisePlan, SlurmPlan
+from slicewise.slurm_plugin.rules.snapshot.contents import SnapshotService
 
 CHAT = "nlp/chat"
 VALUES = {"profile": "a100", "max_replicas": "3", "max_queue_s": "2", "priority_class": "high"}

@@ -10,12 +10,12 @@ from builders.small_site import JOBS, START_S, site
 from builders.tenants import tenant
 from stand_ins.small_site_command import Said, lending_without_limit, simulating
 
-from cluster.language.errors import SlicewiseError
-from simulation.cli import inputs, simulate
-from simulation.history.jobs import JobHistory
-from simulation.runs import simulate as runs
-from simulation.snapshot.site import untouched_ledger
-from slurm_plugin.quota.calendar_times import moment
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.simulation.cli import inputs, simulate
+from slicewise.simulation.rules.history.jobs import JobHistory
+from slicewise.simulation.rules.snapshot.site import untouched_ledger
+from slicewise.simulation.runs import simulate as runs
+from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 
 pytestmark = pytest.mark.usefixtures("clock")
 

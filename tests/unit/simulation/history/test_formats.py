@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from simulation.history import lines
-from simulation.history.formats import read_history
-from simulation.history.jobs import JobHistory, even_nodes
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.simulation.history import lines
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.rules.history.jobs import JobHistory, even_nodes
 
 UB = (
     "-dt {} -e submit_batch_job | -sim-walltime 2009.00 --uid=user003 -J jobid_3 -N 2 -n 18 "

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from builders.history_text import text_lines
 
-from simulation.history.formats import read_history
-from simulation.history.helios_counts import COLUMNS, read_helios_counts
-from simulation.history.jobs import HistoryJob
-from simulation.history.lines import UnreadLines, lines_of, opened
+from slicewise.simulation.history.formats import read_history
+from slicewise.simulation.history.helios_counts import COLUMNS, read_helios_counts
+from slicewise.simulation.history.lines import UnreadLines, lines_of, opened
+from slicewise.simulation.rules.history.jobs import HistoryJob
 
 TRACE = "helios_earth_2020-05_vc_minute.csv.xz"
 FOLDER = Path(os.environ.get("SLICEWISE_TRACES", "traces"))

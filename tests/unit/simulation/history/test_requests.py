@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from simulation.history.requests import RequestTrace, read_requests
-from simulation.history.traced_request import TracedRequest
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.simulation.history.requests import RequestTrace, read_requests
+from slicewise.simulation.rules.history.traced_request import TracedRequest
 
 
 def read(folder: Path, text: str) -> RequestTrace:

@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 from builders.history_text import text_lines
 
-from cluster.language.errors import InvalidInputError
-from cluster.slurm.job_history import HISTORY_FIELDS, history_lines, parse_history
-from cluster.slurm.unread import Unread, ignored
-from simulation.history import lines
-from simulation.history.jobs import HistoryJob, JobHistory
-from simulation.history.lines import UnreadLines
-from simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.job_history import (
+    HISTORY_FIELDS,
+    history_lines,
+    parse_history,
+)
+from slicewise.cluster.language.slurm.unread import Unread, ignored
+from slicewise.simulation.history import lines
+from slicewise.simulation.history.lines import UnreadLines
+from slicewise.simulation.history.sacct import PUBLISHED_FIELDS, read_sacct
+from slicewise.simulation.rules.history.jobs import HistoryJob, JobHistory
 
 PART_S = 0.5
 """Both ends of a run are known to the second."""

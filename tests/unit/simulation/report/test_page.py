@@ -7,9 +7,13 @@ from html.parser import HTMLParser
 import pytest
 from simulation_figures import CHANGED, END_S, HOSTILE, PRESENT, SERVICE, result, tenant
 
-from simulation.report.page import DRAWN, simulation_html
-from simulation.report.rows import node_rows
-from simulation.runs.figures import FailureFigures, RepartitionFigures, SimulationResult
+from slicewise.simulation.report.page import DRAWN, simulation_html
+from slicewise.simulation.rules.report.rows import node_rows
+from slicewise.simulation.rules.runs.figures import (
+    FailureFigures,
+    RepartitionFigures,
+    SimulationResult,
+)
 
 
 class Page(HTMLParser):

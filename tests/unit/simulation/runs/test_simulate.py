@@ -15,14 +15,14 @@ from builders.site_world import (
     tenants,
 )
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.units import Millislices
-from simulation.history.jobs import HistoryJob
-from simulation.runs.figures import ESTIMATED
-from simulation.runs.part_run import guarantees
-from simulation.runs.parts import Part, parts_of
-from simulation.runs.simulate import simulate
-from slurm_plugin.quota.calendar import Window, WindowKind
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.units import Millislices
+from slicewise.simulation.rules.history.jobs import HistoryJob
+from slicewise.simulation.rules.runs.figures import ESTIMATED
+from slicewise.simulation.rules.runs.parts import Part, parts_of
+from slicewise.simulation.runs.part_run import guarantees
+from slicewise.simulation.runs.simulate import simulate
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 
 pytestmark = pytest.mark.usefixtures("clock")
 

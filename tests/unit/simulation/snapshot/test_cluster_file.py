@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from simulation.cluster import NodeFailures
-from simulation.snapshot.cluster_file import read_cluster_file
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.simulation.rules.cluster import NodeFailures
+from slicewise.simulation.snapshot.cluster_file import read_cluster_file
 
 pytestmark = pytest.mark.usefixtures("clock")
 

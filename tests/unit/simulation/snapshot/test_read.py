@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from builders.snapshot_world import NOW_S, snapshot
 
-from cluster.language.errors import InvalidInputError
-from cluster.slurm.job_history import HISTORY_FIELDS
-from simulation.cluster import Scheduling, SimulatedNode
-from simulation.snapshot import read
-from simulation.snapshot.read import is_archive, read_snapshot
-from simulation.snapshot.site import described, scheduling_of
-from slurm_plugin.snapshot.archive import write_archive
-from slurm_plugin.snapshot.contents import HISTORY, STATE, to_json
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.job_history import HISTORY_FIELDS
+from slicewise.simulation.rules.cluster import Scheduling, SimulatedNode
+from slicewise.simulation.rules.snapshot.site import described, scheduling_of
+from slicewise.simulation.snapshot import read
+from slicewise.simulation.snapshot.read import is_archive, read_snapshot
+from slicewise.slurm_plugin.rules.snapshot.archive import write_archive
+from slicewise.slurm_plugin.rules.snapshot.contents import HISTORY, STATE, to_json
 
 
 def written(folder: Path, history: list[str] | None = None) -> Path:

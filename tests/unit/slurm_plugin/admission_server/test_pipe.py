@@ -6,7 +6,14 @@ from builders.snapshots import snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_plugin.admission_server.pipe import Changes, Decisions, Entries, Frames, Taken, framed
+from slicewise.slurm_plugin.admission_server.pipe import (
+    Changes,
+    Decisions,
+    Entries,
+    Frames,
+    Taken,
+    framed,
+)
 
 MAPPINGS = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3))
 

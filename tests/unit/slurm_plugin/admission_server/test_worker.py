@@ -19,12 +19,12 @@ from fault_world.virtual_time import WorldClock
 from log_lines import lines
 from stand_ins.network import BoundSocket, MemoryLoop, PairEnd
 
-from cluster.language.units import Millislices
-from slurm_plugin.admission.snapshot import GpuType
-from slurm_plugin.admission_server import process as admission_process
-from slurm_plugin.admission_server import worker
-from slurm_plugin.admission_server.pipe import Decided, GpuVerdict
-from slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.admission_server import process as admission_process
+from slicewise.slurm_plugin.admission_server import worker
+from slicewise.slurm_plugin.admission_server.pipe import Decided, GpuVerdict
+from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.rules.admission.snapshot import GpuType
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ValidationError
 from stand_ins.http_peer import sent
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import InvalidInputError, SlicewiseError
-from cluster.language.leader import ALONE
-from cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
-from cluster.rpc.message import (
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.rpc.key_messages import GrantsAnswer, KeysAnswer
+from slicewise.cluster.rpc.message import (
     DoneAnswer,
     Request,
     answer_of,
@@ -22,29 +22,29 @@ from cluster.rpc.message import (
     read_answer,
     requests,
 )
-from cluster.rpc.messages import (
+from slicewise.cluster.rpc.messages import (
     CheckRequest,
     DesiredSlotsAnswer,
     StatusAnswer,
     SubmitAnswer,
     ViewAnswer,
 )
-from cluster.rpc.read_messages import HeadroomAnswer
-from cluster.rpc.web_messages import WhoamiAnswer
-from cluster.settings.file import WebSettings
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.api import desk as desk_module
-from slurm_plugin.api import keys as keys_module
-from slurm_plugin.api.desk import Desk, Roles
-from slurm_plugin.api.generations import ServiceGenerations
-from slurm_plugin.api.keys import ServiceKeys
-from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.rate_limit import OF_USER, RateLimiter
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.api.routes import Asked
-from slurm_plugin.api.web_logins import WebLogins
-from slurm_plugin.state.controller import ClusterState
-from slurm_plugin.state.reports import OLD_S
+from slicewise.cluster.rpc.read_messages import HeadroomAnswer
+from slicewise.cluster.rpc.web_messages import WhoamiAnswer
+from slicewise.cluster.settings.file import WebSettings
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.api import desk as desk_module
+from slicewise.slurm_plugin.api import keys as keys_module
+from slicewise.slurm_plugin.api.desk import Desk, Roles
+from slicewise.slurm_plugin.api.generations import ServiceGenerations
+from slicewise.slurm_plugin.api.keys import ServiceKeys
+from slicewise.slurm_plugin.api.orders import ServiceOrders
+from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.routes import Asked
+from slicewise.slurm_plugin.api.web_logins import WebLogins
+from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.reports import OLD_S
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -6,13 +6,13 @@ import pytest
 from builders.service_views import a_generation
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.jobs import JobState, JobView
-from cluster.rpc.read_messages import GenerationsRequest
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.generations import ServiceGenerations
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.daemon.charging_loop import ChargingLoop
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.rpc.read_messages import GenerationsRequest
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.generations import ServiceGenerations
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.daemon.charging_loop import ChargingLoop
 
 pytestmark = pytest.mark.usefixtures("clock")
 

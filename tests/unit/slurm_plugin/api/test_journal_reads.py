@@ -6,25 +6,25 @@ from typing import Generic, TypeVar
 import pytest
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
-from cluster.mig.layouts import Placement
-from cluster.rpc.journal_messages import (
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.rpc.journal_messages import (
     RebalancesAnswer,
     RebalancesRequest,
     RepartitionsAnswer,
     RepartitionsRequest,
 )
-from slurm_plugin.api import journal_reads
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.api.routes import Asked, Routes
-from slurm_plugin.common.rebalance_steps import (
+from slicewise.slurm_plugin.api import journal_reads
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.routes import Asked, Routes
+from slicewise.slurm_plugin.rules.common.rebalance_steps import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
-from slurm_plugin.mig.steps import (
+from slicewise.slurm_plugin.rules.mig.steps import (
     Direction,
     PlannedRepartition,
     Repartition,

@@ -8,16 +8,22 @@ from typing import Any
 import pytest
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.language.leader import ALONE, Leader
-from cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
-from slurm_plugin.api import rate_limit as rates
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.orders import ServiceOrders
-from slurm_plugin.api.rate_limit import RateLimiter
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.services.orders import Ordered, ReplicaBounds, ordered, over, rolled_over
-from slurm_plugin.services.rate_limit import RateLimit
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.leader import ALONE, Leader
+from slicewise.cluster.rpc.order_messages import NO_ORDER, OrderRequest, ServiceOrder
+from slicewise.slurm_plugin.api import rate_limit as rates
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.orders import ServiceOrders
+from slicewise.slurm_plugin.api.rate_limit import RateLimiter
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.rules.services.orders import (
+    Ordered,
+    ReplicaBounds,
+    ordered,
+    over,
+    rolled_over,
+)
+from slicewise.slurm_plugin.rules.services.rate_limit import RateLimit
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -11,15 +11,15 @@ from builders.tenants import policy_of, tenant
 from builders.why_world import job, running
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
-from cluster.language.errors import UnreachableError
-from cluster.language.jobs import JobView
-from cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
-from slurm_plugin.api import overview_reads
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.overview.facts import OverviewFacts
-from slurm_plugin.overview.overview import overview
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.rpc.overview_messages import OverviewAnswer, OverviewRequest
+from slicewise.slurm_plugin.api import overview_reads
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
+from slicewise.slurm_plugin.rules.overview.overview import overview
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -6,12 +6,12 @@ from builders.tenants import policy_of, tenant
 from builders.why_world import NOW_S, job
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
-from cluster.rpc.overview_messages import QueueAnswer, QueueRequest
-from slurm_plugin.api import queue_reads
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.queue_reads import queue
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.overview.facts import OverviewFacts
+from slicewise.cluster.rpc.overview_messages import QueueAnswer, QueueRequest
+from slicewise.slurm_plugin.api import queue_reads
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.queue_reads import queue
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts
 
 pytestmark = pytest.mark.usefixtures("clock")
 

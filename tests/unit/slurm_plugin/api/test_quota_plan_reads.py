@@ -9,14 +9,14 @@ from builders.tenants import policy_of, tenant
 from builders.why_world import job, running
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
-from cluster.slurm.interface import Association
-from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.api import quota_plan_reads
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.api.routes import Asked, Routes
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.slurm.interface import Association
+from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanAnswer, QuotaPlanRequest
+from slicewise.slurm_plugin.api import quota_plan_reads
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.routes import Asked, Routes
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
 
 pytestmark = pytest.mark.usefixtures("clock")
 

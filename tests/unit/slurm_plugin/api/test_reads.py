@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from stand_ins.ledger_reads import POLICY, seen_reads
 from stand_ins.scripted import ScriptedLedger
 
-from cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
-from cluster.language.periods import Period
-from cluster.language.units import MillisliceSeconds
-from cluster.rpc.history_messages import HistoryRequest
-from cluster.rpc.message import Request
-from cluster.rpc.read_messages import (
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.rpc.history_messages import HistoryRequest
+from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.read_messages import (
     BalanceRequest,
     BudgetsRequest,
     HeadroomRequest,
@@ -26,11 +26,11 @@ from cluster.rpc.read_messages import (
     StatementAnswer,
     StatementRequest,
 )
-from slurm_plugin.api import reads as reads_module
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.common.history import HistorySteps
-from slurm_plugin.quota.types import Budget
+from slicewise.slurm_plugin.api import reads as reads_module
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.rules.common.history import HistorySteps
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 pytestmark = pytest.mark.usefixtures("clock")
 

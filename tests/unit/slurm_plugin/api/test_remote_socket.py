@@ -18,18 +18,18 @@ from stand_ins.remote_daemon import (
     serving,
 )
 
-from cluster.language.errors import (
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.rpc.messages import DeleteRequest, ViewRequest
-from cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
-from cluster.settings.file import DaemonSettings
-from slurm_plugin.api import remote_socket
-from slurm_plugin.api.desk import roles
-from slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
-from slurm_plugin.api.routes import Routes
+from slicewise.cluster.rpc.messages import DeleteRequest, ViewRequest
+from slicewise.cluster.rpc.munge_rpc import SEALED_PATH, seal, unseal
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.slurm_plugin.api import remote_socket
+from slicewise.slurm_plugin.api.desk import roles
+from slicewise.slurm_plugin.api.remote_socket import BOUNDS, LIMITS, RemoteSocket
+from slicewise.slurm_plugin.api.routes import Routes
 
 pytestmark = pytest.mark.usefixtures("clock")
 

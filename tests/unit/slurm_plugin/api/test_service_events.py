@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import InvalidInputError
-from cluster.language.jobs import JobState
-from cluster.rpc.read_messages import ServiceEventsRequest
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.rpc.read_messages import ServiceEventsRequest
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
 
 pytestmark = pytest.mark.usefixtures("clock")
 

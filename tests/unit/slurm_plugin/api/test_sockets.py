@@ -14,23 +14,23 @@ from pydantic import BaseModel
 from stand_ins.http_peer import GET_VIEW, Response, connected, posted
 from stand_ins.network import BoundSocket
 
-from cluster.language.errors import InvalidInputError
-from cluster.rpc.message import DoneAnswer, Request
-from cluster.rpc.messages import (
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.message import DoneAnswer, Request
+from slicewise.cluster.rpc.messages import (
     DeleteRequest,
     ServiceView,
     TenantView,
     ViewAnswer,
     ViewRequest,
 )
-from cluster.rpc.read_messages import WhyRequest
-from slurm_plugin.api import places, user_socket
-from slurm_plugin.api.desk import Roles, visible_to
-from slurm_plugin.api.http_server import HttpLimits
-from slurm_plugin.api.places import UserLimits
-from slurm_plugin.api.routes import Handlers, Routes
-from slurm_plugin.api.user_socket import UserSocket, user_limits
-from slurm_plugin.common.log import report
+from slicewise.cluster.rpc.read_messages import WhyRequest
+from slicewise.slurm_plugin.api import places, user_socket
+from slicewise.slurm_plugin.api.desk import Roles, visible_to
+from slicewise.slurm_plugin.api.http_server import HttpLimits
+from slicewise.slurm_plugin.api.places import UserLimits
+from slicewise.slurm_plugin.api.routes import Handlers, Routes
+from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
+from slicewise.slurm_plugin.common.log import report
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -7,14 +7,14 @@ from builders.tenants import policy_of, tenant
 from builders.why_world import job, running
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
-from cluster.language.errors import UnreachableError
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
-from slurm_plugin.api import tenant_reads
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.reads import Reads
-from slurm_plugin.quota.types import Budget, Loan, Recall
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
+from slicewise.slurm_plugin.api import tenant_reads
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Recall
 
 pytestmark = pytest.mark.usefixtures("clock")
 

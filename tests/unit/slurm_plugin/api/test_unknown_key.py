@@ -1,7 +1,7 @@
 """Tests what is said to a caller who names a key that it does not have."""
 
-from cluster.rpc.key_messages import KeyView
-from slurm_plugin.api.keys import unknown_key
+from slicewise.cluster.rpc.key_messages import KeyView
+from slicewise.slurm_plugin.api.keys import unknown_key
 
 CI = KeyView(key_id="a" * 12, tenant="vision", name="ci", created_by="alice", created_s=1.0)
 OLD = CI.model_copy(update={"key_id": "b" * 12, "name": "old", "revoked_s": 2.0})

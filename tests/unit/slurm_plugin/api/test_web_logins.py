@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from fault_world.virtual_time import START_S
 from stand_ins.clock import Clock
 
-from cluster.language.errors import SlicewiseError
-from cluster.rpc.web_messages import WebLoginRequest, WebTokenRequest, WebUserRequest
-from cluster.settings.file import WebSettings
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.web_logins import WebLogins
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.rpc.web_messages import WebLoginRequest, WebTokenRequest, WebUserRequest
+from slicewise.cluster.settings.file import WebSettings
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.web_logins import WebLogins
 
 KEY = bytes(range(32))
 _RSA = rsa.generate_private_key(65537, 2048)

@@ -9,17 +9,17 @@ from builders.why_world import job, running
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, desire, settings, sync_of
 from stand_ins.scripted import job as slot
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.jobs import JobTag, JobView
-from cluster.language.periods import Period
-from cluster.language.units import MillisliceSeconds
-from cluster.rpc.messages import ServiceReport, ServiceReportRequest
-from cluster.rpc.read_messages import WhyAnswer
-from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.api.access import Principal
-from slurm_plugin.api.priority_reads import explain_priority
-from slurm_plugin.api.why_reads import why
-from slurm_plugin.quota.types import Budget
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.jobs import JobTag, JobView
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.rpc.messages import ServiceReport, ServiceReportRequest
+from slicewise.cluster.rpc.read_messages import WhyAnswer
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.priority_reads import explain_priority
+from slicewise.slurm_plugin.api.why_reads import why
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 pytestmark = pytest.mark.usefixtures("clock")
 

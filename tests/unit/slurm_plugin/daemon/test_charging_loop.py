@@ -12,19 +12,19 @@ from builders.runs import a_run_record
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import DOWN, ETC, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.billing import BillingUnit
-from cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
-from cluster.language.jobs import JobState, JobView, RunRecord
-from cluster.language.periods import Period
-from cluster.language.units import MillisliceSeconds
-from cluster.settings.read import load_settings
-from slurm_plugin.accounting.charging import ACCOUNTING_DELAY_S
-from slurm_plugin.accounting.lost_runs import LOST_AFTER_S
-from slurm_plugin.accounting.types import Charge, RunKey
-from slurm_plugin.common.clock import SETTLED_S
-from slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
-from slurm_plugin.quota.types import Budget
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.billing import BillingUnit
+from slicewise.cluster.language.errors import OutsideError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobView, RunRecord
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.daemon.charging_loop import HELD_BACK_S, ChargingLoop, tariff
+from slicewise.slurm_plugin.rules.accounting.charging import ACCOUNTING_DELAY_S
+from slicewise.slurm_plugin.rules.accounting.lost_runs import LOST_AFTER_S
+from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
+from slicewise.slurm_plugin.rules.common.clock import SETTLED_S
+from slicewise.slurm_plugin.rules.quota.types import Budget
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -186,11 +186,11 @@ class Books:
         self.ahead_s = 0.0
         wall = SimpleNamespace(time=lambda: self.now_s + self.ahead_s, monotonic=lambda: self.now_s)
         for module in (
-            "cluster.runtime.wall_clock",
-            "slurm_plugin.common.steady_clock",
-            "slurm_plugin.daemon.charging_loop",
-            "slurm_plugin.state.controller",
-            "slurm_plugin.state.observer",
+            "slicewise.cluster.runtime.wall_clock",
+            "slicewise.slurm_plugin.common.steady_clock",
+            "slicewise.slurm_plugin.daemon.charging_loop",
+            "slicewise.slurm_plugin.state.controller",
+            "slicewise.slurm_plugin.state.observer",
             "stand_ins.scripted",
         ):
             monkeypatch.setattr(f"{module}.time", wall)

@@ -13,12 +13,12 @@ from log_lines import lines
 from stand_ins.scripted import ScriptedSlurm, sync_of
 from stand_ins.scripted import settings as site
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobTag, JobView
-from cluster.language.units import Millislices
-from cluster.slurm.interface import JobChange, JobRequest, Target, Tasks
-from slurm_plugin.common.log import warn
-from slurm_plugin.daemon.deferred_loop import DeferredLoop
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView
+from slicewise.cluster.language.slurm.interface import JobChange, JobRequest, Target, Tasks
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.common.log import warn
+from slicewise.slurm_plugin.daemon.deferred_loop import DeferredLoop
 
 pytestmark = pytest.mark.usefixtures("clock")
 

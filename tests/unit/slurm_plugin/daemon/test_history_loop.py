@@ -9,11 +9,11 @@ from builders.tenants import policy_of, tenant
 from builders.why_world import running
 from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
-from cluster.language.errors import OutsideError, UnreachableError
-from slurm_plugin.common.history import HistorySample
-from slurm_plugin.daemon import history_loop
-from slurm_plugin.daemon.history_loop import HistoryLoop
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.slurm_plugin.daemon import history_loop
+from slicewise.slurm_plugin.daemon.history_loop import HistoryLoop
+from slicewise.slurm_plugin.rules.common.history import HistorySample
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

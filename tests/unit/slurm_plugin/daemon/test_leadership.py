@@ -10,12 +10,12 @@ from stand_ins.leader_locks import Lock, Postgres
 from stand_ins.led_launcher import Switch
 from stand_ins.scripted import ScriptedSlurm, desire, job, settings
 
-from cluster.language.errors import InvalidInputError, UnreachableError
-from cluster.language.leader import ALONE
-from cluster.slurm.interface import Slurm, Tasks
-from slurm_plugin.admission_server.admit import Admission
-from slurm_plugin.daemon.leadership import Leadership, led_slurm
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.slurm.interface import Slurm, Tasks
+from slicewise.slurm_plugin.admission_server.admit import Admission
+from slicewise.slurm_plugin.daemon.leadership import Leadership, led_slurm
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

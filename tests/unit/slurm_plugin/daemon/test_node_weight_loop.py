@@ -6,11 +6,11 @@ import pytest
 from builders.nodes import a_node
 from stand_ins.scripted import ScriptedSlurm, settings, sync_of
 
-from cluster.language.jobs import NodeView
-from cluster.language.units import Millislices
-from cluster.settings.file import PlacementSettings
-from slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
-from slurm_plugin.mig.node_weights import changes, own_weights
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.settings.file import PlacementSettings
+from slicewise.slurm_plugin.daemon.node_weight_loop import NodeWeightLoop
+from slicewise.slurm_plugin.rules.mig.node_weights import changes, own_weights
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -63,7 +63,7 @@ class World:
         for clock in ("time", "monotonic"):
             monkeypatch.setattr(f"time.{clock}", lambda: self.now_s)
         # Nodes change here without any job.
-        monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
+        monkeypatch.setattr("slicewise.slurm_plugin.state.observer._NODES_S", 0.0)
         self.slurm = ScriptedSlurm()
         self.cluster_state = sync_of(self.slurm, mode)
         placement = PlacementSettings(node_weights=is_wanted)

@@ -6,15 +6,20 @@ import time
 
 import pytest
 
-from cluster.language.errors import UnreachableError
-from cluster.language.units import Millislices
-from slurm_plugin.admission_server.pipe import GpuVerdict
-from slurm_plugin.common.observations import DAY_S, LentBetween, Observations, QuotaUse
-from slurm_plugin.common.steady_clock import SteadyClock
-from slurm_plugin.daemon import observations
-from slurm_plugin.daemon.observations import OTHERS, ObservationLoop
-from slurm_plugin.quota.types import Loan
-from slurm_plugin.quota_cycle.what_if import ImaginedRound
+from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.admission_server.pipe import GpuVerdict
+from slicewise.slurm_plugin.common.steady_clock import SteadyClock
+from slicewise.slurm_plugin.daemon import observations
+from slicewise.slurm_plugin.daemon.observations import OTHERS, ObservationLoop
+from slicewise.slurm_plugin.rules.common.observations import (
+    DAY_S,
+    LentBetween,
+    Observations,
+    QuotaUse,
+)
+from slicewise.slurm_plugin.rules.quota.types import Loan
+from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
 
 pytestmark = pytest.mark.usefixtures("clock")
 

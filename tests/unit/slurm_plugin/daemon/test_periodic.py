@@ -6,8 +6,8 @@ import pytest
 from log_lines import lines
 from stand_ins.scripted import DOWN
 
-from slurm_plugin.common.log import report
-from slurm_plugin.daemon.periodic import PeriodicLoops
+from slicewise.slurm_plugin.common.log import report
+from slicewise.slurm_plugin.daemon.periodic import PeriodicLoops
 
 pytestmark = pytest.mark.usefixtures("clock")
 

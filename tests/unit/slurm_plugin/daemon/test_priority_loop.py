@@ -9,10 +9,10 @@ import pytest
 from builders.jobs import a_job
 from stand_ins.scripted import DOWN, ScriptedLedger, ScriptedSlurm, desire, job, settings, sync_of
 
-from cluster.language.jobs import JobState, JobView
-from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.daemon.priority_loop import PriorityLoop
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.slurm_plugin.daemon.priority_loop import PriorityLoop
+from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -13,25 +13,25 @@ from stand_ins import rebalance_world as stage
 from stand_ins.rebalance_world import Calls, RebalanceLedger, Watched
 from stand_ins.scripted import DOWN, SCRIPT, ScriptedLedger, ScriptedSlurm, job, settings, sync_of
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState, JobView
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.slurm.interface import Association, JobChange, Qos, Target
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.accounting.types import BudgetEntry
-from slurm_plugin.common.qos_names import borrowed_qos, qos_name
-from slurm_plugin.daemon import quota_loop
-from slurm_plugin.daemon.quota_loop import QuotaLoop
-from slurm_plugin.limits.desired import BILLING, Difference
-from slurm_plugin.limits.drift import OutOfBandChange
-from slurm_plugin.quota.calendar import Window, WindowKind
-from slurm_plugin.quota.types import Budget, LimitKey, Loan, Recall
-from slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
-from slurm_plugin.quota_cycle.inputs import QuotaInputs
-from slurm_plugin.quota_cycle.round import RoundPlan
-from slurm_plugin.quota_cycle.what_if import ImaginedRound
-from slurm_plugin.state.controller import ClusterState
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import Association, JobChange, Qos, Target
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.daemon import quota_loop
+from slicewise.slurm_plugin.daemon.quota_loop import QuotaLoop
+from slicewise.slurm_plugin.quota_cycle.compile import Compiled, compile_in_turn
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.limits.desired import BILLING, Difference
+from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.types import Budget, LimitKey, Loan, Recall
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.round import RoundPlan
+from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -168,7 +168,7 @@ async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
 ) -> None:
     """Its user may have left out all nodes where something is free: only Slurm sees that."""
     steady, world = Steady(), World()
-    monkeypatch.setattr("slurm_plugin.daemon.quota_loop.time", steady)
+    monkeypatch.setattr("slicewise.slurm_plugin.daemon.quota_loop.time", steady)
     lender = replace(VISION.quota, lending_limit_millislices=Millislices(1000))
     borrowers = (
         tenant(name, 0, borrowing_limit_millislices=Millislices(4000)) for name in ("audio", "nlp")
@@ -545,7 +545,9 @@ BACK = Recall("vision", "nlp", Millislices(1000), int(NOW_S))
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = NOW_S
-        monkeypatch.setattr("slurm_plugin.daemon.quota_loop.time.time", lambda: self.now_s)
+        monkeypatch.setattr(
+            "slicewise.slurm_plugin.daemon.quota_loop.time.time", lambda: self.now_s
+        )
 
 
 class LeadsOrNot:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from cluster.language.errors import OutsideError
-from slurm_plugin.daemon import retention
-from slurm_plugin.daemon.retention import RetentionLoop
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.slurm_plugin.daemon import retention
+from slicewise.slurm_plugin.daemon.retention import RetentionLoop
 
 DAY_S = 86_400
 LOOKED_S = 1000.0 * DAY_S

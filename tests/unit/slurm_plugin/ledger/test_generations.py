@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from cluster.rpc.read_messages import GenerationRecord
-from slurm_plugin.ledger.generations import not_recorded
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.slurm_plugin.ledger.generations import not_recorded
 
 
 def submitted(array_job_id: int, directives: Mapping[str, str]) -> GenerationRecord:

@@ -4,11 +4,11 @@ import pytest
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import ScriptedLedger, settings
 
-from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.explain.headroom import situation
-from slurm_plugin.ledger.summaries import held_lately
-from slurm_plugin.quota_cycle.gather import inputs_of
-from slurm_plugin.quota_cycle.inputs import SlurmView
+from slicewise.slurm_plugin.ledger.summaries import held_lately
+from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
+from slicewise.slurm_plugin.rules.explain.headroom import situation
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 
 NOW_S = 1_000_000
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.language.errors import InvalidInputError
-from slurm_plugin.lua import linked_lua
-from slurm_plugin.lua.linked_lua import linked_version
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.slurm_plugin.lua import linked_lua
+from slicewise.slurm_plugin.lua.linked_lua import linked_version
 
 
 @pytest.mark.parametrize(

@@ -11,38 +11,38 @@ import pytest
 from builders.jobs import a_job
 from stand_ins.slurm_database import KilledError, LimitLedger, Row, SlurmDatabase, Steps, settings
 
-from cluster.language.billing import MILLISLICES, BillingUnit
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import JobState, JobView, NodeView
-from cluster.language.periods import Period
-from cluster.language.units import Millislices, MillisliceSeconds
-from cluster.slurm.interface import Qos
-from slurm_plugin.accounting.ledger_view import LedgerView
-from slurm_plugin.ledger.summaries import ledger_view_now
-from slurm_plugin.limits.drift import OutOfBandChange
-from slurm_plugin.quota.types import (
-    Budget,
-    KnownLimit,
-    LimitKey,
-    Loan,
-    Recall,
-    TenantUpdate,
-)
-from slurm_plugin.quota_cycle import compile as compiling
-from slurm_plugin.quota_cycle.compile import (
+from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView
+from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.quota_cycle import compile as compiling
+from slicewise.slurm_plugin.quota_cycle.compile import (
     Compiled,
     compile_in_turn,
     compile_limits,
     look,
     slurm_now,
 )
-from slurm_plugin.quota_cycle.uninstall import (
+from slicewise.slurm_plugin.quota_cycle.uninstall import (
     Undone,
     finish,
     has_begun,
     plan,
     uninstall,
     want_again,
+)
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
+from slicewise.slurm_plugin.rules.quota.types import (
+    Budget,
+    KnownLimit,
+    LimitKey,
+    Loan,
+    Recall,
+    TenantUpdate,
 )
 
 pytestmark = pytest.mark.usefixtures("clock")

@@ -7,10 +7,10 @@ from contextlib import suppress
 import pytest
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase, settings
 
-from cluster.language.units import Millislices
-from slurm_plugin.quota.types import TenantUpdate
-from slurm_plugin.quota_cycle import compile as compiling
-from slurm_plugin.quota_cycle.compile import Compiled, compile_limits
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.quota_cycle import compile as compiling
+from slicewise.slurm_plugin.quota_cycle.compile import Compiled, compile_limits
+from slicewise.slurm_plugin.rules.quota.types import TenantUpdate
 
 pytestmark = pytest.mark.usefixtures("clock")
 

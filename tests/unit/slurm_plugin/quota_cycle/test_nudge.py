@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from stand_ins.scripted import job
 
-from cluster.language.jobs import JobState, JobView
-from cluster.slurm.interface import JobChange, Tasks
-from slurm_plugin.limits.changes import changed_qos
-from slurm_plugin.quota_cycle.nudge import nudge
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.language.slurm.interface import JobChange, Tasks
+from slicewise.slurm_plugin.quota_cycle.nudge import nudge
+from slicewise.slurm_plugin.rules.limits.changes import changed_qos
 
 OWN, LOAN, OTHER = "slicewise_nlp", "slicewise_nlp_borrowed", "slicewise_vision"
 CHANGED = changed_qos(

@@ -9,14 +9,14 @@ from builders.ledger_world import PARTITION, SimulatedRun, job_view, run_record
 from builders.tenants import tenant
 from stand_ins.memory_ledger import MemoryStore
 
-from cluster.language.errors import OutsideError
-from cluster.language.periods import Period, next_start_s, period_start_s
-from cluster.language.units import Millislices, MillisliceSeconds
-from slurm_plugin.accounting.budgets import left, unspent
-from slurm_plugin.accounting.charging import Tariff, charge
-from slurm_plugin.accounting.types import BudgetEntry, Charge, RunKey
-from slurm_plugin.quota.types import Budget
-from slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.periods import Period, next_start_s, period_start_s
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.quota_cycle.rollover import roll_over_budgets
+from slicewise.slurm_plugin.rules.accounting.budgets import left, unspent
+from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry, Charge, RunKey
+from slicewise.slurm_plugin.rules.quota.types import Budget
 
 JANUARY_S = period_start_s(Period.MONTH, 1_800_000_000, "UTC")
 FEBRUARY_S = next_start_s(Period.MONTH, JANUARY_S, "UTC") or 0

@@ -25,23 +25,23 @@ from stand_ins.rebalance_world import (
 from stand_ins.repartition_world import planned
 from stand_ins.scripted import DOWN, job
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import JobState
-from cluster.slurm.interface import Qos
-from slurm_plugin.accounting.types import Charge, RunKey
-from slurm_plugin.admission.decayed_use import Holding
-from slurm_plugin.common.rebalance_steps import RunOutcome, StepName, StepOutcome
-from slurm_plugin.limits.desired import BILLING, Difference
-from slurm_plugin.mig.due import DueRepartitions, barred_lines
-from slurm_plugin.mig.problem import SitePlanInput
-from slurm_plugin.mig.steps import Repartition, RepartitionState
-from slurm_plugin.quota.types import LimitKey, Recall
-from slurm_plugin.quota_cycle.compile import Compiled
-from slurm_plugin.rebalance import compile_limits as rebalance_limits
-from slurm_plugin.rebalance import repartition as cut_step
-from slurm_plugin.rebalance.observe import looked
-from slurm_plugin.rebalance.run import dry_run
-from slurm_plugin.repartition import cluster_run
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.slurm_plugin.quota_cycle.compile import Compiled
+from slicewise.slurm_plugin.rebalance import compile_limits as rebalance_limits
+from slicewise.slurm_plugin.rebalance import repartition as cut_step
+from slicewise.slurm_plugin.rebalance.observe import looked
+from slicewise.slurm_plugin.rebalance.run import dry_run
+from slicewise.slurm_plugin.repartition import cluster_run
+from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
+from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
+from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
+from slicewise.slurm_plugin.rules.limits.desired import BILLING, Difference
+from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, barred_lines
+from slicewise.slurm_plugin.rules.mig.problem import SitePlanInput
+from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionState
+from slicewise.slurm_plugin.rules.quota.types import LimitKey, Recall
 
 pytestmark = pytest.mark.usefixtures("clock")
 

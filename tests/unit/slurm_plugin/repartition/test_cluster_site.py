@@ -10,14 +10,14 @@ from stand_ins.repartition_world import Crashes, MemoryJournal, planned
 from stand_ins.repartitioned_site import CONF, cluster_site
 from stand_ins.scripted import ScriptedSlurm, job, settings
 
-from cluster.language.errors import SlicewiseError
-from cluster.language.jobs import JobState, JobView
-from cluster.mig.inventory import Inventory
-from cluster.mig.nvml import read_inventory
-from cluster.rpc.client import DaemonClient
-from sandbox.nvml.driver import EmulatedGpu
-from slurm_plugin.mig.steps import Repartition
-from slurm_plugin.repartition.cluster_site import ClusterSite
+from slicewise.cluster.gpu.nvml import read_inventory
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.jobs import JobState, JobView
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.sandbox.nvml.driver import EmulatedGpu
+from slicewise.slurm_plugin.repartition.cluster_site import ClusterSite
+from slicewise.slurm_plugin.rules.mig.steps import Repartition
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -19,10 +19,12 @@ from stand_ins.repartition_world import (
     run,
 )
 
-from cluster.language.errors import OutsideError, UnreachableError
-from cluster.language.jobs import NodeView
-from cluster.mig.inventory import Gpu
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.gpus.inventory import Gpu
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
+from slicewise.slurm_plugin.repartition.executor import Executor
+from slicewise.slurm_plugin.rules.mig.steps import (
     Direction,
     Repartition,
     RepartitionState,
@@ -30,8 +32,6 @@ from slurm_plugin.mig.steps import (
     RepartitionStepOutcome,
     is_due,
 )
-from slurm_plugin.repartition.actions import LostLockError, RepartitionActions
-from slurm_plugin.repartition.executor import Executor
 
 FORWARD = list(RepartitionStep)
 CALLS_AFTER_THE_CUT = ("write gres.conf", "write slurm.conf", "restart_controller", "restart_node")

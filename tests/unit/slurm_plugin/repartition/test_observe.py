@@ -16,34 +16,39 @@ from builders.tenants import policy_of, tenant
 from stand_ins.emulated_gpus import amd_node, two_boards
 from stand_ins.scripted import ScriptedSlurm, job, settings
 
-from cluster.language.errors import InvalidInputError, OutsideError
-from cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunRecord
-from cluster.mig.driver import read_inventory as read_any
-from cluster.mig.inventory import Inventory
-from cluster.mig.layouts import Placement
-from cluster.mig.nvml import read_inventory
-from cluster.settings.file import Settings
-from cluster.slurm_client import node_command
-from sandbox.amd_smi.driver import EmulatedAmdGpu
-from slurm_plugin.ledger.repartitions import NodeSurvey
-from slurm_plugin.mig.candidates import GpuState, JobHolder, ReplicaHolder
-from slurm_plugin.mig.due import GpuRepartition, barred_lines, cuts_due, has_order
-from slurm_plugin.mig.gpu_state import lines_by_node
-from slurm_plugin.mig.planner import GpuPlan, plan
-from slurm_plugin.mig.problem import PlanInput, SitePlanInput
-from slurm_plugin.mig.steps import (
+from slicewise.cluster.gpu.driver import read_inventory as read_any
+from slicewise.cluster.gpu.nvml import read_inventory
+from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunRecord
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.slurm import node_command
+from slicewise.sandbox.amd_smi.driver import EmulatedAmdGpu
+from slicewise.slurm_plugin.ledger.repartitions import NodeSurvey
+from slicewise.slurm_plugin.repartition.observe import gathered
+from slicewise.slurm_plugin.repartition.survey import survey
+from slicewise.slurm_plugin.rules.mig.candidates import GpuState, JobHolder, ReplicaHolder
+from slicewise.slurm_plugin.rules.mig.due import GpuRepartition, barred_lines, cuts_due, has_order
+from slicewise.slurm_plugin.rules.mig.gpu_state import lines_by_node
+from slicewise.slurm_plugin.rules.mig.planner import GpuPlan, plan
+from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
+from slicewise.slurm_plugin.rules.mig.steps import (
     PlannedRepartition,
     Repartition,
     RepartitionState,
     RepartitionStep,
 )
-from slurm_plugin.overview.surveys import surveyed_gpus
-from slurm_plugin.quota.types import Policy
-from slurm_plugin.repartition.observe import gathered
-from slurm_plugin.repartition.survey import survey
-from slurm_plugin.slurm_config.gres import devices, gres_conf, node_gres, types_by_kind
-from slurm_plugin.slurm_config.node_lines import node_positions, padded
-from slurm_plugin.state.node_looks import node_looks, node_records
+from slicewise.slurm_plugin.rules.overview.surveys import surveyed_gpus
+from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.slurm_config.gres import (
+    devices,
+    gres_conf,
+    node_gres,
+    types_by_kind,
+)
+from slicewise.slurm_plugin.rules.slurm_config.node_lines import node_positions, padded
+from slicewise.slurm_plugin.state.node_looks import node_looks, node_records
 
 NOW_S = 1_000_000.0
 A100, H200 = "A100-80GB", "H200-141GB"
@@ -147,7 +152,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr("cluster.runtime.wall_clock.time.time", lambda: NOW_S)
+    monkeypatch.setattr("slicewise.cluster.runtime.wall_clock.time.time", lambda: NOW_S)
     return Site(tmp_path, inventory)
 
 
@@ -635,10 +640,12 @@ async def test_what_slurm_has_no_order_for_is_cut_for_who_waits_alone(
         for step in plan(of.board, of.gpus, of.demand, of.terms):
             yield replace(step, destroy=ONES, create=(one,), asked=step.asked)
 
-    monkeypatch.setattr("slurm_plugin.mig.due.plan", full)
+    monkeypatch.setattr("slicewise.slurm_plugin.rules.mig.due.plan", full)
     assert one in cuts_due(found).now[0].after
     asked = ("3g.40gb",)
-    monkeypatch.setattr("slurm_plugin.mig.due.has_order", lambda _, them: them[-1].created == asked)
+    monkeypatch.setattr(
+        "slicewise.slurm_plugin.rules.mig.due.has_order", lambda _, them: them[-1].created == asked
+    )
     assert cuts_due(found).now[0].after == (Placement("3g.40gb", 0, 4), THREE)
 
 
@@ -648,7 +655,7 @@ async def test_what_slurm_has_no_order_for_at_all_is_not_planned_and_said(
     wants_a_3g(site)
     found = await site.gathered()
     assert not cuts_due(found).barred
-    monkeypatch.setattr("slurm_plugin.mig.due.has_order", lambda *_: False)
+    monkeypatch.setattr("slicewise.slurm_plugin.rules.mig.due.has_order", lambda *_: False)
     due = cuts_due(found)
     assert (due.now, due.barred) == ((), {"3g.40gb": ("gpu01",)})
     (line,) = barred_lines(due)

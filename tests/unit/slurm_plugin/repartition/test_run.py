@@ -6,10 +6,10 @@ from typing import cast
 
 from stand_ins.repartition_world import planned
 
-from slurm_plugin.mig.due import MOST_IN_A_RUN, STARTS_S
-from slurm_plugin.mig.steps import PlannedRepartition, Repartition, RepartitionState
-from slurm_plugin.repartition.executor import Executor
-from slurm_plugin.repartition.run import run
+from slicewise.slurm_plugin.repartition.executor import Executor
+from slicewise.slurm_plugin.repartition.run import run
+from slicewise.slurm_plugin.rules.mig.due import MOST_IN_A_RUN, STARTS_S
+from slicewise.slurm_plugin.rules.mig.steps import PlannedRepartition, Repartition, RepartitionState
 
 DONE, BACK = RepartitionState.DONE, RepartitionState.ROLLED_BACK
 

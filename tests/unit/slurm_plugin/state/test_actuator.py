@@ -8,10 +8,10 @@ import pytest
 from log_lines import lines
 from stand_ins.scripted import ScriptedSlurm, job, sync_of
 
-from cluster.language.jobs import JobState
-from cluster.slurm.interface import JobChange, Target, Tasks
-from slurm_plugin.services.slot_actions import SlotActions
-from slurm_plugin.state.actuator import Actuator
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
+from slicewise.slurm_plugin.rules.services.slot_actions import SlotActions
+from slicewise.slurm_plugin.state.actuator import Actuator
 
 pytestmark = pytest.mark.usefixtures("clock")
 

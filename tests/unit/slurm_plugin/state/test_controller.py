@@ -13,21 +13,21 @@ from builders.nodes import a_node
 from builders.tenants import policy_of, tenant
 from stand_ins.scripted import DOWN, ScriptedSlurm, desire, job, sync_of
 
-from cluster.language.errors import (
+from slicewise.cluster.language.errors import (
     InvalidInputError,
     OutsideError,
     SlicewiseError,
     UnreachableError,
 )
-from cluster.language.jobs import JobState, JobView, NodeView, StepView
-from cluster.language.units import Millislices
-from cluster.rpc.messages import SlotView
-from cluster.slurm.interface import JobChange, Target
-from slurm_plugin.admission.snapshot import Living
-from slurm_plugin.common.qos_names import borrowed_qos
-from slurm_plugin.state import controller
-from slurm_plugin.state.controller import ClusterState
-from slurm_plugin.state.observer import SlurmObserver
+from slicewise.cluster.language.jobs import JobState, JobView, NodeView, StepView
+from slicewise.cluster.language.slurm.interface import JobChange, Target
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.messages import SlotView
+from slicewise.slurm_plugin.rules.admission.snapshot import Living
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
+from slicewise.slurm_plugin.state import controller
+from slicewise.slurm_plugin.state.controller import ClusterState
+from slicewise.slurm_plugin.state.observer import SlurmObserver
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -303,7 +303,7 @@ async def test_at_rest_nodes_are_read_where_a_job_has_changed(
     assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 1}
     cluster_state.acted.set()
     assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 1}
-    monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
+    monkeypatch.setattr("slicewise.slurm_plugin.state.observer._NODES_S", 0.0)
     slurm.shown = (job(0),)
     await looks(cluster_state, slurm, 1)
     assert await looks(cluster_state, slurm, 2) == {"jobs": 2, "nodes": 2}
@@ -467,7 +467,7 @@ async def test_a_wish_is_done_and_lasts() -> None:
 async def test_while_no_gpu_is_seen_admission_bounds_nobody_by_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("slurm_plugin.state.observer._NODES_S", 0.0)
+    monkeypatch.setattr("slicewise.slurm_plugin.state.observer._NODES_S", 0.0)
     slurm = ScriptedSlurm()
     gpus, partitions = {"1g.10gb": 1}, frozenset({"gpu"})
     node = a_node(gpus=gpus, partitions=partitions)

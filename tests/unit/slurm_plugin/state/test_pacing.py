@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from builders.service_views import a_report
 
-from cluster.language.leader import ALONE
-from cluster.rpc.messages import ServiceReportRequest
-from slurm_plugin.services.pace import Pace
-from slurm_plugin.state.pacing import Pacing
-from slurm_plugin.state.reports import ServiceReports
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.rpc.messages import ServiceReportRequest
+from slicewise.slurm_plugin.rules.services.pace import Pace
+from slicewise.slurm_plugin.state.pacing import Pacing
+from slicewise.slurm_plugin.state.reports import ServiceReports
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from builders.jobs import a_job, a_running_job
 
-from cluster.slurm.interface import Requeued
-from slurm_plugin.state.requeues import Requeues
+from slicewise.cluster.language.slurm.interface import Requeued
+from slicewise.slurm_plugin.state.requeues import Requeues
 
 BATCH = a_running_job(1, "nlp", start_s=500, restarts=2)
 RUN = 1, 500

@@ -1,0 +1,105 @@
+"""Finds faults of a node's GPUs, and differences between its driver and the profile table."""
+
+from collections.abc import Iterator
+
+from slicewise.cluster.language.gpus.inventory import Gpu, Instance, Inventory
+from slicewise.cluster.language.gpus.mig_profiles import Board, MigProfile, boards
+
+_OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
+"""Xids that a program causes on a healthy board: those that NVIDIA's device plugin for Kubernetes
+ignores, too.
+"""
+
+
+def faults(inventory: Inventory) -> tuple[str, ...]:
+    """What an operator should look into, one sentence each."""
+    return (
+        *(f"GPU {lost.index} can't be reached: {lost.error}." for lost in inventory.lost),
+        *(f"GPU {gpu.index}: {fault}." for gpu in inventory.gpus for fault in gpu_faults(gpu)),
+    )
+
+
+def gpu_faults(gpu: Gpu) -> tuple[str, ...]:
+    """The faults of one board, without its number and the full stop."""
+    return (*_health_faults(gpu), *_mode_faults(gpu), *_instance_faults(gpu))
+
+
+def _health_faults(gpu: Gpu) -> Iterator[str]:
+    health = gpu.health
+    serious = [number for number in health.xids or () if number not in _OF_APPLICATIONS]
+    if serious:
+        yield f"the kernel logged Xid {', '.join(map(str, serious))}"
+    if health.ecc_uncorrected:
+        yield f"{health.ecc_uncorrected} uncorrected memory errors"
+    if health.remap_failed:
+        yield "a memory row could not be remapped: replace the board"
+    elif health.remap_pending:
+        yield "a memory row is remapped at the next reset"
+
+
+def _mode_faults(gpu: Gpu) -> Iterator[str]:
+    if gpu.mig != gpu.mig_pending:
+        yield f"MIG mode is {_on(gpu.mig)} until a reset, then {_on(gpu.mig_pending)}"
+    if gpu.mig and not gpu.instances:
+        yield "MIG mode is on, but no instance is cut: no job can use it"
+
+
+def _on(mode: bool) -> str:
+    return "on" if mode else "off"
+
+
+def _instance_faults(gpu: Gpu) -> Iterator[str]:
+    for one in gpu.instances:
+        if len(one.computes) != 1:
+            yield (
+                f"instance {one.gi_id} ({one.placement.profile}) has {len(one.computes)} compute"
+                " instances: Slicewise uses those with one"
+            )
+        elif not has_capabilities(one):
+            yield (
+                f"instance {one.gi_id} ({one.placement.profile}) has no capability device: "
+                "nvidia-caps is not loaded"
+            )
+
+
+def has_capabilities(instance: Instance) -> bool:
+    """Whether its device files are known, by which Slurm lets only one job use the instance."""
+    minors = (instance.minor, *(compute.minor for compute in instance.computes))
+    return None not in minors
+
+
+def table_differences(board: Board) -> tuple[str, ...]:
+    """Where the driver's profiles of a board differ from the table's; the driver's are valid."""
+    known = boards().get(board.model)
+    if known is None:
+        return (f"{board.model} is not in the table: the driver's own profiles are used",)
+    theirs = {one.gi_profile_id: one for one in board.profiles.values()}
+    ours = {one.gi_profile_id: one for one in known.profiles.values()}
+    return (
+        *(f"the table lacks {one.name}" for key, one in theirs.items() if key not in ours),
+        *(f"the driver lacks {one.name}" for key, one in ours.items() if key not in theirs),
+        *(
+            text
+            for key, one in ours.items()
+            if key in theirs
+            for text in _profile_differences(theirs[key], one)
+        ),
+    )
+
+
+def _profile_differences(driver: MigProfile, table: MigProfile) -> Iterator[str]:
+    if driver.name not in (table.name, *table.aliases):
+        yield f"the driver calls {table.name} {driver.name}"
+    pairs = (
+        ("compute slices", driver.compute_slices, table.compute_slices),
+        ("memory slices", driver.memory_slices, table.memory_slices),
+        ("starts", driver.starts, table.starts),
+        ("instances at most", driver.max_instances, table.max_instances),
+    )
+    for what, theirs, ours in pairs:
+        if theirs != ours:
+            yield f"{table.name}: {what} {_text(theirs)} by the driver, {_text(ours)} in the table"
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,111 @@
+"""What bursts of a service need, and how long it is until the next one, by their size.
+
+A crest of a level is the time in which at least so many requests would be in parallel. Between two
+crests of a high level there may be many of lower ones, so replicas are kept for as long as it pays
+for each of the levels, as the last one is in ``idle.py``.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
+
+from slicewise.launcher.rules.autoscale.histogram import added
+from slicewise.launcher.rules.autoscale.idle import EDGES_S, PauseWeights, is_worth_waiting
+
+LEVELS: tuple[int, ...] = tuple(round(2.0 ** (step / 2)) for step in (0, *range(2, 25)))
+"""Requests in parallel, each about 1.4 times the one before, up to 4,096."""
+_KEEP = 0.98
+"""Share of the old weights that stays with each crest: the last 50 or so count."""
+_ENOUGH = 2.5
+"""Crests that say what comes after them; one or two may have been the only ones."""
+_ASSUMED = (0.05,) * (len(EDGES_S) + 1)
+"""Assumed weights: so little that one pause seen outweighs all of them."""
+
+
+@dataclass(frozen=True)
+class Crest:
+    """Crests of one level; with pauses shorter than a start's delay between them they are one.
+
+    Attributes:
+        begun_s, last_s: when the newest one began, and when it was seen last, in Unix seconds.
+        used_s: for how much of the start's delay that followed its beginning it lasted.
+        count, total_used_s: number of crests before it, and sum of their ``used_s``; old ones fade.
+        pauses: weights of bins of the pauses between crests.
+    """
+
+    begun_s: float
+    last_s: float
+    used_s: float = 0.0
+    count: float = 0.0
+    total_used_s: float = 0.0
+    pauses: PauseWeights = _ASSUMED
+
+
+Crests = Annotated[tuple[Crest, ...], Field(max_length=len(LEVELS))]
+"""One of each level that was reached, the lowest first."""
+
+
+def learn_crests(
+    known: Crests, unqueued: float, at_s: float, elapsed_s: float, horizon_s: float
+) -> Crests:
+    """Learn from a look with ``unqueued`` requests in parallel; lowest level first."""
+    reached = sum(level <= unqueued for level in LEVELS)
+    seen = [_seen(one, at_s, elapsed_s, horizon_s) for one in known[:reached]]
+    new = [Crest(at_s, at_s, min(elapsed_s, horizon_s)) for _ in range(len(known), reached)]
+    return (*seen, *known[reached:], *new)
+
+
+def _seen(known: Crest, at_s: float, elapsed_s: float, horizon_s: float) -> Crest:
+    pause_s = at_s - known.last_s
+    if pause_s > horizon_s:
+        return Crest(
+            at_s,
+            at_s,
+            min(elapsed_s, horizon_s),
+            _KEEP * known.count + 1,
+            _KEEP * known.total_used_s + known.used_s,
+            added(known.pauses, EDGES_S, pause_s, _KEEP),
+        )
+    used_s = known.used_s + elapsed_s if at_s - known.begun_s < horizon_s else known.used_s
+    return replace(known, last_s=at_s, used_s=min(used_s, horizon_s))
+
+
+@dataclass(frozen=True)
+class Stakes:
+    """What a replica costs and saves, in slice-seconds.
+
+    Attributes:
+        late_s: price of one late request.
+        most_s: what a crest may cost at most.
+        start_s: what is saved besides, since the replica need not be started.
+    """
+
+    late_s: float
+    most_s: float
+    start_s: float
+
+
+def worth_keeping(
+    known: Crests, at_s: float, service_s: float, concurrency: int, stakes: Stakes
+) -> int:
+    """Return the highest level whose places are worth being there for its next crest; 0: none.
+
+    Without a replica of ``concurrency`` places, so many requests of ``service_s`` seconds are late
+    as it would begin until a start for the crest ends.
+    """
+    for index in range(len(known) - 1, -1, -1):
+        one, level = known[index], LEVELS[index]
+        if one.count < _ENOUGH:
+            continue
+        late = one.total_used_s / one.count * min(level, concurrency) / service_s
+        saved_s = min(late * stakes.late_s, stakes.most_s) + stakes.start_s
+        if is_worth_waiting(one.pauses, at_s - one.last_s, saved_s):
+            return level
+    return 0
+
+
+def highest_since(known: Crests, since_s: float) -> int:
+    """Return the highest level that was reached since then; 0: none."""
+    reached = [level for level, one in zip(LEVELS, known, strict=False) if one.last_s >= since_s]
+    return max(reached, default=0)

@@ -1,0 +1,161 @@
+"""llama.cpp's server, ``llama-server``, with OpenAI's protocol by HTTP.
+
+What it does was tried on a build of October 2026; it needs one of March 2026 or newer (``--tags``).
+https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+import re
+from collections.abc import Collection
+
+from pydantic import Field
+
+from slicewise.cluster.language.service import AUTO, ServiceSpec
+from slicewise.launcher.rules.engines.engine import (
+    MEASURED_SLOTS,
+    Answer,
+    MediaFetch,
+    Parallelism,
+    Probe,
+    TokenCounts,
+)
+from slicewise.launcher.rules.engines.llamacpp_model import BESIDE, is_model, model_needs
+from slicewise.launcher.rules.engines.load import EngineCounts, EngineLoad
+from slicewise.launcher.rules.engines.metrics_text import counters, figures
+from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
+from slicewise.launcher.rules.engines.openai import OpenAIEngine
+from slicewise.launcher.rules.engines.said import Said
+
+_MOST_SLOTS = 256
+"""Requests that llama.cpp works on at the same time at most (LLAMA_MAX_SEQ)."""
+_MOST_TAGS = 100
+_PROJECTOR = "LLAMA_ARG_MMPROJ"
+"""Beginning of variables by which llama-server reads images, and audio."""
+_BUILD = re.compile("b[0-9]+-")
+_LOG_MARK = re.compile(r"^([0-9.]+ )?([EWIDT] )?")
+_TOKEN_COUNTERS = tuple(
+    f"llamacpp:{one}_total"
+    for one in ("prompt_seconds", "tokens_predicted", "tokens_predicted_seconds")
+)
+
+
+_GAUGES = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+_TOKENS = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
+
+
+class _Model(Said):
+    tags: list[str] = Field([], max_length=_MOST_TAGS)
+
+
+class _Models(Said):
+    """llama-server's answer to /v1/models: it serves one."""
+
+    data: list[_Model] = Field(max_length=1)
+
+
+class _Props(Said):
+    """llama-server's answer to /props."""
+
+    build_info: str
+
+
+class LlamaCpp(OpenAIEngine):
+    """llama.cpp as an engine; ``Engine`` says what each part is."""
+
+    title = "llama.cpp"
+
+    command = "/opt/llama.cpp/bin/llama-server"
+    image_command = "/app/llama-server"
+    private_shm = False
+
+    # It splits the layers of a model over the GPUs that it sees.
+    parallelism = Parallelism(gpus=True)
+    # It takes a host that ends in .sock for the path of a unix socket.
+    sockets = ("http.sock",)
+    media_fetch = MediaFetch.ANY
+    # It ends at once: answers that go on are cut off, and look as if they were complete.
+    finishes_requests = False
+
+    model_layout = "a directory with .gguf files"
+    model_indexes = ()
+    chooses_file = True
+    # It goes on without a GPU, memory that stays, or a template; the rest only passes a failure on.
+    log_harmless = re.compile(
+        r"ggml_cuda_init: failed to initialize CUDA|load_backend: failed|warning: "
+        r"|(?:load|init): .*(?:token|template)|\S+: n_ctx_(?:seq|per_seq) .*n_ctx_train"
+        r"|llama_model_load_from_file_impl: failed to load model"
+        r"|common_init_(?:from_params|result)\S* failed to load model"
+        r"|srv +load_model: failed to load model|srv .*cleaning up before exit"
+        r"|(?:main|srv +\S+): exiting due to"
+    )
+    # All but warnings and errors.
+    log_notice = re.compile(r"([0-9.]+ )?[IDT] ")
+
+    pool = "llamacpp"
+    version_path = "/props"
+    # Such a request goes on when its client has gone, for a client that comes back.
+    dropped_headers = ("x-conversation-id",)
+    # It closes an idle connection after 5 s, maybe just when a request comes, and a thread waits
+    # for each.
+    keeps_connections = False
+
+    # As llama-server's own default: they share the context.
+    slots = 4
+    has_slot_memory = True
+
+    def options(self, spec: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return llama-server's options; those that a service's environment sets stand behind."""
+        wanted = self.slots if spec.concurrency == AUTO else min(spec.concurrency, _MOST_SLOTS)
+        slots = MEASURED_SLOTS if is_measured else wanted
+        # The name of a split model's first part is the first one by name.
+        first = f"ls \"$models\"/{spec.model} | grep '[.]gguf$' | grep -Eiv '{BESIDE}' | head -n 1"
+        return (
+            f'--model "$models/{spec.model}/{spec.model_file or f"$({first})"}"',
+            f'--alias {spec.model} --tags "$id"',
+            '--host "$private/http.sock"',
+            f"--parallel {slots} --threads {spec.cpus}",
+            "--metrics --no-webui",
+        )
+
+    def closes_network(self, spec: ServiceSpec, /) -> bool:
+        """Whether it reads images, and its service lets it fetch none.
+
+        It has no option for that, and fetches whatever begins with ``http``, redirects included. A
+        server without a projector refuses images.
+        """
+        reads_images = any(name.startswith(_PROJECTOR) for name, _ in spec.environment)
+        return reads_images and spec.media_domains is None
+
+    def token_counts(self, said: bytes) -> TokenCounts:
+        """Read llama-server's counters; it does not count requests."""
+        first_s, tokens, token_s = counters(said, _TOKEN_COUNTERS)
+        return TokenCounts(first_s, tokens, token_s)
+
+    def engine_load(self, said: bytes) -> EngineLoad:
+        """Read llama-server's gauges and counters; it says nothing of its cache."""
+        running, waiting = counters(said, _GAUGES)
+        found = figures(said, _TOKENS)
+        prompt, output = map(found.get, _TOKENS)
+        counts = EngineCounts(prompt_tokens=prompt, output_tokens=output)
+        return EngineLoad(running, waiting, counts=counts)
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether it has a file in llama.cpp's format."""
+        return is_model(entries)
+
+    def model_needs(self, files: ModelFiles, _models: Collection[str], _gpus: int) -> ModelNeeds:
+        """Find the model's file, or the parts of it."""
+        return model_needs(files)
+
+    def log_message(self, line: str) -> str:
+        """Remove such as ``0.00.004.398 W ``."""
+        return _LOG_MARK.sub("", line)
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        """Look for the identity among the tags of the model."""
+        is_ours = any(identity in one.tags for one in _Models.parse(said).data)
+        return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def version(self, said: bytes) -> str:
+        """Read the number of its build, such as ``b12405-0a1b2c3``; nothing else counts up."""
+        build = _Props.parse(said).build_info
+        return build if _BUILD.match(build) else ""

@@ -1,0 +1,81 @@
+"""Says of a directory which model llama.cpp would serve from it, and why there is none.
+
+A large model may be split into files ``NAME-00001-of-00003.gguf`` ...; llama.cpp finds the others
+by the first (its tool gguf-split), so these numbers are true. A directory as it is published may
+have the model several times, in other precisions, and files of the same format that are none.
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#gguf-naming-convention
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds, listed
+
+_SUFFIX = ".gguf"
+_PART = re.compile(r"(.+)-([0-9]+)-of-([0-9]+)\.gguf")
+_WIDTH = 5
+BESIDE = "(^|[-_.])(mmproj|imatrix|lora|vocab)[-_.]"
+"""In the names of files that are no model, whatever the case: what reads its images, what it was
+quantised by, an adapter, a tokenizer. The batch script finds them by the same expression."""
+_PROJECTOR = "mmproj"
+
+
+def is_model(entries: frozenset[str]) -> bool:
+    """Whether a directory with these entries holds a model."""
+    return any(one.endswith(_SUFFIX) for one in entries)
+
+
+def model_needs(files: ModelFiles) -> ModelNeeds:
+    """Return the model's files, and why llama.cpp can't load them."""
+    found = sorted(one for one in files.entries if one.endswith(_SUFFIX))
+    models = _models(found)
+    if files.chosen:
+        models = {
+            name: parts for name, parts in _models(found, "$^").items() if files.chosen in parts
+        }
+    choices = tuple(parts[0] for parts in models.values()) if len(models) > 1 else ()
+    if choices:
+        problem = f"several models: {listed(choices)}; name one, model_file, or part them"
+    elif files.chosen:
+        problem = "" if models else f"model_file: no {files.chosen}"
+    elif found:
+        problem = "" if models else f"no weights beside {listed(found)}"
+    else:
+        problem = f"no {_SUFFIX} file"
+    if problem:
+        return ModelNeeds(files.name, files=tuple(found), problems=(problem,), choices=choices)
+    (parts,) = models.values()
+    problems = _problems(parts, files.chosen)
+    return ModelNeeds(files.name, files=tuple(parts), problems=problems, notes=_notes(found))
+
+
+def _models(found: Iterable[str], beside: str = BESIDE) -> dict[tuple[str, str], list[str]]:
+    """Return the files of each model, by its name and how many it says that there are."""
+    models: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        if not re.search(beside, one, re.IGNORECASE):
+            part = _PART.fullmatch(one)
+            models.setdefault((part[1], part[3]) if part else (one, ""), []).append(one)
+    return models
+
+
+def _problems(parts: Sequence[str], chosen: str) -> tuple[str, ...]:
+    part = _PART.fullmatch(parts[0])
+    if part is None:
+        return ()
+    name, count = part[1], part[3]
+    if {len(part[2]), len(count)} != {_WIDTH} or not int(count):
+        such = f"{name}-00001-of-{max(1, int(count)):05d}{_SUFFIX}"
+        return (f"llama.cpp finds parts by names such as {such}",)
+    wanted = [f"{name}-{number:05d}-of-{count}{_SUFFIX}" for number in range(1, int(count) + 1)]
+    if missing := [one for one in wanted if one not in set(parts)]:
+        return (f"no {listed(missing)}",)
+    if chosen and chosen != wanted[0]:
+        return (f"model_file: {chosen} is no first part: say {wanted[0]}",)
+    return ()
+
+
+def _notes(found: Iterable[str]) -> tuple[str, ...]:
+    projectors = [one for one in found if _PROJECTOR in one.lower()]
+    closed = "is not loaded, so images are refused: environment may name its path, LLAMA_ARG_MMPROJ"
+    return (f"{listed(projectors)} {closed}",) if projectors else ()

@@ -1,0 +1,211 @@
+"""NVIDIA's Triton Inference Server, with KServe's protocol by HTTP and gRPC."""
+
+import re
+from calendar import timegm
+from collections.abc import Collection, Generator, Sequence
+from types import MappingProxyType
+
+from slicewise.cluster.language.service import ServiceSpec
+from slicewise.launcher.rules.engines import triton_statistics
+from slicewise.launcher.rules.engines.engine import Answer, MediaFetch, Parallelism, Probe, Request
+from slicewise.launcher.rules.engines.model_files import ModelFiles, ModelNeeds
+from slicewise.launcher.rules.engines.statistics import Counts, StatisticsAnswer
+from slicewise.launcher.rules.engines.triton_inference import (
+    ModelConfig,
+    ModelMetadata,
+    RefusedInference,
+    ServerMetadata,
+    infer_request,
+    model_path,
+    smallest_inference,
+)
+from slicewise.launcher.rules.engines.triton_model import TritonModel, load
+from slicewise.launcher.rules.engines.triton_repository import CONFIG, model_needs
+from slicewise.launcher.rules.engines.triton_sample import parse_sample
+
+_OPTIONS = (
+    '--id="$id"',
+    '--model-repository="$models"',
+    '--http-address="unix:$private/http" --http-port=1',
+    # Triton appends the port to gRPC's address only.
+    '--grpc-address="unix:$private/grpc" --grpc-port=2',
+    '--metrics-address="unix:$private/metrics" --metrics-port=3',
+    '--backend-config=python,shm-region-prefix-name="slicewise_${SLURM_JOB_ID}_"',
+)
+_MODEL = "/v2/models/[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_CALL = r"/inference\.GRPCInferenceService/"
+_LOG_TIME = re.compile(r"[A-Z]([0-9]{2})([0-9]{2}) ([0-9]{2}):([0-9]{2}):([0-9]{2})\.")
+_DAY_S = 86_400
+_YEAR_S = 365.2425 * _DAY_S
+_LOG_MARK = re.compile(r"^[EIW][0-9]{4} [^]]*\] ")
+
+
+class Triton:
+    """Triton as an engine; ``Engine`` says what each part is."""
+
+    title = "Triton"
+
+    command = "/opt/tritonserver/bin/tritonserver"
+    image_command = "tritonserver"
+    private_shm = True
+
+    # A model's instances of KIND_GPU are spread over the GPUs that it sees.
+    parallelism = Parallelism(gpus=True)
+    sockets = ("http", "grpc:2")
+    loopback_port = 0
+    environment = MappingProxyType[str, str]({})
+    options_file = ""
+    drain_signal = "INT"
+    finishes_requests = True
+    # Of the Python backend, which does not look at TMPDIR.
+    temporary = f"python_env_{'[A-Za-z0-9]' * 6}"
+    library = "libtriton_python.so"
+
+    media_fetch = MediaFetch.NEVER
+
+    model_layout = "a directory with config.pbtxt or a numbered version"
+    model_config = CONFIG
+    model_indexes = ()
+    chooses_file = False
+    loads_all = True
+    # It goes on without what a GPU would give; the rest follows from a model that did not load.
+    log_harmless = re.compile(
+        r"\"?(?:Unable to allocate pinned system memory|CUDA memory pool disabled"
+        r"|Unable to (?:get|query) (?:power|device|\w+ (?:usage|limit))|Cannot get CUDA device"
+        r"|CacheManager Init Failed|DCGM unable|failed to enable peer access"
+        r"|No GPU metrics|Error when getting|TensorFlow|warning: )"
+        r"|error: creating server: Internal - failed to load all models"
+    )
+    # Tables, and information.
+    log_notice = re.compile(r"[+|]|I[0-9]")
+
+    pool = "pool"
+    api = "/v2"
+    health_path = "/v2/health/ready"
+    # No client loads or unloads models, maps shared memory or changes logging and tracing.
+    http_paths = (
+        "/v2/?",
+        f"{_MODEL}(/versions/[0-9]+)?(/(ready|config|infer|generate|generate_stream))?",
+    )
+    grpc_paths = (
+        f"{_CALL}ServerMetadata",
+        f"{_CALL}Model(Ready|Metadata|Config|Infer|StreamInfer)",
+    )
+    health_paths = (
+        "/v2/health/(live|ready)",
+        "/health",
+        f"{_CALL}Server(Live|Ready)",
+        r"/grpc\.health\.v1\.Health/Check",
+    )
+    stream_paths = (
+        f"{_MODEL}(/versions/[0-9]+)?/generate_stream",
+        f"{_CALL}ModelStreamInfer",
+    )
+    statistics_paths = (
+        triton_statistics.ALL,
+        f"{_MODEL}(/versions/[0-9]+)?/stats",
+        f"{_CALL}ModelStatistics",
+    )
+    served = (
+        "inference, readiness and metadata"
+        " (/v2, /v2/health/..., /v2/models/..., and the same by gRPC)"
+    )
+    dropped_headers = ()
+    keeps_connections = True
+
+    statistics_path = triton_statistics.ALL
+    statistics_kind = triton_statistics.TritonCounts()
+
+    identity_path = "/v2"
+    version_path = "/v2"
+
+    def options(self, _: ServiceSpec, /, *, is_measured: bool) -> tuple[str, ...]:
+        """Return Triton's options; it serves all models of the repository unless it is measured."""
+        control = ("--model-control-mode=explicit",) if is_measured else ()
+        return (*_OPTIONS, *control, '--exit-timeout-secs="$exit_timeout_s"')
+
+    def closes_network(self, _spec: ServiceSpec, /) -> bool:
+        """Return no."""
+        return False
+
+    def is_model(self, entries: frozenset[str]) -> bool:
+        """Whether it has a config.pbtxt or a numbered version (user guide, "Model Repository")."""
+        versions = (one.removesuffix("/") for one in entries if one.endswith("/"))
+        return CONFIG in entries or any(map(str.isdecimal, versions))
+
+    def model_needs(self, files: ModelFiles, models: Collection[str], gpus: int) -> ModelNeeds:
+        """Read Triton's configuration and look at the files that its backend opens."""
+        return model_needs(files, models, gpus)
+
+    def log_time_s(self, line: str, now_s: float, /) -> float | None:
+        """Read such as ``E1122 07:10:02.000001 17``: Triton's clock is UTC and names no year."""
+        if (found := _LOG_TIME.match(line)) is None:
+            return None
+        year = 1970 + int(now_s / _YEAR_S)
+        try:
+            times_s = [
+                timegm((one, *map(int, found.groups()))) for one in (year + 1, year, year - 1)
+            ]
+        except ValueError:
+            return None
+        return next((at_s for at_s in times_s if at_s <= now_s + _DAY_S), None)
+
+    def log_message(self, line: str) -> str:
+        """Remove such as ``E1122 07:10:02.000001 17 model.cc:1] ``."""
+        return _LOG_MARK.sub("", line)
+
+    def identified(self, said: bytes, identity: str) -> Answer:
+        """Compare Triton's ``--id``."""
+        is_ours = ServerMetadata.parse(said).name == identity
+        return Answer(Probe.OURS if is_ours else Probe.STRANGER)
+
+    def version(self, said: bytes) -> str:
+        """Read what it says beside its name."""
+        return ServerMetadata.parse(said).version
+
+    def ready_paths(self, model: str) -> tuple[str, ...]:
+        """Return the paths for the server and the model."""
+        return self.health_path, f"{model_path(model)}/ready"
+
+    def model_paths(self, model: str) -> tuple[str, ...]:
+        """Return the paths of the model's metadata and configuration."""
+        return model_path(model), f"{model_path(model)}/config"
+
+    def smallest_request(
+        self, model: str, said: Sequence[bytes], sequence_id: int
+    ) -> Request | None:
+        """Build an inference of zeros; a decoupled model has none, as it only streams."""
+        metadata, config = said
+        found = smallest_inference(
+            ModelMetadata.parse(metadata), ModelConfig.parse(config), sequence_id
+        )
+        return None if found is None else infer_request(model, found)
+
+    def failure(self, said: bytes) -> str:
+        """Return Triton's own message, else all that was answered."""
+        try:
+            return RefusedInference.parse(said).error
+        except (ValueError, TypeError):
+            return said.decode(errors="replace")
+
+    def counted(self, said: bytes) -> Counts:
+        """Read Triton's answer."""
+        return triton_statistics.counted(said)
+
+    def statistics_by_http(self, path: str, counts: Counts) -> StatisticsAnswer:
+        """Answer in Triton's JSON."""
+        return triton_statistics.by_http(path, counts)
+
+    def statistics_by_grpc(self, frame: bytes, counts: Counts) -> StatisticsAnswer:
+        """Answer ModelStatistics."""
+        return triton_statistics.by_grpc(frame, counts)
+
+    def check_data(self, data: str) -> None:
+        """Check an inference in KServe's JSON."""
+        parse_sample(data)
+
+    def load(
+        self, model: str, processes: int | None, data: str | None
+    ) -> Generator[Request, bytes, TritonModel]:
+        """Load the model by Triton's repository extension."""
+        return load(model, processes, None if data is None else parse_sample(data))

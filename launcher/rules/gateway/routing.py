@@ -1,0 +1,617 @@
+"""Decides what to change at the gateway so that it shows every service's replicas."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slicewise.cluster.language.adapters import model_name
+from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.language.service_places import ServicePlaces
+from slicewise.launcher.rules.gateway.line_holders import LineHolders, is_unused
+from slicewise.launcher.rules.gateway.types import (
+    IDLE,
+    Backend,
+    Endpoint,
+    Gateway,
+    Server,
+    ServerMode,
+    adapter_of_entry,
+    is_free,
+)
+
+
+@dataclass(frozen=True)
+class SetMode:
+    """``set server BACKEND/rN state MODE``."""
+
+    backend: str
+    index: int
+    mode: ServerMode
+
+
+@dataclass(frozen=True)
+class SetTarget:
+    """Set address, ports, certificate and ``maxconn`` of ``BACKEND/rN``, in maintenance now."""
+
+    backend: str
+    index: int
+    endpoint: Endpoint
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class SetConcurrency:
+    """Set ``maxconn`` of ``BACKEND/rN``, which serves: what waits gets a place immediately."""
+
+    backend: str
+    index: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class SetHealthy:
+    """``set server BACKEND/rN health up``: the launcher itself has just asked the replica."""
+
+    backend: str
+    index: int
+
+
+@dataclass(frozen=True)
+class EndSessions:
+    """``shutdown sessions server BACKEND/rN``: cut what is still in flight."""
+
+    backend: str
+    index: int
+
+
+@dataclass(frozen=True)
+class SendRound:
+    """Let what waits in that backend's queue look for its service's route again."""
+
+    backend: str
+
+
+@dataclass(frozen=True)
+class AddRoute:
+    """Send requests of ``tenant/service`` to that backend from now on."""
+
+    service: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class MoveRoute:
+    """Send requests of ``tenant/service`` to another backend from now on; those held follow."""
+
+    service: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class RemoveRoute:
+    """Remove the route of ``tenant/service``, which is served no more."""
+
+    service: str
+
+
+@dataclass(frozen=True)
+class MarkComplete:
+    """Tell that every service has its route: requests without one are refused from now on."""
+
+
+@dataclass(frozen=True)
+class SetClosing:
+    """Set whether new requests of ``tenant/service`` are refused; current ones are finished."""
+
+    service: str
+    closing: bool
+
+
+@dataclass(frozen=True)
+class SetRetryAfter:
+    """Set Retry-After of requests of ``tenant/service`` that are given up on; None: the default.
+
+    Attributes:
+        before_s: its value until now.
+    """
+
+    service: str
+    retry_after_s: int | None
+    before_s: int | None
+
+
+@dataclass(frozen=True)
+class SetInTime:
+    """Set how many requests of ``tenant/service`` may wait before the newest go first.
+
+    Attributes:
+        in_time: None: the newest never go first.
+        before: its value until now.
+    """
+
+    service: str
+    in_time: int | None
+    before: int | None
+
+
+@dataclass(frozen=True)
+class SetFailing:
+    """Set why replicas of ``tenant/service`` do not start; "": they do, as far as is known.
+
+    Attributes:
+        before: its value until now.
+    """
+
+    service: str
+    reason: str
+    before: str
+
+
+@dataclass(frozen=True)
+class SetDeadline:
+    """Set the milliseconds that a replica may take for a request of ``tenant/service``.
+
+    Attributes:
+        deadline_ms: None: the gateway's own limit.
+        before_ms: its value until now.
+    """
+
+    service: str
+    deadline_ms: int | None
+    before_ms: int | None
+
+
+@dataclass(frozen=True)
+class SetRetryOnce:
+    """Set whether a request of ``tenant/service`` that a replica's death has lost is sent again."""
+
+    service: str
+    retry_once: bool
+
+
+@dataclass(frozen=True)
+class SetSequences:
+    """Set whether all requests of a sequence to ``tenant/service`` go to one replica."""
+
+    service: str
+    together: bool
+
+
+@dataclass(frozen=True)
+class SetAdapter:
+    """Set whether clients may ask for ``tenant/service:adapter``, or remove a count of it."""
+
+    entry: str
+    there: bool
+
+
+MapChange = (
+    AddRoute
+    | MoveRoute
+    | RemoveRoute
+    | MarkComplete
+    | SetClosing
+    | SetRetryAfter
+    | SetInTime
+    | SetFailing
+    | SetDeadline
+    | SetRetryOnce
+    | SetSequences
+    | SetAdapter
+)
+"""Changes that are one entry of one map."""
+
+ServerChange = SetMode | SetTarget | SetConcurrency | SetHealthy | EndSessions
+GatewayChange = ServerChange | SendRound | MapChange
+
+
+@dataclass(frozen=True)
+class Route:
+    """What the gateway shall show of a living service.
+
+    Attributes:
+        service: ``tenant/service``.
+        concurrency: requests that each replica gets at the same time; more wait in the backend's
+            queue.
+        targets: which replicas shall get requests, drain, or be closed; every other server goes
+            into maintenance. None: leave its servers as they are.
+        pool: name of its engine's backends, one of which carries it.
+        retry_after_s: Retry-After in seconds of requests that are given up on; None: the default.
+        closing: whether the service is to end: new requests are refused, those it has are finished.
+        spared: addresses at which servers beside ``targets`` stay as they are: one may belong to a
+            replica with ports that are not known now.
+        in_time: how many requests may wait before the newest go first; None: first come, first
+            served.
+        failing: why its replicas do not start: while none serves its requests are refused with
+            that; "": they wait for one.
+        cut: replicas that answer nothing any more: what they have in flight is ended.
+        deadline_ms: milliseconds that a replica may take for a request; None: the gateway's limit.
+        retry_once: whether a request that a replica's death has lost is sent to another one.
+        sequences: whether all requests of a sequence go to one replica.
+        adapters: names of the adapters that clients may ask for.
+        follows: whether replicas that serve follow ``concurrency``; if not, each keeps what it was
+            given first: it was started for that.
+    """
+
+    service: str
+    concurrency: int
+    targets: Mapping[Endpoint, ServerMode] | None = field(hash=False)
+    pool: str
+    retry_after_s: int | None = None
+    closing: bool = False
+    spared: frozenset[str] = frozenset()
+    in_time: int | None = None
+    failing: str = ""
+    cut: frozenset[Endpoint] = frozenset()
+    deadline_ms: int | None = None
+    retry_once: bool = False
+    sequences: bool = False
+    follows: bool = False
+    adapters: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class RoutePlan:
+    """What to change.
+
+    Attributes:
+        changes: in the order in which to make them.
+        routes: the routes after the changes: backend name by ``tenant/service``.
+        unrouted: services that get no backend, and why, by ``tenant/service``.
+        crowded: services with a replica for which no server of their backend is free.
+    """
+
+    changes: tuple[GatewayChange, ...]
+    routes: Mapping[str, str] = field(hash=False)
+    unrouted: Mapping[str, str] = field(hash=False)
+    crowded: tuple[str, ...] = ()
+
+
+def plan_routes(gateway: Gateway, routes: Sequence[Route]) -> RoutePlan:
+    """Compare the gateway with the routes that shall be, and put the changes in order.
+
+    An address is set only in maintenance, and a route leads only onto clean servers. A backend is
+    given to another service only if no request is left in it: a request that waits there must not
+    be answered by the wrong model.
+    """
+    living = {route.service for route in routes}
+    ended = tuple(service for service in gateway.routes if service not in living)
+    backends, unrouted = _assign(gateway, routes)
+    changes: list[GatewayChange] = [RemoveRoute(service) for service in ended]
+    changes += [SetClosing(name, closing=False) for name in sorted(gateway.closing - living)]
+    changes += [SetSequences(name, together=False) for name in sorted(gateway.sequences - living)]
+    changes += [
+        SetRetryAfter(name, None, before_s)
+        for name, before_s in gateway.retry_after_s.items()
+        if name not in living
+    ]
+    changes += [
+        SetInTime(name, None, before)
+        for name, before in gateway.in_time.items()
+        if name not in living
+    ]
+    changes += [
+        SetFailing(name, "", before)
+        for name, before in gateway.failing.items()
+        if name not in living
+    ]
+    changes += [
+        SetDeadline(name, None, before_ms)
+        for name, before_ms in gateway.deadline_ms.items()
+        if name not in living
+    ]
+    changes += [
+        SetRetryOnce(name, retry_once=False) for name in sorted(gateway.retry_once - living)
+    ]
+    adapters = {model_name(route.service, one) for route in routes for one in route.adapters}
+    there = gateway.adapter_entries
+    gone = (one for one in sorted(there) if adapter_of_entry(one) not in adapters)
+    changes += [SetAdapter(entry, there=False) for entry in gone]
+    changes += [SetAdapter(name, there=True) for name in sorted(adapters - there.keys())]
+    used = {name for service, name in gateway.routes.items() if service in living}
+    for name, backend in gateway.backends.items():
+        if name not in used:
+            changes += _vacate(name, backend)
+    crowded: list[str] = []
+    for route in routes:
+        if route.service in backends:
+            found, fits = _route_changes(gateway, route, backends[route.service])
+            changes += found
+            crowded += () if fits else (route.service,)
+    if not gateway.complete:
+        changes.append(MarkComplete())
+    return RoutePlan(tuple(changes), backends, unrouted, tuple(crowded))
+
+
+def _assign(gateway: Gateway, routes: Sequence[Route]) -> tuple[dict[str, str], Mapping[str, str]]:
+    """Return each service's backend, and why some get none.
+
+    A service that has a backend of its engine keeps it, also beyond what its tenant may have; it
+    moves only between those with server lines and those without.
+    """
+    pools = {
+        name: gateway.pool(name)
+        for pool in {route.pool for route in routes}
+        for name in (pool, pool + IDLE)
+    }
+    backends = {
+        route.service: name
+        for route in routes
+        if (name := gateway.routes.get(route.service, "")) in pools[route.pool]
+        or name in pools[route.pool + IDLE]
+    }
+    taken = set(gateway.routes.values())
+    free = {
+        pool: [name for name, b in found.items() if name not in taken and not b.sessions]
+        for pool, found in pools.items()
+    }
+    holders = LineHolders(gateway)
+    for route in routes:
+        if backends.get(route.service) in pools[route.pool]:
+            holders.add(route.service, route.pool)
+    lines = _Lines(pools, free, holders)
+    unrouted = _wake(routes, backends, lines)
+    held = Counter(tenant_of(one) for one in backends)
+    for route in routes:
+        if route.service in backends:
+            continue
+        idle, places = route.pool + IDLE, len(pools[route.pool])
+        tenant = tenant_of(route.service)
+        why = _why_unrouted(gateway, tenant, held, max(places, len(pools[idle])))
+        kept = _reserve(pools, route.pool)
+        rests = len(free[route.pool]) <= kept and not _serves(route)
+        without = holders.why_none(route.service, route.pool)
+        order = (idle,) if without else (idle, route.pool) if rests else (route.pool, idle)
+        found = next((pool for pool in order if free[pool]), None)
+        if why or found is None:
+            unrouted[route.service] = why or "the gateway has no free backend"
+            continue
+        backends[route.service] = free[found].pop(0)
+        held[tenant] += 1
+        if found == route.pool:
+            holders.add(route.service, route.pool)
+        elif without and _serves(route):
+            unrouted[route.service] = without
+    _rest(gateway, routes, backends, lines)
+    return backends, unrouted
+
+
+_Pools = Mapping[str, Mapping[str, Backend]]
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Backends with and without server lines, while services are given some.
+
+    Attributes:
+        pools: by the name of their pool.
+        free: those that may be given to a service, by pool.
+        holders: services that have one with server lines.
+    """
+
+    pools: _Pools
+    free: Mapping[str, list[str]]
+    holders: LineHolders
+
+
+def _wake(routes: Sequence[Route], backends: dict[str, str], lines: _Lines) -> dict[str, str]:
+    """Move services with a ready replica to backends with server lines; return why some can't.
+
+    Those of tenants with the fewest come first. Where the bounds leave none, a service without
+    replicas and requests gives its backend up for it: of the same tenant, if that one has all that
+    it may have.
+    """
+    pools, free, holders = lines.pools, lines.free, lines.holders
+    unmoved: dict[str, str] = {}
+    waking = [
+        route
+        for route in routes
+        if backends.get(route.service) in pools[route.pool + IDLE] and _serves(route)
+    ]
+    waking.sort(key=lambda route: holders.own(route.service, route.pool))
+    unused = [route for route in routes if _may_rest(route, backends, pools)] if waking else []
+    for route in waking:
+        if holders.why_none(route.service, route.pool):
+            is_full = holders.excess(route.service, route.pool) >= 0
+            resting = (
+                one
+                for one in unused
+                if one.pool == route.pool
+                and not (is_full and tenant_of(one.service) != tenant_of(route.service))
+            )
+            idle = free[route.pool + IDLE]
+            if (one := next(resting, None)) is not None and idle:
+                backends[one.service] = idle.pop(0)
+                unused.remove(one)
+                holders.remove(one.service, one.pool)
+        if why := holders.why_none(route.service, route.pool):
+            unmoved[route.service] = why
+        elif free[route.pool]:
+            backends[route.service] = free[route.pool].pop(0)
+            holders.add(route.service, route.pool)
+        else:
+            most = len(pools[route.pool])
+            unmoved[route.service] = f"{most} services have replicas, and no more can"
+    return unmoved
+
+
+def _rest(
+    gateway: Gateway, routes: Sequence[Route], backends: dict[str, str], lines: _Lines
+) -> None:
+    """Move services without replicas and requests away from server lines, which others may need.
+
+    Their backends are free at the next look, if no request has come meanwhile. So some backends are
+    free before a service needs one. A tenant with more than it may have keeps none of them.
+    """
+    pools, free, holders = lines.pools, lines.free, lines.holders
+    short = {pool: _reserve(pools, pool) - len(found) for pool, found in free.items()}
+    for route in routes:
+        name, idle = gateway.routes.get(route.service, ""), free[route.pool + IDLE]
+        is_needed = short[route.pool] > 0 or holders.excess(route.service, route.pool) > 0
+        if not is_needed or not idle or name != backends.get(route.service):
+            continue
+        if _may_rest(route, backends, pools):
+            backends[route.service] = idle.pop(0)
+            short[route.pool] -= 1
+            holders.remove(route.service, route.pool)
+
+
+def _may_rest(route: Route, backends: Mapping[str, str], pools: _Pools) -> bool:
+    """Whether the service could give its server lines up: it has some, and uses none."""
+    backend = pools[route.pool].get(backends.get(route.service, ""))
+    is_known = route.targets is not None and not _serves(route)
+    return backend is not None and is_known and is_unused(backend)
+
+
+def _reserve(pools: _Pools, pool: str) -> int:
+    """Backends with server lines that no service without replicas may take: an eighth, if other
+    services have backends without.
+    """
+    return -(-len(pools[pool]) // 8) if pools.get(pool + IDLE) else 0
+
+
+def _serves(route: Route) -> bool:
+    return ServerMode.READY in (route.targets or {}).values()
+
+
+def _why_unrouted(gateway: Gateway, tenant: str, held: Mapping[str, int], places: int) -> str:
+    if gateway.per_tenant is None:
+        return ""
+    return ServicePlaces(places, gateway.per_tenant).why_none(tenant, held)
+
+
+def _vacate(name: str, backend: Backend) -> Iterable[GatewayChange]:
+    """Take the servers from a backend to which no route leads.
+
+    The gateway refuses what waits there. What is in flight may end, in the time that Slurm gives
+    the replicas.
+    """
+    for index, server in enumerate(backend.servers):
+        if server.mode is not ServerMode.MAINT:
+            yield SetMode(name, index, ServerMode.MAINT)
+    if backend.queued:
+        yield SendRound(name)
+
+
+def _route_changes(
+    gateway: Gateway, route: Route, name: str
+) -> tuple[Sequence[GatewayChange], bool]:
+    """Return the changes of one service, and whether every replica has a server."""
+    backend = gateway.backends[name]
+    changes: list[GatewayChange] = []
+    before = gateway.routes.get(route.service)
+    if before != name:
+        changes += [AddRoute(route.service, name)] if before is None else []
+        backend = _clean(backend)
+    changes += _told(gateway, route)
+    found, fits = _line_changes(route, name, backend)
+    changes += found
+    if before not in {None, name}:
+        # What waits there follows: it finds the servers.
+        changes.append(MoveRoute(route.service, name))
+    return changes, fits
+
+
+def _line_changes(
+    route: Route, name: str, backend: Backend
+) -> tuple[Sequence[GatewayChange], bool]:
+    """Return the changes of a service's server lines, and whether every replica has one.
+
+    In a backend without lines no replica can have one; why it has no other is said elsewhere.
+    """
+    if route.targets is None or not backend.servers:
+        return (), True
+    changes: list[GatewayChange] = []
+    lines = _lines(backend, route.targets)
+    for index, server in enumerate(backend.servers):
+        target = lines.get(index)
+        if target is not None:
+            changes += _server_changes(route, target, name, index, server)
+        elif server.address not in route.spared:
+            changes += _maintenance(name, index, server)
+    ready = {target for target, mode in route.targets.items() if mode is ServerMode.READY}
+    return changes, ready <= set(lines.values())
+
+
+def _told(gateway: Gateway, route: Route) -> Iterable[GatewayChange]:
+    """Yield changes of what the service's clients are told and of the order they are served in."""
+    if route.closing != (route.service in gateway.closing):
+        yield SetClosing(route.service, route.closing)
+    if route.sequences != (route.service in gateway.sequences):
+        yield SetSequences(route.service, route.sequences)
+    before_s = gateway.retry_after_s.get(route.service)
+    if route.retry_after_s != before_s:
+        yield SetRetryAfter(route.service, route.retry_after_s, before_s)
+    before = gateway.in_time.get(route.service)
+    if _is_other(route.in_time, before):
+        yield SetInTime(route.service, route.in_time, before)
+    reason = gateway.failing.get(route.service, "")
+    if route.failing != reason:
+        yield SetFailing(route.service, route.failing, reason)
+    before_ms = gateway.deadline_ms.get(route.service)
+    if route.deadline_ms != before_ms:
+        yield SetDeadline(route.service, route.deadline_ms, before_ms)
+    if route.retry_once != (route.service in gateway.retry_once):
+        yield SetRetryOnce(route.service, route.retry_once)
+
+
+def _is_other(in_time: int | None, before: int | None) -> bool:
+    """Whether they differ by more than a quarter, so that the gateway is not told each second."""
+    if in_time is None or before is None:
+        return in_time is not before
+    return 4 * abs(in_time - before) > before
+
+
+def _lines(backend: Backend, targets: Mapping[Endpoint, ServerMode]) -> Mapping[int, Endpoint]:
+    """Return which server carries which replica: the one that does already, else one that is free.
+
+    A replica that shall not get requests gets no new server. A server that expects another
+    certificate carries another replica, which had the port before.
+    """
+    at = backend.lines
+    found = {
+        at[target.place]: target
+        for target in targets
+        if target.place in at and backend.servers[at[target.place]].digest == target.digest
+    }
+    placed = set(found.values())
+    new = (t for t in sorted(targets) if targets[t] is ServerMode.READY and t not in placed)
+    lines = enumerate(backend.servers)
+    free = [index for index, server in lines if index not in found and is_free(server)]
+    return found | dict(zip(free, new, strict=False))
+
+
+def _clean(backend: Backend) -> Backend:
+    """Return the backend as it will be once all its servers are in maintenance."""
+    nowhere = Server("", 0, ServerMode.MAINT, up=False, in_flight=0, queued=0)
+    return Backend(0, 0, (nowhere,) * len(backend.servers))
+
+
+def _server_changes(
+    route: Route, target: Endpoint, name: str, index: int, server: Server
+) -> Iterable[GatewayChange]:
+    mode = ServerMode.MAINT if route.targets is None else route.targets[target]
+    if server.in_flight and target in route.cut:
+        yield EndSessions(name, index)
+    if server.mode is mode:
+        is_other = server.concurrency not in {None, route.concurrency}
+        if route.follows and mode is ServerMode.READY and is_other:
+            yield SetConcurrency(name, index, route.concurrency)
+        return
+    if mode is ServerMode.MAINT:
+        yield from _maintenance(name, index, server)
+    elif server.mode is not ServerMode.MAINT:
+        yield SetMode(name, index, mode)
+    elif mode is ServerMode.READY:
+        yield SetTarget(name, index, target, route.concurrency)
+        yield SetMode(name, index, ServerMode.READY)
+        yield SetHealthy(name, index)
+
+
+def _maintenance(name: str, index: int, server: Server) -> Iterable[GatewayChange]:
+    """Put the server into maintenance; HAProxy also closes its idle connections (tried on 2.6)."""
+    if server.mode is ServerMode.MAINT:
+        return
+    yield SetMode(name, index, ServerMode.MAINT)
+    if server.in_flight:
+        yield EndSessions(name, index)

@@ -1,0 +1,76 @@
+"""Generations of a service: what each has changed, and which one a rollback goes back to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.rpc.read_messages import GenerationRecord
+from slicewise.launcher.rules.services.apply_plan import KeyChange, changes_between
+
+Stands = Literal["newest", "being replaced", "ended"]
+
+
+@dataclass(frozen=True)
+class PastGeneration:
+    """One generation of a service.
+
+    Attributes:
+        changes: keys that differ from the generation before; () of the first one.
+    """
+
+    record: GenerationRecord
+    stands: Stands
+    changes: tuple[KeyChange, ...]
+
+
+def history(
+    records: Sequence[GenerationRecord], living: Sequence[ServiceView]
+) -> tuple[PastGeneration, ...]:
+    """Return all generations of one service, the newest first, as ``records`` and ``living`` are.
+
+    The newest that lives is the one that counts: a newer one may have been given up.
+    """
+    alive = {one.array_job_id: one.directives for one in living}
+    newest = living[0].array_job_id if living else None
+    before = (*records[1:], None)
+    return tuple(
+        PastGeneration(
+            one,
+            _stands(one, newest, alive),
+            () if last is None else changes_between(last.directives, one.directives),
+        )
+        for one, last in zip(records, before, strict=True)
+    )
+
+
+def _stands(
+    one: GenerationRecord, newest: int | None, alive: Mapping[int, Mapping[str, str]]
+) -> Stands:
+    # Slurm may have given the id of an ended array again.
+    if alive.get(one.array_job_id) != one.directives:
+        return "ended"
+    return "newest" if one.array_job_id == newest else "being replaced"
+
+
+def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> GenerationRecord:
+    """Return the generation with that array job; None: the one before the newest, or the last one.
+
+    Raises InvalidInputError (SW-NAME-UNKNOWN) if there is none.
+    """
+    if array_job_id is not None:
+        older = [one for one in past if one.record.array_job_id == array_job_id]
+    else:
+        place = next((i for i, one in enumerate(past) if one.stands == "newest"), -1)
+        older = list(past[place + 1 :])
+    if older:
+        return older[0].record
+    known = ", ".join(str(one.record.array_job_id) for one in past)
+    which = "before the newest" if array_job_id is None else f"with array job {array_job_id}"
+    raise InvalidInputError(
+        Code.NAME_UNKNOWN,
+        f"There is no generation {which}.",
+        f"Recorded: {known or 'none'}.",
+    )

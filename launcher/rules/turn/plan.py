@@ -1,0 +1,748 @@
+"""Decides one whole turn: from what daemon, gateway and replicas show to what shall be done.
+
+A generation is one job array of a service; applying a service again submits a newer one. Its
+desired slots are the set of a generation's slots that the launcher asks the daemon to run.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from slicewise.cluster.language.adapters import adapters_of
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.service import (
+    AUTO,
+    ServiceSpec,
+    follows_by_adapters,
+    service_spec,
+    whole_number,
+)
+from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer
+from slicewise.launcher.rules.autoscale import types as scaling
+from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.types import ScalingDecision, Supply
+from slicewise.launcher.rules.engines.engine import Engine, TokenCounts
+from slicewise.launcher.rules.engines.load import ServersLoad
+from slicewise.launcher.rules.engines.registry import engine_of
+from slicewise.launcher.rules.gateway.routing import Route, RoutePlan, plan_routes
+from slicewise.launcher.rules.gateway.types import (
+    Backend,
+    Endpoint,
+    Gateway,
+    Load,
+    ServerMode,
+    load_of,
+)
+from slicewise.launcher.rules.turn import scaling_inputs
+from slicewise.launcher.rules.turn.budgets import UsedUp, used_up
+from slicewise.launcher.rules.turn.generations import (
+    Answers,
+    Generation,
+    GenerationInput,
+    generation,
+)
+from slicewise.launcher.rules.turn.line_claims import LineClaims
+from slicewise.launcher.rules.turn.notes import (
+    aborted_text,
+    failure_text,
+    last_said,
+    note,
+    replica_text,
+    starts_have,
+)
+from slicewise.launcher.rules.turn.outliers import Outlier
+from slicewise.launcher.rules.turn.rest import Rest, RestSight, rest
+from slicewise.launcher.rules.turn.slots import (
+    DRAIN_DEADLINE_S,
+    Goal,
+    Phase,
+    Slot,
+    SlotId,
+    SlotPlan,
+    plan_slots,
+)
+from slicewise.launcher.rules.turn.state import (
+    AbortedRoll,
+    DesiredSlots,
+    GenerationState,
+    ServiceState,
+    State,
+)
+from slicewise.launcher.rules.turn.suspects import AvoidedNodes
+from slicewise.launcher.rules.turn.urgency import urgency
+
+RETRY_AFTER_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+"""Steps of Retry-After, in seconds, for clients of a service without a serving replica."""
+_REASON_LENGTH = 200
+"""Characters of the reason that clients of a service get whose replicas do not start."""
+STALE_S = 60.0
+"""The most seconds by which a view of the daemon is older than the launcher's last request, unless
+the clocks of both differ."""
+ASK_AGAIN_S = 2.0
+"""Seconds after which desired slots that were not all released are sent again; so is a retirement,
+and, while slots wait for Slurm, those whose urgency has changed."""
+
+
+TOLD_S = 600.0
+"""Seconds for which users are told that a replica was taken out because an inference failed."""
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """What shall be done for one service.
+
+    Attributes:
+        array_job_id: the job array of its newest generation.
+        slots: the slots of all generations.
+        desired_by_array: what to ask the daemon for, by array job id, older generations first;
+            those that the daemon already knows are left out.
+        retired: array job ids of generations to cancel.
+        note: why the service does not start, for its users; "" if nothing is wrong.
+        is_unpaid: whether a budget is used up, so that no replica can start.
+        load: its requests at the gateway.
+        urgency: how much its backlog presses, from 0 to 1.
+        lost: slots of the newest generation with a task that ended for good.
+        objective_ms: within how many milliseconds an answer is in time; None without an objective.
+        outliers: replicas of any generation that have just been doubted or judged, with its array
+            job id.
+        lineless: why it gets none of the backends with server lines, though it needs replicas; ""
+            if it does, or needs none.
+        submit_s: Unix seconds at which its newest generation was submitted.
+        concurrency: requests that a replica gets at the same time.
+        times_tokens: whether it has an objective of its tokens.
+        adapters: directories of the LoRA adapters that it is to have, by name.
+        fits: array job ids of the generations with replicas that load and unload them.
+    """
+
+    array_job_id: int
+    service: str
+    decision: ScalingDecision
+    slots: tuple[Slot, ...]
+    route: Route
+    desired_by_array: Mapping[int, DesiredSlots] = field(hash=False)
+    retired: tuple[int, ...]
+    note: str
+    load: Load
+    urgency: float
+    lost: frozenset[int]
+    objective_ms: float | None = None
+    is_unpaid: bool = False
+    outliers: tuple[tuple[int, Outlier], ...] = ()
+    lineless: str = ""
+    submit_s: int = 0
+    concurrency: int = 1
+    times_tokens: bool = False
+    adapters: Mapping[str, str] = field(default_factory=dict, hash=False)
+    fits: frozenset[int] = frozenset()
+
+    @property
+    def desired(self) -> frozenset[int] | None:
+        """Slots that the newest generation is to run; None if the daemon already knows them."""
+        found = self.desired_by_array.get(self.array_job_id)
+        return found.run if found is not None else None
+
+
+Rests = Mapping[str, Rest]
+NO_RESTS: Rests = {}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What replicas' servers have said besides their answers, by ``tenant/service``.
+
+    Attributes:
+        tokens: what they have counted.
+        loads: what they work on.
+        adapters: names of the adapters that each of them has loaded or refused.
+    """
+
+    tokens: Mapping[str, TokenCounts] = field(default_factory=dict)
+    loads: Mapping[str, ServersLoad] = field(default_factory=dict)
+    adapters: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+NOTHING_HEARD = Heard()
+
+
+@dataclass(frozen=True)
+class TurnPlan:
+    """What shall be done: first the changes at the gateway, then desired slots, then retirements.
+
+    Attributes:
+        unreadable: why a service can't be looked after, by ``tenant/service``.
+        rests: services for which nothing moves, by ``tenant/service``.
+    """
+
+    services: tuple[ServicePlan, ...]
+    routes: RoutePlan
+    unreadable: Mapping[str, str] = field(hash=False)
+    rests: Rests = field(default_factory=dict, hash=False)
+
+
+def key_of(view: ServiceView) -> str:
+    """Return ``tenant/service``, as in the service's address."""
+    return f"{view.tenant}/{view.name}"
+
+
+def by_service(view: ViewAnswer) -> Mapping[str, Sequence[ServiceView]]:
+    """Group generations by service, the newest last."""
+    found: dict[str, list[ServiceView]] = defaultdict(list)
+    for service in sorted(view.services, key=lambda one: one.array_job_id):
+        found[key_of(service)].append(service)
+    return found
+
+
+def decide(
+    view: ViewAnswer,
+    gateway: Gateway,
+    answers: Answers,
+    state: State,
+    now_s: float,
+    *,
+    rests: Rests = NO_RESTS,
+    heard: Heard = NOTHING_HEARD,
+) -> tuple[State, TurnPlan] | None:
+    """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
+
+    ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
+    which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
+    those of the turn before.
+    """
+    if not view.complete:
+        return None
+    resting: dict[str, Rest] = {}
+    found: dict[str, ServiceState] = {}
+    plans: list[ServicePlan] = []
+    waiting: list[Route] = []
+    unreadable: dict[str, str] = {}
+    free, most = scaling_inputs.free_millislices(view), _most(gateway)
+    services = by_service(view)
+    users = {key: found_views[-1].user for key, found_views in services.items()}
+    avoided = AvoidedNodes(state, users, now_s)
+    claims = LineClaims(gateway, services, rests)
+    budgets = {tenant.name: tenant.budget for tenant in view.tenants}
+    for key, found_views in services.items():
+        known = state.get(key) or ServiceState()
+        counted = (gateway.backend_of(key), gateway.routes.get(key, ""))
+        sight = RestSight.of(found_views, counted, most, free)
+        if (before := rests.get(key)) is not None:
+            if before.lasts(known, sight, now_s):
+                found[key], resting[key] = known, before.later(now_s)
+                plans.append(before.plan)
+                continue
+            known = before.ended(known)
+        views, aborted = unless_aborted(found_views, known)
+        engine = engine_of(views[-1].directives)
+        try:
+            spec = service_spec(views[-1].directives)
+        except InvalidInputError as error:
+            spec, unreadable[key] = None, str(error)
+        last = (known.generations.get(one.array_job_id) for one in views)
+        found[key], plan = known, None
+        if spec is not None and not any(_is_stale(view, one, now_s) for one in last):
+            look = ServiceInput(
+                *(key, spec, views, counted[0], load_of(*counted)),
+                *(most, answers, free, aborted, avoided.of(key)),
+                lineless=claims.why_none(key),
+                tokens=heard.tokens.get(key),
+                adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
+                servers=heard.loads.get(key),
+                used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
+            )
+            found[key], plan, why_none = _decided(look, known, now_s)
+            unreadable |= {key: why_none} if why_none else {}
+        if plan is None:
+            places = scaling_inputs.concurrency(spec, engine, known.memory) if spec else 1
+            waiting.append(_as_it_is(gateway, views[-1], places, engine.pool))
+            continue
+        plans.append(plan)
+        if plan.decision.wanted:
+            claims.claim(key)
+        if not plan.lineless and (begun := rest(found[key], plan, sight, now_s)) is not None:
+            resting[key] = begun
+    routes = plan_routes(gateway, (*waiting, *(plan.route for plan in plans)))
+    return found, TurnPlan(tuple(plans), routes, unreadable, resting)
+
+
+def _decided(
+    look: "ServiceInput", known: ServiceState, now_s: float
+) -> tuple[ServiceState, ServicePlan | None, str]:
+    """Decide for one service; if its figures can't be computed with, nothing of it changes.
+
+    Its replicas may have told any figures: they cost no other service its turn.
+    """
+    try:
+        return *decide_service(look, known, now_s), ""
+    except ArithmeticError as error:
+        return known, None, f"its figures can't be computed with: {error!r}"
+
+
+def unless_aborted(
+    views: Sequence[ServiceView], known: ServiceState
+) -> tuple[Sequence[ServiceView], AbortedRoll | None]:
+    """Put a generation that is given up before all others, so that it is replaced and retired.
+
+    Its service says after how many failed starts, while a generation before it had a ready replica
+    once. Return as well the last aborted roll-over, unless a newer generation has come since.
+    """
+    newest, last = views[-1], known.aborted
+    states = [known.generations.get(one.array_job_id) or GenerationState() for one in views]
+    after = whole_number(newest.directives, "abort_roll_after", 0)
+    failures = states[-1].backoff.failures
+    fails = 0 < after <= failures and not states[-1].is_proved
+    if fails and newest.order.delete_s is None and any(one.is_proved for one in states[:-1]):
+        aborted = AbortedRoll(newest.array_job_id, failures, last_said(newest))
+        return (newest, *views[:-1]), aborted
+    is_over = last is not None and newest.array_job_id > last.array_job_id
+    return views, None if is_over else last
+
+
+def _most(gateway: Gateway) -> int:
+    lines = (len(backend.servers) for backend in gateway.backends.values())
+    return min((count for count in lines if count), default=0)
+
+
+def _open_adapters(gateway: Gateway, newest: ServiceView) -> frozenset[str]:
+    """Return the names of the adapters that clients may ask for before this turn.
+
+    Those are all while the gateway refuses none: it was started or reloaded and knows none yet, and
+    replicas may have them all.
+    """
+    if gateway.complete:
+        return gateway.adapters_of(key_of(newest))
+    return frozenset(adapters_of(newest.directives))
+
+
+def _as_it_is(gateway: Gateway, newest: ServiceView, concurrency: int, pool: str) -> Route:
+    """Return a route that changes neither the service's servers nor what its clients are told."""
+    key = key_of(newest)
+    return Route(
+        key,
+        concurrency,
+        None,
+        pool,
+        retry_after_s=gateway.retry_after_s.get(key),
+        closing=key in gateway.closing,
+        in_time=gateway.in_time.get(key),
+        failing=gateway.failing.get(key, ""),
+        deadline_ms=gateway.deadline_ms.get(key),
+        retry_once=key in gateway.retry_once,
+        sequences=key in gateway.sequences,
+        adapters=_open_adapters(gateway, newest),
+    )
+
+
+def _is_stale(view: ViewAnswer, known: GenerationState | None, now_s: float) -> bool:
+    """Whether the view is older than what was last asked of the daemon.
+
+    A request with a time in the future is ignored: the clock has been set back since. So is a view
+    that is older by more than ``STALE_S``: the daemon's clock is behind this one.
+    """
+    if known is None:
+        return False
+    asked_s = max(known.desired.at_s if known.desired is not None else 0.0, known.retired_s)
+    return asked_s - STALE_S <= view.observed_s <= asked_s <= now_s
+
+
+@dataclass(frozen=True)
+class ServiceInput:
+    """What was seen of one service.
+
+    Attributes:
+        key: ``tenant/service``.
+        spec: the specification of its newest generation.
+        views: its generations, the newest last.
+        backend: its backend at the gateway; None if it has no route.
+        load: its requests there.
+        most: replicas that a backend can carry.
+        free: millislices that each tenant may still take, by tenant.
+        aborted: its last roll-over, if it was aborted.
+        avoid: nodes on which its next replicas are rather not to start.
+        lineless: why no replica of it could get requests now; "" if one could.
+        tokens: what its replicas have counted; None if that is not known.
+        servers: what their servers say that they work on; None if that is not known.
+        used_up: the budget under which no replica of it can start; None if there is none.
+        adapters: names of adapters that clients may ask for, or that each replica has tried to
+            load.
+    """
+
+    key: str
+    spec: ServiceSpec
+    views: Sequence[ServiceView]
+    backend: Backend | None
+    load: Load
+    most: int
+    answers: Answers = field(hash=False)
+    free: Mapping[str, int] = field(hash=False)
+    aborted: AbortedRoll | None = None
+    avoid: tuple[str, ...] = ()
+    lineless: str = ""
+    tokens: TokenCounts | None = None
+    servers: ServersLoad | None = None
+    used_up: UsedUp | None = None
+    adapters: frozenset[str] = frozenset()
+
+    @property
+    def newest(self) -> ServiceView:
+        """Its newest generation."""
+        return self.views[-1]
+
+    def is_current(self, view: ServiceView) -> bool:
+        """Whether replicas of a generation need no successors: they load others' adapters."""
+        newest = self.newest
+        return view is newest or follows_by_adapters(view.directives, newest.directives)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of its newest generation."""
+        return engine_of(self.newest.directives)
+
+
+def decide_service(
+    look: ServiceInput, known: ServiceState, now_s: float
+) -> tuple[ServiceState, ServicePlan]:
+    """Decide for one service: how many replicas, which slots run, which of them get requests."""
+    seen = tuple(_generation(look, view, known, now_s) for view in look.views)
+    fallback = _fallback(seen)
+    memory, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
+    slots = tuple(slot for one in seen for slot in one.slots)
+    plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
+    generations = {one.array_job_id: one.state for one in seen}
+    state = ServiceState(memory, generations, look.aborted)
+    concurrency = scaling_inputs.concurrency(look.spec, look.engine, memory)
+    found = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
+    objective_ms = scaling_inputs.objective_ms(look.spec, memory)
+    return state, replace(found, objective_ms=objective_ms, lineless=_lineless(look))
+
+
+def _lineless(look: ServiceInput) -> str:
+    """Return why the service gets no replica that it needs for want of server lines."""
+    order = look.newest.order.min_replicas
+    lowest = look.spec.min_replicas if order is None else order
+    return look.lineless if look.load.total or lowest else ""
+
+
+def _generation(
+    look: ServiceInput, view: ServiceView, known: ServiceState, now_s: float
+) -> Generation:
+    sight = GenerationInput(
+        view,
+        look.backend,
+        look.answers,
+        look.is_current(view),
+        now_s,
+        service_s=known.memory.work.service_s if known.memory is not None else 1.0,
+        deadline_s=look.spec.deadline_s,
+        p95_s=None if look.spec.p95_ms is None else look.spec.p95_ms / 1000,
+    )
+    return generation(sight, known.generations.get(view.array_job_id) or GenerationState())
+
+
+def _fallback(seen: Sequence[Generation]) -> Generation | None:
+    """Return the generation that takes over while no start of the newest one succeeds.
+
+    It is the newest one before it that had a ready replica once. None if there is no such
+    generation, or if the newest one is not failing.
+    """
+    if not seen[-1].state.backoff.is_failing:
+        return None
+    return next((one for one in reversed(seen[:-1]) if one.state.is_proved), None)
+
+
+def _refuses(seen: Sequence[Generation]) -> bool:
+    """Whether the gateway refuses the service's requests: no start succeeds, and nothing serves.
+
+    A generation that takes over is waited for.
+    """
+    serves = any(_serving(one.slots) for one in seen)
+    return seen[-1].state.backoff.is_failing and not serves and _fallback(seen) is None
+
+
+def _scaled(
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    known: ServiceState,
+    now_s: float,
+    *,
+    falls_back: bool,
+) -> tuple[Memory | None, ScalingDecision]:
+    slots = [slot for one in seen for slot in one.slots]
+    counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
+    newest, load = seen[-1], look.load
+    if not falls_back and _refuses(seen) and known.memory is not None:
+        starts = any(map(_starts, newest.slots))
+        load = scaling_inputs.with_refused(load, known.memory.seen, starts=starts)
+    usable = sum(slot.state != "gone" for slot in look.newest.slots)
+    most = 0 if look.lineless else min(look.most, usable)
+    asked = scaling_inputs.scaling(look.spec, look.newest.order, most, look.engine)
+    if look.newest.order.delete_s is not None:
+        since_s = now_s - look.newest.order.delete_s
+        can_serve = not newest.state.backoff.failures or bool(_serving(slots))
+        at_once = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
+        decision = scaling_inputs.ending(asked, load, at_once, since_s, can_serve=can_serve)
+        return known.memory, decision
+    memory, decision = autoscale(
+        asked,
+        known.memory or initial(_first_supply(slots, counted), now_s),
+        scaling.ServiceLook(
+            now_s,
+            load,
+            scaling_inputs.supply(counted),
+            newest.starts,
+            scaling_inputs.room(seen, look.free),
+            is_known=look.backend is not None,
+            serving=scaling_inputs.serving(slots),
+            tokens=look.tokens,
+            servers=look.servers,
+        ),
+    )
+    if lineless := _lineless(look):
+        decision = replace(decision, reason=f"{decision.reason}; {lineless}", ready_in_s=None)
+    return memory, _with_backoff(decision, newest, now_s)
+
+
+def _starts(slot: Slot) -> bool:
+    # One that has drained has served: its start is over, and has succeeded.
+    return slot.phase in {Phase.STARTING, Phase.WARM} and not slot.is_drained
+
+
+def _first_supply(slots: Sequence[Slot], counted: Sequence[Slot]) -> Supply:
+    """Return the supply for a launcher that knows nothing yet.
+
+    Serving replicas of a generation that is being replaced count as well, if that makes more.
+    """
+    either = (scaling_inputs.supply(counted), scaling_inputs.supply(_serving(slots)))
+    return max(either, key=lambda supply: supply.coming)
+
+
+def _with_backoff(decision: ScalingDecision, newest: Generation, now_s: float) -> ScalingDecision:
+    backoff = newest.state.backoff
+    left_s = backoff.until_s - now_s
+    if left_s <= 0:
+        return decision
+    pause = f"{starts_have(backoff.failures)} failed, the next is tried in {left_s:.0f} s"
+    ready_in_s = None if decision.ready_in_s is None else left_s + decision.ready_in_s
+    return replace(decision, reason=f"{decision.reason}; {pause}", ready_in_s=ready_in_s)
+
+
+def _goal(
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    decision: ScalingDecision,
+    fallback: Generation | None,
+    now_s: float,
+) -> Goal:
+    newest = seen[-1]
+    desired, backoff = newest.state.desired, newest.state.backoff
+    held = {slot.id.index for slot in newest.slots if slot.phase is Phase.HELD}
+    return Goal(
+        wanted=decision.wanted,
+        newest=newest.array_job_id,
+        fallback=fallback.array_job_id if fallback is not None else None,
+        failures=backoff.failures,
+        may_start=now_s >= backoff.until_s,
+        most=look.most,
+        kept_back=frozenset(desired.kept_back & held if desired is not None else ()),
+        is_firm=desired is not None and desired.is_firm,
+        late=frozenset(
+            SlotId(one.array_job_id, index)
+            for one in seen
+            for index, since_s in one.state.draining_since_s.items()
+            if now_s - since_s >= DRAIN_DEADLINE_S
+        ),
+    )
+
+
+def _service_plan(
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    decision: ScalingDecision,
+    plan: SlotPlan,
+    now_s: float,
+    *,
+    concurrency: int,
+) -> ServicePlan:
+    slots = tuple(slot for one in seen for slot in one.slots)
+    pressing = urgency(look.load, concurrency * len(_serving(slots)))
+    newest, told = seen[-1], _note(look, seen, now_s)
+    desired_by_array = {
+        one.array_job_id: replace(desired, avoid=look.avoid)
+        for one in seen
+        if _must_send(one, desired := _desired(one, plan, told, pressing, now_s))
+    }
+    return ServicePlan(
+        array_job_id=newest.array_job_id,
+        service=look.key,
+        decision=decision,
+        slots=slots,
+        route=_route(look, seen, decision, plan, concurrency),
+        desired_by_array=desired_by_array,
+        retired=_retired(look, seen, decision, now_s),
+        note=told,
+        load=look.load,
+        urgency=pressing,
+        lost=frozenset(
+            slot.index for slot in newest.view.slots if slot.state == "gone" and slot.job_id is None
+        ),
+        is_unpaid=look.used_up is not None,
+        outliers=tuple((one.array_job_id, outlier) for one in seen for outlier in one.outliers),
+        submit_s=newest.view.submit_s,
+        concurrency=concurrency,
+        times_tokens=look.spec.ttft_ms is not None or look.spec.tpot_ms is not None,
+        adapters={
+            name: f"{look.spec.model_repository}/{path}" for name, path in look.spec.adapters
+        },
+        fits=frozenset(
+            view.array_job_id
+            for view in look.views
+            if adapters_of(view.directives) and look.is_current(view)
+        ),
+    )
+
+
+def _serving(slots: Sequence[Slot]) -> Sequence[Slot]:
+    return [slot for slot in slots if slot.phase is Phase.SERVING and slot.up]
+
+
+def _route(
+    look: ServiceInput,
+    seen: Sequence[Generation],
+    decision: ScalingDecision,
+    plan: SlotPlan,
+    concurrency: int,
+) -> Route:
+    targets: dict[Endpoint, ServerMode] = {
+        one.runs[slot].endpoint: mode
+        for one in seen
+        for slot, mode in plan.modes.items()
+        if slot in one.runs
+    }
+    serves = any(_serving(one.slots) for one in seen)
+    newest = seen[-1]
+    failed = _failure_text(newest) if _refuses(seen) else ""
+    if look.used_up is not None and not serves:
+        failed = look.used_up.why
+    return Route(
+        look.key,
+        concurrency,
+        targets,
+        look.engine.pool,
+        retry_after_s=None if serves else _retry_after_s(look, decision),
+        closing=look.newest.order.delete_s is not None,
+        spared=frozenset().union(*(one.unknown for one in seen)),
+        in_time=decision.in_time,
+        failing=note((failed,))[:_REASON_LENGTH],
+        cut=frozenset().union(*(one.cut for one in seen)),
+        deadline_ms=None if look.spec.deadline_s is None else ceil(look.spec.deadline_s * 1000),
+        retry_once=look.spec.retry_once,
+        sequences=look.newest.directives.get("session_affinity") == "sequence",
+        follows=look.spec.concurrency == AUTO,
+        adapters=_adapters(look, serves=serves),
+    )
+
+
+def _adapters(look: ServiceInput, *, serves: bool) -> frozenset[str]:
+    """Return the adapters that clients may ask for: a new one once replicas that serve have it.
+
+    One that a replica has refused is let in, too, so that its clients hear what the server says.
+    """
+    names = frozenset(dict(look.spec.adapters))
+    return names & look.adapters if serves else names
+
+
+def _failure_text(newest: Generation, *, falls_back: bool = False) -> str:
+    failures, late_s = newest.state.backoff.failures, newest.state.late_s
+    return failure_text(newest.view, failures, falls_back=falls_back, late_s=late_s)
+
+
+def _retry_after_s(look: ServiceInput, decision: ScalingDecision) -> int | None:
+    """Round up to a step, so that the gateway's value does not change every second.
+
+    A budget may be raised at any time: it is never further away than the longest step.
+    """
+    ready_in_s = RETRY_AFTER_S[-1] if look.used_up is not None else decision.ready_in_s
+    if ready_in_s is None:
+        return None
+    return next((step for step in RETRY_AFTER_S if step >= ready_in_s), RETRY_AFTER_S[-1])
+
+
+def _note(look: ServiceInput, seen: Sequence[Generation], now_s: float) -> str:
+    newest = seen[-1]
+    serves = any(_serving(one.slots) for one in seen[:-1])
+    failed = "" if _has_started(newest) else _failure_text(newest, falls_back=serves)
+    outliers = (text for one in seen for text in _outliers(one, now_s))
+    ended = aborted_text(look.aborted) if look.aborted is not None else ""
+    unpaid = look.used_up.why if look.used_up is not None else ""
+    return note((unpaid, failed, *outliers, *newest.said, ended))
+
+
+def _has_started(one: Generation) -> bool:
+    """Whether a replica of the generation became ready after its last failed start.
+
+    The failures still count against it until that replica has settled.
+    """
+    failed_s = one.state.backoff.failed_s
+    return any(found.at_s > failed_s for found in one.state.verified.values())
+
+
+def _outliers(one: Generation, now_s: float) -> Iterator[str]:
+    """Yield texts about replicas in doubt, and about the last one that was taken out."""
+    nodes = {slot.index: slot.node for slot in one.view.slots}
+    for index, watch in one.state.watched.items():
+        if watch.doubt is not None:
+            meanwhile = "it gets no requests and" if watch.is_out else "it"
+            replica = replica_text(index, nodes[index])
+            yield f"{replica} {watch.doubt.why}; {meanwhile} is asked an inference"
+    if one.state.removed_s and now_s - one.state.removed_s[-1] < TOLD_S:
+        yield f"taken out: {one.state.removed}"
+
+
+def _desired(
+    one: Generation, plan: SlotPlan, told: str, pressing: float, now_s: float
+) -> DesiredSlots:
+    run = frozenset(slot.index for slot in plan.run if slot.array_job_id == one.array_job_id)
+    return DesiredSlots(run, now_s, told, pressing, is_firm=plan.is_quiet)
+
+
+def _must_send(one: Generation, desired: DesiredSlots) -> bool:
+    last = one.state.desired
+    if last is None or (last.run, last.note) != (desired.run, desired.note):
+        return True
+    if one.state.unheard is not None:
+        # The daemon may have taken a later request without its answer having come.
+        return True
+    if last.kept_back and desired.is_firm and not last.is_firm:
+        return True
+    held = {slot.index for slot in one.view.slots if slot.state == "held"}
+    waiting = [slot for slot in one.view.slots if slot.state == "released"]
+    pending = held | {slot.index for slot in waiting}
+    # A slot that waits on borrowed quota may fit its tenant's own by now: the daemon checks again.
+    borrows = any(slot.is_borrowed for slot in waiting)
+    fulfilled = not (held & desired.run) and one.state.alive <= desired.run and not borrows
+    presses_else = bool(pending & desired.run) and desired.urgency != last.urgency
+    return (presses_else or not fulfilled) and desired.at_s - last.at_s >= ASK_AGAIN_S
+
+
+def _retired(
+    look: ServiceInput, seen: Sequence[Generation], decision: ScalingDecision, now_s: float
+) -> tuple[int, ...]:
+    """Return the array job ids of generations to cancel.
+
+    An older generation that has proved itself is kept until a replica of the newest was ready, if
+    the newest is tried at all, or its roll-over may be aborted. A service that is to end keeps its
+    generations while it needs replicas for its remaining requests. A generation with slots under
+    way is never cancelled.
+    """
+    closing = look.newest.order.delete_s is not None
+    older = () if closing else seen[:-1]
+    newest = seen[-1].state
+    may_fail = decision.wanted or newest.backoff.failures or look.spec.abort_roll_after
+    tries = not newest.is_proved and bool(may_fail)
+    kept = next((one for one in reversed(older) if one.state.is_proved), None) if tries else None
+    ends = seen if closing and not decision.wanted else older
+    return tuple(
+        one.array_job_id
+        for one in ends
+        if one is not kept and not one.is_under_way and now_s - one.state.retired_s >= ASK_AGAIN_S
+    )

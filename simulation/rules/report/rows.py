@@ -1,0 +1,241 @@
+"""Rows of the tables of simulated runs, as texts: what the terminal and the page both show."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from slicewise.simulation.rules.report.comparison import (
+    MEASURES,
+    SERVICE_IN_TIME,
+    TENANT_WAIT,
+    ChangeVerdict,
+    FigureDifference,
+    Measure,
+    ServiceDifference,
+    TenantDifference,
+    differences,
+    service_differences,
+    tenant_differences,
+)
+from slicewise.simulation.rules.report.words import (
+    NOTHING,
+    difference_text,
+    figure_text,
+    held_text,
+    interval_text,
+    request_wait_text,
+    share_text,
+    slice_hours_text,
+    wait_text,
+)
+from slicewise.simulation.rules.runs.figures import (
+    Figures,
+    RepartitionFigures,
+    ReplayedService,
+    ReplayedTenant,
+    SelfCheck,
+    SimulationResult,
+)
+
+_BY_FIGURE = {one.figure: one for one in MEASURES}
+
+
+@dataclass(frozen=True)
+class TrustRow:
+    """A figure as it really was, and as the present policy gives it in the simulation."""
+
+    words: str
+    history: str
+    replayed: str
+    error: str
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """A figure by both policies; "" where there is no changed one or no interval."""
+
+    words: str
+    present: str
+    changed: str
+    difference: str
+    interval: str
+    verdict: ChangeVerdict | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A figure by the present policy and by the changed one; "" where there is none."""
+
+    present: str
+    changed: str
+
+
+@dataclass(frozen=True)
+class TenantRow:
+    """A tenant by both policies; without a changed one steps are empty."""
+
+    tenant: str
+    jobs: str
+    mean: Pair
+    mean_step: str
+    p99: Pair
+    held: Pair
+    late: Pair
+    verdict: ChangeVerdict | None
+    word: str
+
+
+@dataclass(frozen=True)
+class ServiceRow:
+    """A service by both policies; ``interval`` is of the share in time, "" where there is none."""
+
+    service: str
+    requests: str
+    attainment: Pair
+    interval: str
+    p99: Pair
+    slice_hours: Pair
+    changes: Pair
+    lost: Pair
+    verdict: ChangeVerdict | None
+    word: str
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What became of nodes by both policies; "" for a changed one that there is not."""
+
+    words: str
+    of: Pair
+
+
+def trust_rows(check: SelfCheck) -> Sequence[TrustRow]:
+    """Return the figures of the self-check that both history and simulation have."""
+    pairs = (
+        ("wait_mean_s", check.wait_mean_of_history_s, check.wait_mean_s),
+        ("wait_p99_s", check.wait_p99_of_history_s, check.wait_p99_s),
+        ("utilisation", check.utilisation_of_history, check.utilisation),
+    )
+    return [
+        TrustRow(
+            measure.words,
+            figure_text(measure, was),
+            figure_text(measure, now),
+            difference_text(measure, was, now),
+        )
+        for name, was, now in pairs
+        for measure in (_BY_FIGURE[name],)
+    ]
+
+
+def figure_rows(result: SimulationResult) -> Sequence[FigureRow]:
+    """Return a row for each figure of the cluster."""
+    return [_figure_row(_BY_FIGURE[one.figure], one) for one in differences(result)]
+
+
+def _figure_row(measure: Measure, one: FigureDifference) -> FigureRow:
+    is_compared = one.changed is not None
+    return FigureRow(
+        words=measure.words,
+        present=figure_text(measure, one.present),
+        changed=figure_text(measure, one.changed) if is_compared else "",
+        difference=difference_text(measure, one.present, one.changed) if is_compared else "",
+        interval=interval_text(measure, one.interval, is_step=is_compared),
+        verdict=one.verdict,
+    )
+
+
+def tenant_rows(result: SimulationResult) -> Sequence[TenantRow]:
+    """Return a row for each tenant, those that lose most first."""
+    return [_tenant_row(one, result.present) for one in tenant_differences(result)]
+
+
+def _tenant_row(one: TenantDifference, run: Figures) -> TenantRow:
+    sides, length_s = (one.present, one.changed), run.end_s - run.start_s
+    is_compared = one.verdict is not None
+    # Services hold slices for a tenant, and are no jobs that wait.
+    mean, mean_changed = (side.wait_mean_s if side and side.jobs else None for side in sides)
+
+    def pair(write: Callable[[ReplayedTenant], str]) -> Pair:
+        present, changed = (write(side) if side else NOTHING for side in sides)
+        return Pair(present, changed if is_compared else "")
+
+    return TenantRow(
+        tenant=one.tenant,
+        jobs=next(f"{side.jobs:,}" for side in sides if side),
+        mean=pair(lambda side: wait_text(side.wait_mean_s if side.jobs else None)),
+        mean_step=difference_text(TENANT_WAIT, mean, mean_changed) if is_compared else "",
+        p99=pair(lambda side: wait_text(side.wait_p99_s if side.jobs else None)),
+        held=pair(lambda side: held_text(side, length_s)),
+        late=pair(lambda side: f"{side.late_jobs:,}"),
+        verdict=one.verdict,
+        word=_WORDS[one.verdict] if one.verdict else "",
+    )
+
+
+_WORDS = {
+    ChangeVerdict.BETTER: "gains",
+    ChangeVerdict.WORSE: "loses",
+    ChangeVerdict.SAME: "as before",
+    ChangeVerdict.UNCLEAR: "unclear",
+}
+
+
+def node_rows(result: SimulationResult) -> Sequence[NodeRow]:
+    """Return rows of GPUs that were cut again and of failures, where there can be any."""
+    sides = [result.present, *([result.changed] if result.changed else [])]
+    return [*_repartition_rows([one.repartitions for one in sides]), *_failure_rows(sides)]
+
+
+def _repartition_rows(sides: Sequence[RepartitionFigures | None]) -> Iterator[NodeRow]:
+    if not any(sides):
+        return
+    yield _node_row("GPUs cut again", [f"{one.done:,}" if one else NOTHING for one in sides])
+    if any(one.in_vain for one in sides if one):
+        in_vain = [f"{one.in_vain:,}" if one else NOTHING for one in sides]
+        yield _node_row("cut in vain", in_vain)
+    lost = [slice_hours_text(one.lost_slice_s) if one else NOTHING for one in sides]
+    yield _node_row("slice-hours idle for cutting", lost)
+
+
+def _failure_rows(sides: Sequence[Figures]) -> Iterator[NodeRow]:
+    those = [one.failures for one in sides if one.failures is not None]
+    if not those:
+        return
+    yield _node_row("failures of nodes", [f"{one.failures:,}" for one in those])
+    yield _node_row("runs that they ended", [f"{one.runs_broken:,}" for one in those])
+    yield _node_row(
+        "slice-hours that these had run", [slice_hours_text(one.broken_slice_s) for one in those]
+    )
+    yield _node_row(
+        "slice-hours of nodes down", [slice_hours_text(one.down_slice_s) for one in those]
+    )
+
+
+def _node_row(words: str, sides: Sequence[str]) -> NodeRow:
+    return NodeRow(words, Pair(sides[0], sides[1] if len(sides) > 1 else ""))
+
+
+def service_rows(result: SimulationResult) -> Sequence[ServiceRow]:
+    """Return a row for each service."""
+    return [_service_row(one) for one in service_differences(result)]
+
+
+def _service_row(one: ServiceDifference) -> ServiceRow:
+    sides = (one.present, one.changed)
+
+    def pair(write: Callable[[ReplayedService], str]) -> Pair:
+        present, changed = (write(side) if side else NOTHING for side in sides)
+        return Pair(present, changed if one.verdict else "")
+
+    return ServiceRow(
+        service=one.service,
+        requests=next(f"{side.requests:,}" for side in sides if side),
+        attainment=pair(lambda side: share_text(side.attainment) if side.requests else NOTHING),
+        interval=interval_text(SERVICE_IN_TIME, one.interval, is_step=one.verdict is not None),
+        p99=pair(lambda side: request_wait_text(side.wait_p99_s) if side.requests else NOTHING),
+        slice_hours=pair(lambda side: slice_hours_text(side.slice_s)),
+        changes=pair(lambda side: f"{side.changes:,}"),
+        lost=pair(lambda side: f"{side.lost:,}"),
+        verdict=one.verdict,
+        word=_WORDS[one.verdict] if one.verdict else "",
+    )

@@ -1,0 +1,66 @@
+"""Counts what became of nodes during a run: GPUs that were cut again, and failures."""
+
+from collections.abc import Iterable, Sequence
+
+from slicewise.simulation.rules.runs.figures import FailureFigures, RepartitionFigures
+from slicewise.simulation.rules.site.records import SiteRecord
+
+_SLICE = 1000
+
+
+def repartition_figures(
+    record: SiteRecord, start_s: float, end_s: float
+) -> RepartitionFigures | None:
+    """What was cut again between two Unix seconds; None where nothing ever is.
+
+    A repartition counts when it begins, with all that was lost for it.
+    """
+    if record.repartitions is None:
+        return None
+    those = [one for one in record.repartitions if start_s <= one.begin_s < end_s]
+    return RepartitionFigures(
+        done=sum(one.is_done for one in those),
+        in_vain=sum(not one.is_done for one in those),
+        lost_slice_s=sum(one.lost_millislice_s for one in those) / _SLICE,
+    )
+
+
+def failure_figures(record: SiteRecord, start_s: float, end_s: float) -> FailureFigures | None:
+    """What failed between two Unix seconds, and what that cost; None where no node ever fails."""
+    if record.down is None:
+        return None
+    end_s = min(end_s, record.stopped_s)
+    broken = [one for one in record.broken if start_s <= one.end_s < end_s]
+    seconds = [(min(one.up_s, end_s) - max(one.down_s, start_s), one) for one in record.down]
+    return FailureFigures(
+        failures=sum(start_s <= one.down_s < end_s for one in record.down),
+        runs_broken=len(broken),
+        broken_slice_s=sum(one.lost_millislice_s for one in broken) / _SLICE,
+        down_slice_s=sum(max(0.0, time_s) * one.cost_millislices for time_s, one in seconds)
+        / _SLICE,
+    )
+
+
+def joined_repartitions(parts: Iterable[RepartitionFigures | None]) -> RepartitionFigures | None:
+    """The sums of parts that follow one another; None without any."""
+    those: Sequence[RepartitionFigures] = [one for one in parts if one is not None]
+    if not those:
+        return None
+    return RepartitionFigures(
+        done=sum(one.done for one in those),
+        in_vain=sum(one.in_vain for one in those),
+        lost_slice_s=sum(one.lost_slice_s for one in those),
+    )
+
+
+def joined_failures(parts: Iterable[FailureFigures | None]) -> FailureFigures | None:
+    """The sums of parts that follow one another; None without any."""
+    those: Sequence[FailureFigures] = [one for one in parts if one is not None]
+    if not those:
+        return None
+    return FailureFigures(
+        failures=sum(one.failures for one in those),
+        runs_broken=sum(one.runs_broken for one in those),
+        broken_slice_s=sum(one.broken_slice_s for one in those),
+        down_slice_s=sum(one.down_slice_s for one in those),
+    )

@@ -1,0 +1,304 @@
+"""Services on the model of Slurm: the launcher's turns, and what the daemon makes of them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from slicewise.cluster.language.jobs import JobView, RunOfJob
+from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.service import limit_min
+from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
+from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, EvictRequest, ServiceView
+from slicewise.launcher.rules.gateway.types import ServerMode
+from slicewise.launcher.rules.turn.state import DesiredSlots
+from slicewise.simulation.rules.services.figures import ServiceOutcome, ServiceRecord, outcome
+from slicewise.simulation.rules.services.gateway import ServiceGateway
+from slicewise.simulation.rules.services.launcher import ServiceLauncher
+from slicewise.simulation.rules.services.service import SimulatedService, array_of
+from slicewise.simulation.rules.slurm_model.model import SlurmModel
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, holder_of, qos_name
+from slicewise.slurm_plugin.rules.reclaim.eviction import Evictions
+from slicewise.slurm_plugin.rules.services.leases import Spare, lease_of, leased, plan_leases
+from slicewise.slurm_plugin.rules.services.slot_actions import (
+    SlotActions,
+    TenantCapacity,
+    after,
+    plan_desired,
+    plan_guard,
+    waits_beyond_quota,
+)
+from slicewise.slurm_plugin.rules.services.slot_quotas import SlotQuotas
+from slicewise.slurm_plugin.rules.services.slot_recovery import SlotRecovery
+from slicewise.slurm_plugin.rules.services.state import Observation, services
+
+_LEASES_S = 5.0
+"""Seconds between two looks at leases, as in the daemon."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A service that was applied.
+
+    Attributes:
+        cost_millislices: of one replica.
+        view: its slots as they were seen last, with what has been done to them since.
+        desired: the slots that the launcher wants; ``urgency``: how much its backlog presses.
+        due_s: when its next turn is due.
+        records: Slurm's of its array, as its last turn saw them.
+        calm_s: until when no turn is made unless something moves.
+        changes_s: when a replica was released, withdrawn or told to end.
+    """
+
+    service: SimulatedService
+    array: int
+    cost_millislices: int
+    gateway: ServiceGateway
+    launcher: ServiceLauncher
+    due_s: float
+    view: ServiceView
+    desired: frozenset[int] = frozenset()
+    urgency: float = 0.0
+    records: tuple[JobView, ...] = ()
+    calm_s: float = 0.0
+    leases_s: float = 0.0
+    recovery: SlotRecovery = field(default_factory=SlotRecovery)
+    changes_s: list[float] = field(default_factory=list)
+
+
+class ServicesOnModel:
+    """Services that follow their requests on a model of Slurm.
+
+    Whoever drives it lets the model pass first: ``model.advance(t)``, then ``advance(t)``, with the
+    earlier of both ``next_s`` as t.
+
+    Attributes:
+        evictions: the daemon's memory of replicas that were told to end. A round of quotas tells it
+            ``evictions.end(victims, over, services.views, grace_s)`` and ``evictions.wait_on``.
+    """
+
+    def __init__(
+        self,
+        model: SlurmModel,
+        services: Iterable[SimulatedService],
+        quotas: SlotQuotas,
+        *,
+        every_s: float = 1.0,
+        calm_s: float = 0.0,
+    ) -> None:
+        """``every_s``: seconds between two turns for a service for which something moves;
+        ``calm_s`` the same while its replicas just work: no request waits, no slot changes.
+        """
+        self._model, self._quotas = model, quotas
+        self._every_s, self._calm_s = every_s, calm_s
+        self._coming = sorted(services, key=lambda one: (one.applied_s, one.key))
+        self._running: list[_Running] = []
+        self._jobs_of: tuple[Sequence[JobView], Mapping[str, Sequence[JobView]]] = ((), {})
+        self.evictions = Evictions(ALONE, lambda: self._model.now_s)
+
+    def set_quotas(self, quotas: SlotQuotas) -> None:
+        """Take the quotas that are in force from now on."""
+        self._quotas = quotas
+
+    @property
+    def views(self) -> tuple[ServiceView, ...]:
+        """The services as they were seen last, by array."""
+        return tuple(one.view for one in self._running)
+
+    @property
+    def urgencies(self) -> Mapping[int, float]:
+        """How much each service's backlog presses, as its launcher last said, by array."""
+        return {one.array: one.urgency for one in self._running}
+
+    @property
+    def site_factors(self) -> Mapping[int, int]:
+        """The site_factor with which each service was submitted, by array."""
+        return {one.array: one.service.site_factor for one in self._running}
+
+    def next_s(self) -> float | None:
+        """When something is due next; None if nothing ever is, unless something else happens."""
+        applied_s = self._coming[0].applied_s if self._coming else inf
+        due_s = min((one.due_s for one in self._running), default=inf)
+        next_s = min(applied_s, due_s)
+        return None if next_s == inf else next_s
+
+    def advance(self, until_s: float) -> None:
+        """Make the turns that are due; the model has passed until then already."""
+        while self._coming and self._coming[0].applied_s <= until_s:
+            self._apply(self._coming.pop(0))
+        for one in self._running:
+            if one.due_s <= until_s:
+                self._turn(one, until_s)
+
+    def leave(self, runs: frozenset[RunOfJob], why: str) -> None:
+        """Tell those of these runs that are replicas to move, as the daemon is asked to."""
+        self.evictions.take(EvictRequest(runs=tuple(runs), why=why), self.views)
+        for one in self._running:
+            if any((slot.job_id, slot.start_s) in runs for slot in one.view.slots):
+                one.calm_s = 0.0
+
+    def outcomes(self, since_s: float, until_s: float) -> tuple[ServiceOutcome, ...]:
+        """Return what became of each service between two moments, of which none is to come."""
+        return tuple(
+            outcome(one, since_s=since_s, until_s=until_s) for one in self.records(until_s)
+        )
+
+    def records(self, until_s: float) -> tuple[ServiceRecord, ...]:
+        """Return what each service left behind up to a moment that is not to come."""
+        return tuple(_recorded(one, until_s) for one in self._running)
+
+    def gateway(self, key: str) -> ServiceGateway:
+        """Return what is at the gateway of ``tenant/service``; KeyError unless it was applied."""
+        return {one.service.key: one.gateway for one in self._running}[key]
+
+    def _apply(self, service: SimulatedService) -> None:
+        asked = replace(array_of(service, len(self._running) + 1), finishes=True)
+        array = self._model.submit(asked)
+        shape, launcher = service.spec.replica_shape, ServiceLauncher(service, self._every_s)
+        cost = shape.cost_millislices(self._quotas.costs)
+        gateway, at_s = ServiceGateway(service), service.applied_s
+        view = self._look(service, array, gateway)
+        self._running.append(_Running(service, array, cost, gateway, launcher, at_s, view))
+
+    def _turn(self, one: _Running, now_s: float) -> None:
+        one.gateway.requests.pass_until(now_s)
+        if self._is_calm(one, now_s):
+            one.due_s = now_s + self._every_s
+            return
+        one.records, one.calm_s = self._records(one.array), now_s + self._calm_s
+        view = one.gateway.follow(self._look(one.service, one.array, one.gateway))
+        one.view = self._shown(view)
+        self._guard(one, now_s)
+        plan = one.launcher.decide(one.view, one.gateway, now_s)
+        if plan is not None:
+            one.gateway.apply(plan.route)
+            desired = plan.desired_by_array.get(one.array)
+            if desired is not None:
+                one.launcher.hear(one.array, desired, self._bring(one, desired, now_s))
+        if now_s >= one.leases_s and one.gateway.runs:
+            self._extend(one, now_s)
+            one.leases_s = now_s + _LEASES_S
+        if over := one.gateway.finished(self._model.kill_wait_s):
+            self._model.finish(Tasks(one.array, over))
+        requests = one.gateway.requests
+        one.due_s = one.launcher.due_s(now_s, requests.arrivals[requests.arrived])
+        if one.gateway.is_ending:
+            one.due_s = min(one.due_s, now_s + self._every_s)
+
+    def _is_calm(self, one: _Running, now_s: float) -> bool:
+        """Whether a turn would see what the last one has seen, but for requests that are served."""
+        if now_s >= one.calm_s or one.launcher.rests is not None or one.gateway.requests.queue:
+            return False
+        told = self.evictions.ending or self.evictions.has_waiting
+        told = told or any(slot.ends_in_s is not None for slot in one.view.slots)
+        moves = one.gateway.is_ending or any(
+            run.mode is not ServerMode.READY and run.loaded_s <= now_s
+            for run in one.gateway.runs.values()
+        )
+        return not (told or moves) and self._records(one.array) == one.records
+
+    def _look(self, service: SimulatedService, array: int, gateway: ServiceGateway) -> ServiceView:
+        """The service as the daemon derives it from Slurm's records."""
+        records = self._records(array)
+        used = {node for job in records for node in job.nodes}
+        look = Observation(
+            self._model.now_s,
+            records,
+            tuple(node for node in self._model.nodes if node.name in used) if used else (),
+            gateway.steps(records),
+            {array: service.spec.values()},
+        )
+        (view,) = services(look, self._quotas.costs)
+        return view
+
+    def _shown(self, view: ServiceView) -> ServiceView:
+        shown = (self.evictions.shown(view.array_job_id, slot) for slot in view.slots)
+        return view.model_copy(update={"slots": tuple(shown)})
+
+    def _records(self, array: int) -> tuple[JobView, ...]:
+        """Slurm's records of an array."""
+        return self._model.array(array)
+
+    def _own_jobs(self, tenant: str) -> Sequence[JobView]:
+        """Slurm's records of the jobs that count for a tenant."""
+        jobs = self._model.jobs
+        if self._jobs_of[0] is not jobs:
+            found: dict[str, list[JobView]] = defaultdict(list)
+            for job in jobs:
+                found[holder_of(job)].append(job)
+            self._jobs_of = (jobs, found)
+        return self._jobs_of[1].get(tenant, ())
+
+    def _guard(self, one: _Running, now_s: float) -> None:
+        """Hold what must not start, bring back what has ended: as at each look of the daemon."""
+        view = one.view
+        one.recovery.follow((view,), now_s)
+        revive = one.recovery.due(one.array, now_s)
+        room = self._room(view) if waits_beyond_quota(view) else None
+        plan = plan_guard(view, one.desired - self.evictions.kept(view), revive, room)
+        self._carry_out(one, plan, now_s)
+
+    def _room(self, view: ServiceView) -> TenantCapacity | None:
+        borrows = not self.evictions.waits(view.tenant)
+        own_jobs = self._own_jobs(view.tenant)
+        return self._quotas.room(view, own_jobs, self.views, borrows=borrows)
+
+    def _bring(self, one: _Running, desired: DesiredSlots, now_s: float) -> DesiredSlotsAnswer:
+        """Bring the slots to those desired, within quota, as the daemon does."""
+        plan = plan_desired(one.view, desired.run, self._room(one.view))
+        one.desired, one.urgency = desired.run, desired.urgency
+        self._carry_out(one, plan, now_s)
+        return DesiredSlotsAnswer(
+            released=tuple(sorted(plan.release)),
+            held=tuple(sorted(plan.hold | plan.requeue_hold)),
+            kept_back=tuple(sorted(plan.kept_back)),
+            note=plan.note,
+        )
+
+    def _carry_out(self, one: _Running, plan: SlotActions, now_s: float) -> None:
+        """Carry a plan out in the order in which the daemon does."""
+        if not plan.acts:
+            return
+        view, model = one.view, self._model
+        for qos, moved in (
+            (qos_name(view.tenant), plan.guarantee),
+            (borrowed_qos(view.tenant), plan.borrow),
+        ):
+            if moved:
+                model.update(Tasks(one.array, moved), JobChange(qos=qos))
+        for act, slots in (
+            (model.requeue_hold, plan.requeue_hold),
+            (model.requeue_hold, plan.revive),
+            (model.hold, plan.hold),
+        ):
+            if slots:
+                act(Tasks(one.array, slots))
+        if plan.release:
+            model.release(Tasks(one.array, plan.release), limit_min(lease_of(view)))
+        released = {slot.index for slot in view.slots if slot.state == "released"}
+        changed = plan.release | plan.requeue_hold | (plan.hold & released)
+        one.changes_s += [now_s] * len(changed)
+        one.view = after(view, plan)
+
+    def _extend(self, one: _Running, now_s: float) -> None:
+        """Extend the leases of replicas that are wanted."""
+        view, records = one.view, self._records(one.array)
+        slots = leased((view,), records, {one.array: one.desired}, 0.0)
+        plan = plan_leases(slots, {}, Spare(), now_s, self._quotas.costs, extends=True)
+        for (array, index, _), limit in plan.limits_min.items():
+            target: Target = Tasks(array, frozenset({index}))
+            self._model.update(target, JobChange(time_limit_min=limit))
+
+
+def _recorded(one: _Running, until_s: float) -> ServiceRecord:
+    gateway = one.gateway
+    requests = gateway.requests
+    requests.pass_until(max(until_s, requests.now_s))
+    return ServiceRecord(
+        service=one.service,
+        waits_s=tuple(requests.waits),
+        answers_s=tuple(requests.answers),
+        runs=(*gateway.past, *((run.began_s, inf) for run in gateway.runs.values())),
+        changes_s=tuple(one.changes_s),
+        cost_millislices=one.cost_millislices,
+    )

@@ -1,0 +1,276 @@
+"""``slicewise mig``: profiles, layouts, costs, and the files of NVIDIA's mig-parted."""
+
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from slicewise.cluster.gpu.host import ROOT
+from slicewise.cluster.gpu.nvml import read_inventory
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus import parted
+from slicewise.cluster.language.gpus.layouts import Layout, Placement, geometry
+from slicewise.cluster.language.gpus.mig_profiles import Board, board, boards, profile_of, sources
+from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.slurm_plugin.cli.commands.costs import costs_app
+from slicewise.slurm_plugin.cli.commands.mig_instances import instances
+from slicewise.slurm_plugin.cli.commands.node import HostRoot
+from slicewise.slurm_plugin.cli.common.options import Json
+from slicewise.slurm_plugin.cli.views.mig import bar, counts_text, layouts_table, profiles_table
+
+mig_app = typer.Typer(no_args_is_help=True, help="How GPUs can be cut: profiles, layouts, costs.")
+mig_app.add_typer(costs_app)
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    return sorted(name for name in boards() if name.startswith(incomplete))
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A GPU model of the table.", show_default=False, autocompletion=_complete_model
+    ),
+]
+AnyModel = Annotated[
+    str | None,
+    typer.Argument(
+        help="A GPU model of the table; all if left out.",
+        show_default=False,
+        autocompletion=_complete_model,
+    ),
+]
+
+
+@mig_app.command(
+    epilog="Examples: slicewise mig profiles H200-141GB | slicewise mig profiles --json"
+)
+def profiles(model: AnyModel = None, as_json: Json = False) -> None:
+    """Show the MIG profiles of a GPU model: what each takes, and where it may start.
+
+    Starts are memory slices. The table is only a fallback: on a node, what its driver says counts
+    (slicewise node probe shows where they differ).
+    """
+    shown = [board(model)] if model else list(boards().values())
+    if as_json:
+        print_json({"boards": [asdict(one) for one in shown], "sources": dict(sources())})
+        return
+    rows = [(one, profile) for one in shown for profile in one.profiles.values()]
+    console().print(profiles_table(rows))
+
+
+@mig_app.command(
+    epilog="Examples: slicewise mig layouts A100-80GB"
+    " | slicewise mig layouts H200-141GB --with 3g.71gb --with 1g.35gb"
+)
+def layouts(
+    model: Model,
+    wanted: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="Only layouts with this profile; may be given several times."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--every", help="Also layouts to which an instance could be added.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show how a GPU can be cut: the layouts to which nothing can be added.
+
+    Profiles that differ from another profile only in their media or graphics engines are left out,
+    unless --with names them.
+    """
+    least = Counter(profile_of(board(model), name).name for name in wanted or ())
+    on = _plain(board(model), besides=least)
+    found = geometry(on)
+    shown = [one for one in (found.layouts if every else found.maximal) if _has(one, least)]
+    if as_json:
+        print_json([[asdict(each) for each in sorted(one, key=_start)] for one in shown])
+        return
+    console().print(layouts_table(on, shown).or_say("No layout has these profiles."))
+    console().print(Text(f"{len(shown)} layouts"))
+
+
+def _plain(on: Board, besides: Collection[str]) -> Board:
+    shown = {name: one for name, one in on.profiles.items() if not one.extension or name in besides}
+    return replace(on, profiles=shown)
+
+
+def _has(layout: Layout, least: Counter[str]) -> bool:
+    return least <= Counter(one.profile for one in layout)
+
+
+def _start(placement: Placement) -> int:
+    return placement.start
+
+
+mig_app.command(
+    epilog="Examples: slicewise mig instances bert.profile.json --rate 400 --slo-ms 100"
+    " | slicewise mig instances --service chat=bert.profile.json,400,100"
+    " --service search=resnet50.csv,90,250 --board A100-80GB"
+)(instances)
+
+
+@mig_app.command(
+    epilog="Examples: slicewise mig export | slicewise mig export --config today > config.yaml"
+)
+def export(
+    config: Annotated[str, typer.Option(help="The configuration's name.")] = "current",
+    host_root: HostRoot = ROOT,
+) -> None:
+    """Print how the node's GPUs are cut, as a configuration file of mig-parted.
+
+    Such a file says how many instances there are, not where they lie.
+    """
+    sys.stdout.write(parted.text_of(config, read_inventory(host_root).gpus))
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """One entry of a mig-parted file, applied to one GPU model.
+
+    Attributes:
+        board: the GPU model; None is any model, or without a layout no model of the table.
+        layout: where the instances could lie; None if they don't fit.
+    """
+
+    config: str
+    entry: parted.Entry
+    board: Board | None
+    layout: Layout | None
+
+
+@mig_app.command(
+    "import",
+    epilog="Examples: slicewise mig import config.yaml --config all-balanced"
+    " | slicewise mig import config.yaml --model H200-141GB --json",
+)
+def import_(
+    file: Annotated[
+        Path, typer.Argument(help="A configuration file of mig-parted; - for standard input.")
+    ],
+    config: Annotated[
+        str | None, typer.Option(help="One of the file's configurations; all if left out.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Only this GPU model.", autocompletion=_complete_model),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read a configuration file of mig-parted, and show where its instances would lie.
+
+    Nothing is cut. An entry without a device-filter is shown for each model that has its profiles,
+    or for --model. Exits 1 if instances of an entry don't fit beside each other, if a model that is
+    shown lacks one of the profiles, or if no model has them.
+    """
+    found = list(_model_layouts(_chosen(parted.parse(_read(file)), config), model))
+    if as_json:
+        print_json([_layout_json(one) for one in found])
+    else:
+        console().print(_layouts_table(found))
+    if any(one.layout is None for one in found):
+        raise typer.Exit(1)
+
+
+def _read(file: Path) -> str:
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise InvalidInputError(Code.INPUT_FILE, f"{file} can't be read: {why}.") from None
+
+
+def _chosen(configs: parted.Configs, name: str | None) -> Iterable[tuple[str, parted.Entry]]:
+    if name is not None and name not in configs:
+        raise InvalidInputError(
+            Code.INPUT_FILE,
+            f"The file has no configuration {name!r}.",
+            f"It has: {', '.join(configs)}.",
+        )
+    chosen = configs if name is None else {name: configs[name]}
+    return [(each, entry) for each, entries in chosen.items() for entry in entries]
+
+
+def _model_layouts(
+    entries: Iterable[tuple[str, parted.Entry]], model: str | None
+) -> Iterator[ModelLayout]:
+    models = [board(model)] if model else list(boards().values())
+    for config, entry in entries:
+        if not entry.counts and not entry.pci_device_ids:
+            yield ModelLayout(config, entry, None, frozenset())
+            continue
+        about = [on for on in models if entry.concerns(on)]
+        named = model or entry.pci_device_ids
+        shown = [on for on in about if named or not _lacking(entry, on)]
+        yield from (ModelLayout(config, entry, on, parted.placed(on, entry.counts)) for on in shown)
+        if not shown and not model:
+            yield ModelLayout(config, entry, None, None if entry.counts else frozenset())
+
+
+def _lacking(entry: parted.Entry, on: Board) -> tuple[str, ...]:
+    return parted.lacking(on, entry.counts)
+
+
+def _layout_json(model_layout: ModelLayout) -> object:
+    layout = None if model_layout.layout is None else sorted(model_layout.layout, key=_start)
+    return {
+        "config": model_layout.config,
+        "model": None if model_layout.board is None else model_layout.board.model,
+        "devices": model_layout.entry.devices,
+        "mig": model_layout.entry.mig,
+        "layout": None if layout is None else [asdict(one) for one in layout],
+    }
+
+
+def _layouts_table(model_layouts: Sequence[ModelLayout]) -> FittingTable:
+    return FittingTable(
+        (
+            column("configuration", (one.config for one in model_layouts)),
+            column("GPU model", map(_model, model_layouts)),
+            column("GPUs", map(_devices, model_layouts), rank=1),
+            column("memory slices", map(_bar, model_layouts), brief=map(_brief, model_layouts)),
+            column("instances", map(_instances, model_layouts), rank=2),
+        )
+    )
+
+
+def _model(model_layout: ModelLayout) -> str:
+    if model_layout.board is not None:
+        return model_layout.board.model
+    return "none" if model_layout.layout is None else "any"
+
+
+def _devices(model_layout: ModelLayout) -> str:
+    devices = model_layout.entry.devices
+    return "all" if devices is None else ",".join(map(str, devices))
+
+
+def _bar(model_layout: ModelLayout) -> Text:
+    if not model_layout.entry.mig:
+        return Text("MIG is off", style="dim")
+    if model_layout.layout is None:
+        return Text(_refusal(model_layout), style="red")
+    if model_layout.board is None:
+        return Text("nothing is cut", style="dim")
+    return bar(model_layout.board.memory_slices, model_layout.layout)
+
+
+def _brief(model_layout: ModelLayout) -> object:
+    return counts_text(model_layout.layout) if model_layout.layout else _bar(model_layout)
+
+
+def _refusal(model_layout: ModelLayout) -> str:
+    if model_layout.board is None:
+        return f"no such GPU model is known to have {', '.join(model_layout.entry.counts)}"
+    lacking = _lacking(model_layout.entry, model_layout.board)
+    return f"has no {', '.join(lacking)}" if lacking else "does not fit"
+
+
+def _instances(model_layout: ModelLayout) -> object:
+    return "" if model_layout.layout is None else counts_text(model_layout.layout)

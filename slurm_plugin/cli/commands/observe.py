@@ -1,0 +1,100 @@
+"""``slicewise observe``: what the days in mode observe have shown."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.time_options import local_time
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.common.options import Json, opened_ledger
+from slicewise.slurm_plugin.cli.views import observed as present
+from slicewise.slurm_plugin.rules.accounting.statement import part
+from slicewise.slurm_plugin.rules.common.observations import day_of
+from slicewise.slurm_plugin.rules.explain.observed import (
+    ObservedReport,
+    first_day_s,
+    observed_report,
+)
+
+if TYPE_CHECKING:
+    from slicewise.slurm_plugin.ledger.store import Ledger
+
+observe_app = typer.Typer(
+    help="What the days in mode observe have shown.",
+    no_args_is_help=True,
+    epilog="Examples: slicewise observe report | slicewise observe report --since 7d",
+)
+
+
+@observe_app.callback()
+def _observe() -> None:
+    """Keep ``report`` a command of its own, although there is no other yet."""
+
+
+def _utc(text: str) -> datetime:
+    return local_time(text, zone=UTC)
+
+
+@observe_app.command(
+    "report",
+    epilog="Examples: slicewise observe report | slicewise observe report --since 7d"
+    " | slicewise observe report --json",
+)
+def report(
+    *,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=_utc, metavar="TIME", help="Leave out the days (UTC) before that of this time."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what would be refused, moved, lent and recalled, for which tenant, and what was used.
+
+    The daemon records what it decides in every mode, and what it would lend in observe and advise:
+    sums by day (UTC), for [ledger] journal_days. Up to 5 s of it are lost when the daemon ends. No
+    log file is read. Amounts are slice-hours; use is that of the books, from the first day shown
+    on.
+    """
+    since_s = day_of(since.timestamp()) if since else 0
+    with opened_ledger(load_settings()) as ledger:
+        found = _report(ledger, since_s)
+    if as_json:
+        print_json(asdict(found))
+        return
+    out = console()
+    out.print(Text(present.head_text(found)))
+    if found.tenants:
+        out.print(present.tenants_table(found.tenants))
+    if found.refusals:
+        out.print(present.refusals_table(found.refusals))
+    if found.types:
+        out.print(present.types_table(found.types))
+    if found.loans:
+        out.print(present.loans_table(found.loans))
+    for sentence in present.sentences(found):
+        out.print(Text(sentence))
+
+
+def _report(ledger: "Ledger", since_s: int) -> ObservedReport:
+    recorded = ledger.observations.since(since_s)
+    now_s = int(wall_s())
+    first_s = first_day_s(recorded)
+    from_s = day_of(now_s) if first_s is None else max(since_s, first_s)
+    return observed_report(recorded, _used(ledger, from_s, now_s), ledger.tenants.policy(), from_s)
+
+
+def _used(ledger: "Ledger", from_s: int, now_s: int) -> Mapping[str, int]:
+    """Return the millislice-seconds that each tenant's runs have used since ``from_s``."""
+    used: Counter[str] = Counter()
+    for row in part(ledger.audit.statement(None, from_s, now_s).rows, from_s, None):
+        used[row.run.tenant] += row.used_millislice_s
+    return used

@@ -1,0 +1,181 @@
+"""``slicewise tenant-quota plan|propose|loans``: changes of quotas and their effect; loans."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.units import millislices_from_text
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.common.options import (
+    AnyTenant,
+    Json,
+    Reason,
+    WaitS,
+    opened_ledger,
+    require_tenant,
+)
+from slicewise.slurm_plugin.cli.views import quota_plan as present
+from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
+
+if TYPE_CHECKING:
+    from slicewise.slurm_plugin.ledger.store import Ledger
+
+
+plan_and_loans_app = typer.Typer()
+
+
+@plan_and_loans_app.command(
+    "plan",
+    epilog="Examples: slicewise tenant-quota plan --example > quotas.toml"
+    " | slicewise tenant-quota plan quotas.toml"
+    " | slicewise tenant-quota plan quotas.toml --apply --reason 'new GPUs'",
+)
+def plan_quotas(
+    file: Annotated[
+        Path | None, typer.Argument(help="A TOML file like that of --example.", show_default=False)
+    ] = None,
+    *,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print an example of such a file.")
+    ] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Apply the whole file, or nothing if any part is refused."),
+    ] = False,
+    overcommit: Annotated[
+        bool,
+        typer.Option("--overcommit", help="Apply even if the quotas together exceed the cluster."),
+    ] = False,
+    reason: Reason = "",
+    wait_s: WaitS = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a change of quotas would do now, and which tenants it would hurt.
+
+    Nothing is changed without --apply. Limits and loans are computed for the jobs that run and
+    wait now; Slurm's limits are in millislices, as in compile --dry-run. A change of quotas never
+    ends a job that runs on its tenant's guaranteed quota.
+    """
+    if example:
+        typer.echo(_example(), nl=False)
+        return
+    if file is None:
+        raise typer.BadParameter("Name a file, or say --example.")
+    # Imported here: planning takes three times as long to import as the rest, for this command.
+    from slicewise.slurm_plugin.cli.commands import quota_plan  # noqa: PLC0415
+
+    quota_plan.plan(
+        file, apply=apply, overcommit=overcommit, reason=reason, wait_s=wait_s, as_json=as_json
+    )
+
+
+@plan_and_loans_app.command(
+    "propose",
+    epilog="Examples: slicewise tenant-quota propose sacctmgr.cfg > quotas.toml"
+    " | slicewise tenant-quota propose allocations.json --gpu 7 > quotas.toml",
+)
+def propose_quotas(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="What sacctmgr dump, coldfront slurm_dump or ColdFront's REST API have written; -"
+            " for standard input.",
+        ),
+    ],
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SLICES",
+            help="Slices that a GPU without a type stands for; by default those of the dearest"
+            " type.",
+        ),
+    ] = None,
+) -> None:
+    """Print a file for tenant-quota plan: a quota for each account that other tools limit.
+
+    Nothing is changed. An account may hold what its GrpTRES says of GPUs; where the accounts below
+    one may hold more than that one, each is guaranteed its share and may borrow the rest.
+    GrpTRESMins becomes a budget without periods. Tenants that have all this get no table.
+    """
+    # Imported here: only this command needs it.
+    from slicewise.slurm_plugin.cli.commands.quota_propose import (  # noqa: PLC0415
+        proposal_text,
+        read_accounts,
+        set_by_others,
+    )
+
+    settings = load_settings()
+    whole = None if gpu is None else millislices_from_text(gpu, "--gpu")
+    accounts = read_accounts(file)
+    with opened_ledger(settings) as ledger:
+        others = set_by_others(accounts, ledger.limits.known())
+        typer.echo(proposal_text(others, ledger.tenants.policy(), settings, whole), nl=False)
+
+
+def _example() -> str:
+    """Return an example for this site; where it can't be asked, one for any."""
+    from slicewise.slurm_plugin.rules.quota.quota_file import example  # noqa: PLC0415 -- only for this
+
+    try:
+        settings = load_settings()
+        with opened_ledger(settings) as ledger:
+            return example(sorted(ledger.tenants.policy()), sorted(settings.costs))
+    except SlicewiseError:
+        return example((), ())
+
+
+@plan_and_loans_app.command(
+    "loans",
+    epilog="Examples: slicewise tenant-quota loans | slicewise tenant-quota loans vision --history"
+    " | slicewise tenant-quota loans --json",
+)
+def show_loans(
+    tenant: AnyTenant = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show every loan that the tenant gave or took.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show every loan: lender, borrower, since when, and until when it is promised.
+
+    A job that starts on a loan is left alone for term_s (slicewise.toml), so a loan is promised
+    until term_s after it last grew. Neither lender nor borrower can start jobs on a part that is
+    recalled; it is back by the time shown, or sooner.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        if history:
+            _print_history(ledger, tenant, as_json=as_json)
+            return
+        if tenant is not None:
+            require_tenant(ledger.tenants.policy(), tenant)
+        lines = loan_lines(
+            ledger.loans.terms(),
+            ledger.loans.recalls(),
+            now_s=int(wall_s()),
+            grace_s=settings.lending.grace_s,
+            term_s=settings.lending.term_s,
+        )
+    shown = [line for line in lines if tenant in {None, line.lender, line.borrower}]
+    if as_json:
+        print_json([present.loan_json(line) for line in shown])
+    else:
+        console().print(present.loans_table(shown).or_say("Nothing is lent."))
+
+
+def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
+    if tenant is None:
+        raise typer.BadParameter("--history needs one tenant: name it.")
+    changes = ledger.loans.history(tenant)
+    if as_json:
+        print_json([present.loan_change_json(one) for one in changes])
+    else:
+        console().print(
+            present.loan_history_table(changes).or_say(
+                f"{tenant} has never lent or borrowed anything."
+            )
+        )

@@ -1,0 +1,180 @@
+"""``slicewise tenant-quota plan FILE``: shows what a change of quotas would do, and makes it."""
+
+import asyncio
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import load_settings
+from slicewise.cluster.slurm.open import open_slurm
+from slicewise.slurm_plugin.cli.commands.budget import amend_of
+from slicewise.slurm_plugin.cli.commands.tenant_quota import check_capacity
+from slicewise.slurm_plugin.cli.common.in_force import force_text
+from slicewise.slurm_plugin.cli.common.options import (
+    author_name,
+    opened_ledger,
+    require_in_force,
+    wait_until_compiled,
+)
+from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
+from slicewise.slurm_plugin.cli.views import quota_plan as present
+from slicewise.slurm_plugin.cli.views.limits import differences_json, differences_table
+from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
+from slicewise.slurm_plugin.quota_cycle.compile import LimitComparison, compared, slurm_now
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
+from slicewise.slurm_plugin.rules.limits.changes import stages
+from slicewise.slurm_plugin.rules.limits.desired import Difference, desired_limits, differences
+from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
+from slicewise.slurm_plugin.rules.round.gather import inputs_of
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, SlurmView
+from slicewise.slurm_plugin.rules.services.orders import Ordered, ServiceKey, arrays_of
+from slicewise.slurm_plugin.rules.services.state import Observation, services
+from slicewise.slurm_plugin.state.observer import SlurmObserver
+
+if TYPE_CHECKING:
+    from slicewise.slurm_plugin.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What the file would do, in the ledger and in Slurm."""
+
+    change: PlannedChange
+    differences: tuple[Difference, ...]
+    commands: tuple[tuple[str, ...], ...]
+
+
+def plan(
+    file: Path, *, apply: bool, overcommit: bool, reason: str, wait_s: int | None, as_json: bool
+) -> None:
+    """Run ``slicewise tenant-quota plan``: print what the file would do, and apply it if asked."""
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        planned = _planned(file, ledger, settings)
+        if not as_json:
+            _print_plan(planned, settings.cluster.name)
+        change = planned.change
+        if apply and not overcommit and change.capacity_millislices is not None:
+            check_capacity(
+                change.before, change.policy, change.capacity_millislices, change.instances
+            )
+        changed_s = time.monotonic()
+        change_id = _apply(change.updates, ledger, settings, reason) if apply else None
+        took_s = (
+            wait_until_compiled(ledger, settings, change_id, changed_s, wait_s)
+            if change_id is not None
+            else None
+        )
+        force = force_text(ledger, settings, took_s) if apply else ""
+    if as_json:
+        print_json({**_planned_json(planned), "applied": apply, "in_force_after_s": took_s})
+    elif apply:
+        console().print(Text(f"Changed: {force}."))
+    else:
+        console().print(
+            Text(f"Nothing was changed. To set it: the same with {_apply_words(change)}")
+        )
+        console().print(Text(_last_month_words(file)))
+    if apply:
+        require_in_force(took_s, wait_s)
+
+
+def _apply_words(change: PlannedChange) -> str:
+    """Return the options that apply the plan, with --overcommit if they need it."""
+    return f"--apply {'--overcommit ' if change.needs_overcommit else ''}--reason 'WHY'"
+
+
+def _last_month_words(file: Path) -> str:
+    """Say which commands simulate the change."""
+    return (
+        "What it would have done to last month: slicewise snapshot site.zip --history 31, then"
+        f" slicewise simulate site.zip --change {shlex.quote(str(file))}"
+    )
+
+
+def _planned(file: Path, ledger: "Ledger", settings: Settings) -> _Planned:
+    """Read the file and compute its effects.
+
+    Raises InvalidInputError (SW-INPUT-FILE), and what Slurm and ledger raise.
+    """
+    ledger_view = ledger_view_now(ledger, settings)
+    updates, faults = read_quota_file(file, ledger_view.tenants, settings)
+    seen, observed = asyncio.run(_look(ledger_view, settings))
+    accounts = {name: row.parent for name, row in seen.found.accounts.items()}
+    inputs = _world(ledger, settings, ledger_view, observed)
+    change = planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
+    limits = desired_limits(change.plan.allowed, seen.found, ledger_view.known)
+    differing = differences(limits, seen.found)
+    commands = tuple(one for stage in stages(differing, seen.found) for one in stage)
+    return _Planned(change, differing, commands)
+
+
+async def _look(ledger_view: LedgerView, settings: Settings) -> tuple[LimitComparison, Observation]:
+    slurm = open_slurm(settings)
+    observed = await SlurmObserver(slurm).look()
+    shown = await slurm_now(slurm, observed.jobs, observed.nodes)
+    return compared(ledger_view, shown, settings), observed
+
+
+def _world(
+    ledger: "Ledger", settings: Settings, ledger_view: LedgerView, observed: Observation
+) -> QuotaInputs:
+    found = _ordered(services(observed, settings.costs), ledger.orders.standing())
+    lately = held_lately(ledger, settings, ledger_view.now_s)
+    return inputs_of(
+        ledger_view, settings, SlurmView(observed.jobs, observed.nodes, found, lately=lately)
+    )
+
+
+def _ordered(
+    found: Sequence[ServiceView], orders: Mapping[ServiceKey, Ordered]
+) -> tuple[ServiceView, ...]:
+    """Return the services with their owners' orders, if these are for arrays that still exist."""
+    arrays = arrays_of(found)
+    living = {
+        key: one.order for key, one in orders.items() if one.array_job_id in arrays.get(key, ())
+    }
+    return tuple(
+        one.model_copy(update={"order": living.get((one.tenant, one.name), one.order)})
+        for one in found
+    )
+
+
+def _apply(
+    updates: Sequence[TenantUpdate], ledger: "Ledger", settings: Settings, reason: str
+) -> int:
+    """Apply all updates or none; return the newest change's id."""
+
+    def amend(tenant: str, budget: Budget) -> Amend:
+        return amend_of(tenant, budget, settings, reason)
+
+    return ledger.tenants.change_together(updates, author_name(), reason, amend)[-1].change_id
+
+
+def _print_plan(planned: _Planned, cluster: str) -> None:
+    for shown in present.change_shown(planned.change, cluster):
+        console().print(shown)
+    if not planned.change.impacts:
+        console().print("\nIt would harm no job or tenant.")
+    if planned.differences:
+        console().print("\nIn Slurm:")
+        console().print(differences_table(planned.differences))
+
+
+def _planned_json(planned: _Planned) -> Mapping[str, object]:
+    return {
+        **present.plan_json(planned.change.plan, planned.change.impacts),
+        "ended_windows": planned.change.ended_windows,
+        "differences": differences_json(planned.differences),
+        "commands": [list(command) for command in planned.commands],
+    }

@@ -1,0 +1,252 @@
+"""``slicewise setup``: asks what a site is like, and writes proposals; it changes nothing."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from pydantic import ValidationError
+
+from slicewise.cluster.language.billing import BillingUnit
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.findings import Place
+from slicewise.cluster.language.toml_text import read_toml
+from slicewise.cluster.runtime.console import console
+from slicewise.cluster.runtime.questions import is_at_a_terminal
+from slicewise.cluster.settings.file import Settings
+from slicewise.cluster.settings.read import settings_file
+from slicewise.cluster.slurm.open import open_slurm
+from slicewise.slurm_plugin.cli.commands.admission import proposed_script
+from slicewise.slurm_plugin.cli.common.slurm_facts import slurm_facts
+from slicewise.slurm_plugin.rules.site.answers import Answers, guessed, unknown_types
+from slicewise.slurm_plugin.rules.site.conf_checks import conf_checks, fitting_priority_max
+from slicewise.slurm_plugin.rules.site.facts import SlurmFacts, Wanted
+from slicewise.slurm_plugin.rules.site.gpu_types import UnknownTypes
+from slicewise.slurm_plugin.rules.site.partition_checks import (
+    counts_use,
+    partition_checks,
+    slice_billing,
+)
+from slicewise.slurm_plugin.rules.site.proposals import (
+    SlurmsOwn,
+    allocations_text,
+    answers_text,
+    conf_text,
+    daemon_text,
+    environment_text,
+    gateway_text,
+    gres_text,
+    left_out_text,
+    settings_text,
+    steps_text,
+)
+from slicewise.slurm_plugin.rules.slurm_config.allocations import allocations, fitting_unit
+
+_SECRET = "database-url"  # noqa: S105 -- a file's name
+_LISTS = ("partitions", "login_hosts")
+_WITH_PASSWORD = "database_url"  # noqa: S105 -- an answer's name
+
+
+def setup_command(
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with answers; what it leaves out is as Slurm has it."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="Directory for the proposals; it must not exist yet.")
+    ] = Path("slicewise-setup"),
+) -> None:
+    """Ask what the site is like, and write proposals of all files, with the steps in order.
+
+    Run it on slurmctld's host. It reads partitions, GPUs, hosts and settings from Slurm first, so
+    that most answers need Enter only; with --answers it asks nothing. It writes into its own
+    directory and changes nothing else: you compare and copy. STEPS.md there says in which order.
+    """
+    with suppress(PermissionError):  # Writing says so, later.
+        if output.exists():
+            raise _not_written(f"{output}: it exists")
+    facts = asyncio.run(slurm_facts(open_slurm(None)))
+    known = {**guessed(facts.config, facts.partitions, facts.nodes), **_own_url()}
+    unknown = unknown_types(facts.nodes)
+    given = _given(known, _read(answers), unknown) if answers else _asked(known, unknown)
+    priced = {kind for kinds in given.gpus.values() for kind in kinds}
+    unknown = tuple(one for one in unknown if not priced.issuperset(one.types))
+    files = _files(given, facts, unknown)
+    _write(output, files)
+    for one in unknown:
+        console().print(left_out_text(one), markup=False, style="yellow")
+    if text := files.get("allocations.txt"):
+        console().print(text, markup=False, highlight=False, soft_wrap=True)
+    for name in files:
+        console().print(f"{output / name}", markup=False, highlight=False, soft_wrap=True)
+    console().print(f"Nothing else was changed. Go on with {output / 'STEPS.md'}", markup=False)
+
+
+def _own_url() -> Mapping[str, object]:
+    """The URL that this host has already, which a proposal of another would take the place of."""
+    with suppress(OSError, ValueError):
+        if url := _url_file().read_text(encoding="utf-8").strip():
+            return {_WITH_PASSWORD: url}
+    return {}
+
+
+def _url_file() -> Path:
+    return settings_file().parent / _SECRET
+
+
+def _read(file: Path) -> Mapping[str, object]:
+    try:
+        return read_toml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise _refused(f"{file}: {why}") from None
+
+
+def _given(
+    known: Mapping[str, object], said: Mapping[str, object], unknown: Sequence[UnknownTypes]
+) -> Answers:
+    if unknown and "gpus" not in {*known, *said}:
+        asked = "; ".join(f"{', '.join(one.types)} ({one.why})" for one in unknown)
+        raise _refused(f"gpus: name there the model of {asked}")
+    return _answered(known, said)
+
+
+def _answered(known: Mapping[str, object], said: Mapping[str, object]) -> Answers:
+    try:
+        return Answers.model_validate({**known, **said})
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise _refused("; ".join(problems)) from None
+
+
+def _refused(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        Code.USAGE,
+        f"The answers can't be taken: {why}.",
+        f"Keys of the file: {', '.join(Answers.model_fields)}. Nothing was written.",
+    )
+
+
+def _asked(known: Mapping[str, object], unknown: Sequence[UnknownTypes]) -> Answers:
+    """Ask for each answer at the terminal, with what is known as its default."""
+    if not is_at_a_terminal():
+        raise _refused("there is no terminal to ask at; give a file with --answers")
+    if "gpus" not in known and not unknown:
+        raise _refused("Slurm has no typed GPUs yet; give a file that has [gpus], with --answers")
+    gpus = dict(cast("Mapping[str, tuple[str, ...]]", known.get("gpus", {})))
+    given: dict[str, object] = {"gpus": gpus}
+    models = ", ".join(gpus) or "none that can be told"
+    console().print(
+        "Enter takes what stands in brackets. Nothing is changed, and Ctrl-C writes nothing.\n"
+        f"GPUs, by the names of their types in Slurm: {models}. Correct them in slicewise.toml.\n",
+        markup=False,
+        highlight=False,
+    )
+    for one in unknown:
+        if not one.has_profiles:
+            continue  # With a model they would be whole GPUs.
+        names = ", ".join(one.types)
+        question = f"GPU model of {names} ({one.why}; Enter leaves them out)"
+        if model := typer.prompt(question, default="", show_default=False).strip():
+            gpus[model] = (*gpus.get(model, ()), *one.types)
+    for key, field in Answers.model_fields.items():
+        if key == "gpus":
+            continue
+        default = known.get(key, field.get_default())
+        shown = ",".join(default) if isinstance(default, tuple) else default
+        missing = field.is_required() and key not in known
+        is_secret = key == _WITH_PASSWORD and key in known
+        question = _question(key, str(field.description))
+        text = typer.prompt(
+            f"{question} [that of {_url_file()}]" if is_secret else question,
+            default=None if missing else str(shown),
+            hide_input=key == _WITH_PASSWORD,
+            show_default=bool(shown) and not is_secret,
+        )
+        given[key] = _listed(text) if key in _LISTS else text
+    return _answered({}, given)
+
+
+def _question(key: str, description: str) -> str:
+    if key in _LISTS:
+        return f"{description} (with commas between)"
+    return f"{description} (not shown as you type)" if key == _WITH_PASSWORD else description
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+def _settings(answers: Answers, slurms: SlurmsOwn) -> Settings:
+    """Return the proposed settings, checked as any slicewise.toml is."""
+    try:
+        return Settings.model_validate(read_toml(settings_text(answers, slurms)))
+    except ValidationError as error:
+        raise _refused("; ".join(str(one["msg"]) for one in error.errors())) from None
+    except SlicewiseError as error:
+        raise _refused(error.refusal.message.removesuffix(".")) from None
+
+
+def _files(
+    answers: Answers, facts: SlurmFacts, unknown: Sequence[UnknownTypes]
+) -> Mapping[str, str]:
+    slurms = SlurmsOwn(facts.config.get("SLURM_CONF", SlurmsOwn.slurm_conf))
+    settings = _settings(answers, slurms)
+    wanted = Wanted(
+        cluster=answers.cluster,
+        partitions=answers.partitions,
+        mode="observe",
+        slurm_user=answers.slurm_user,
+        costs=settings.costs,
+        billing=settings.billing,
+        priority_max=settings.priority.max,
+        asks_by_munge=answers.is_spread,
+    )
+    own_limits = allocations(facts.billing_limits or ())
+    billing = slice_billing(facts, wanted)
+    if billing is not None and (own_limits or counts_use(facts, answers.partitions)):
+        billing = replace(billing, due=fitting_unit(billing.now, wanted.costs.values()))
+        slurms = replace(slurms, billing_per_slice=billing.due)
+        wanted = replace(wanted, billing=BillingUnit(billing.due))
+    lacks = (*conf_checks(facts, wanted), *partition_checks(facts, wanted))
+    if any(one.code == Code.CONF_WEIGHTS for one in lacks):
+        slurms = replace(slurms, priority_max=fitting_priority_max(facts))
+    nodes = [one.name for one in facts.nodes if one.is_in(frozenset(answers.partitions))]
+    found = {
+        "slicewise.toml": settings_text(answers, slurms, unknown),
+        _SECRET: f"{answers.database_url}\n",
+        "slurm.conf.lines": conf_text(lacks, Place.SLURM_CONF),
+        "cgroup.conf.lines": conf_text(lacks, Place.CGROUP_CONF),
+        "gres.conf.hint": gres_text(nodes),
+        "job_submit.lua": proposed_script(settings),
+        "environment": environment_text(slurms),
+        "daemon.conf": daemon_text(answers),
+        "gateway.sh": gateway_text(settings.gateway.bind),
+        "answers.toml": answers_text(answers),
+        "allocations.txt": allocations_text(own_limits, billing),
+    }
+    written = {name: text for name, text in found.items() if text}
+    return {**written, "STEPS.md": steps_text(answers, slurms, written)}
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    try:
+        directory.mkdir(mode=0o755)
+        for name, text in files.items():
+            path = directory / name
+            path.touch(mode=0o600 if name == _SECRET else 0o644)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _not_written(f"{error.filename}: {error.strerror}") from None
+
+
+def _not_written(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        Code.OUTPUT,
+        f"{why}.",
+        "Name a directory that does not exist yet, in one that you may write: --output",
+    )

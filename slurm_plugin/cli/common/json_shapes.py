@@ -1,0 +1,725 @@
+"""Shapes of what operators' commands print with ``--json``, where no type of the code's own has it.
+
+Where a document has the keys of a value, too, only its further keys are here: the values are named
+in launcher/cli/json_outputs.py. Times are Unix seconds; null stands for what is not known or not
+set.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, create_model
+from typing_extensions import TypedDict
+
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.mig_profiles import Board
+from slicewise.cluster.rpc.messages import StatusAnswer
+from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
+from slicewise.slurm_plugin.rules.accounting.types import TenantTotal
+from slicewise.slurm_plugin.rules.quota.calendar_times import Span
+from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Quota
+
+
+class ChangeJson(TypedDict):
+    """A change of a tenant, beside what was changed: null there is unchanged."""
+
+    change_id: int
+    author: str
+    reason: str
+    at_s: int | None
+
+
+class ChangeOfTenantJson(ChangeJson):
+    """A change of a tenant with what was changed."""
+
+    tenant: str
+    parent: str | None
+    removed: bool | None
+    nominal_millislices: int | None
+    borrowing_limit_millislices: int | None
+    lending_limit_millislices: int | None
+    weight: int | None
+    type_limits: dict[str, int] | None
+    model_limits: dict[str, int] | None
+    type_nominals: dict[str, int] | None
+    budget: Budget | Literal["off"] | None
+
+
+class QuotaOutcomeJson(TypedDict):
+    """A tenant's quota before and after a change, and when Slurm had it."""
+
+    before: Quota | None
+    after: Quota
+    in_force: bool
+    in_force_after_s: float | None
+
+
+class TenantJson(TypedDict):
+    """A tenant as it stands, beside its quota and its limit."""
+
+    tenant: str
+    parent: str
+    own_nominal_millislices: int
+    nominal_millislices: int
+    in_use_millislices: int
+    own_in_use_millislices: int
+    running: int
+    budget: Budget | None
+    payer: str | None
+    left_millislice_s: int | None
+    in_slurm: bool | None
+
+
+class TenantDetailsJson(TypedDict):
+    """What ``tenant show`` says beyond ``tenant list``."""
+
+    children: tuple[str, ...]
+    loans: list[Loan]
+    last_change: ChangeOfTenantJson
+    in_force: bool
+    types: list[TypeOfQuota] | None
+
+
+class TenantAddedJson(TypedDict):
+    """Where the tenant is now, and whether that is new."""
+
+    tenant: str
+    parent: str
+    changed: bool
+
+
+class TenantRemovedJson(TypedDict):
+    """How many jobs of it run, and whether Slurm has its removal."""
+
+    tenant: str
+    running: int
+    in_force: bool
+
+
+class BudgetSetJson(TypedDict):
+    """What follows from a new budget, beside the budget."""
+
+    tenant: str
+    adjusted_millislice_s: int
+    started: bool
+    lost_millislice_s: int
+
+
+class PayerJson(TypedDict):
+    """The tenant that pays from now on."""
+
+    tenant: str
+    payer: str | None
+
+
+class HadJson(TypedDict):
+    """What the running period had, beside the budget's status; null without a tenant's name."""
+
+    had_millislice_s: int | None
+
+
+class LeftJson(TypedDict):
+    """What a budget has left."""
+
+    left_millislice_s: int | None
+
+
+class WindowJson(TypedDict):
+    """A window of the calendar: days as words, times of the day in minutes."""
+
+    id: int
+    tenant: str | None
+    kind: str
+    amount_millislices: int
+    days: list[str]
+    begin_min: int
+    end_min: int
+    first_s: int | None
+    last_s: int | None
+    reason: str
+
+
+class ShownWindowJson(WindowJson):
+    """A window, and whether it is in force."""
+
+    in_force: bool
+    next_change_s: float | None
+
+
+class NewWindowJson(ShownWindowJson):
+    """A window with the next times at which it holds."""
+
+    spans: list[Span]
+
+
+class PastWindowJson(WindowJson):
+    """A window with its history."""
+
+    author: str
+    set_s: float
+    ended_by: str | None
+    ended_s: float | None
+    ended_why: str | None
+
+
+class LoanChangeJson(TypedDict):
+    """A change of a loan, beside the loan; an amount of 0 ended it."""
+
+    reason: str
+    at_s: float
+
+
+class DifferenceJson(TypedDict):
+    """A limit in Slurm that is not what the ledger says; "" is not set."""
+
+    entity: str
+    name: str
+    user: str
+    field: str
+    now: str
+    desired: str
+    why: str
+
+
+class OutOfBandJson(TypedDict):
+    """A limit that was changed outside Slicewise; "" is not set."""
+
+    entity: str
+    name: str
+    field: str
+    was: str
+    now: str
+
+
+class LimitsPlannedJson(TypedDict):
+    """What ``compile --dry-run`` would change."""
+
+    differences: list[DifferenceJson]
+    changed_by_hand: list[OutOfBandJson]
+    warnings: list[str]
+
+
+class RefusedLimitJson(TypedDict):
+    """A change that Slurm refused."""
+
+    sacctmgr: list[str]
+    why: str
+
+
+class LimitsSetJson(TypedDict):
+    """What ``compile`` changed in Slurm: the words of each sacctmgr command."""
+
+    changes: list[list[str]]
+    refused: list[RefusedLimitJson]
+    waits: list[DifferenceJson]
+    changed_by_hand: list[OutOfBandJson]
+    warnings: list[str]
+
+
+class UninstallPlannedJson(TypedDict):
+    """What ``uninstall --dry-run`` would do."""
+
+    differences: list[DifferenceJson]
+    moves: dict[str, str]
+    given_back: list[str]
+    waits: list[str]
+
+
+class InUseJson(TypedDict):
+    """Jobs in a QOS."""
+
+    running: int
+    waiting: int
+    held: int
+
+
+class UninstalledJson(TypedDict):
+    """What ``uninstall`` did."""
+
+    changes: list[list[str]]
+    moved: dict[str, str]
+    in_use: dict[str, InUseJson]
+    given_back: list[str]
+    waits: list[str]
+
+
+class QuotaPlanJson(TypedDict):
+    """What a file of quotas would do, or did."""
+
+    tenants: list[dict[str, Any]]
+    loans: list[dict[str, Any]]
+    harms: list[dict[str, Any]]
+    ended_windows: tuple[int, ...]
+    differences: list[DifferenceJson]
+    commands: list[list[str]]
+    applied: bool
+    in_force_after_s: float | None
+
+
+class RunJson(TypedDict):
+    """A run of a job in a statement."""
+
+    cluster: str
+    job_id: int
+    start_s: int
+    tenant: str
+    payer: str
+    user: str
+    task: str
+    gres: dict[str, int]
+    cost_millislices: int
+    service: str
+    end_s: int | None
+    seconds: int
+    used_millislice_s: int
+    waived_millislice_s: int
+    reserved_millislice_s: int
+
+
+class StatementJson(TypedDict):
+    """A statement, beside its lines; running jobs count up to ``now_s``."""
+
+    now_s: int
+    tenants: list[TenantTotal]
+
+
+class ReportServiceJson(TypedDict):
+    """What a service was charged in a month; of a tenant's other jobs the name is empty."""
+
+    service: str
+    charged_millislice_s: int
+
+
+class ReportTenantJson(TypedDict):
+    """A tenant's month: what it was charged, and means with the tenants below it.
+
+    ``guarantee_kept`` is the part of the guaranteed slices that were wanted and there in time.
+    """
+
+    tenant: str
+    runs: int
+    charged_millislice_s: int
+    waived_millislice_s: int
+    nominal_millislices: int | None
+    in_use_millislices: int | None
+    borrowed_millislices: int | None
+    lent_millislices: int | None
+    waiting_millislices: int | None
+    late_millislices: int | None
+    guarantee_kept: float | None
+    budget_left_millislice_s: int | None
+    services: list[ReportServiceJson]
+
+
+class ReportJson(TypedDict):
+    """A month: parts of 1, of the time that was recorded, and slices by state."""
+
+    cluster: str
+    month: str
+    from_s: int
+    until_s: int
+    zone: str
+    in_use: float | None
+    guarantee_kept: float | None
+    recorded: float | None
+    slices_millislice_s: dict[str, int]
+    tenants: list[ReportTenantJson]
+
+
+class ReportDayJson(TypedDict):
+    """A row of the report's CSV: a tenant on a day."""
+
+    tenant: str
+    day: str
+    charged_millislice_s: int
+    waived_millislice_s: int
+    nominal_millislices: int | None
+    in_use_millislices: int | None
+    borrowed_millislices: int | None
+    lent_millislices: int | None
+    waiting_millislices: int | None
+    late_millislices: int | None
+    budget_left_millislice_s: int | None
+
+
+class JournalJson(StatementJson):
+    """A statement with every run."""
+
+    runs: list[RunJson]
+
+
+class LineJson(TypedDict):
+    """A line of a statement, beside what it is about."""
+
+    tenant: str
+    runs: int
+    running: int
+    used_millislice_s: int
+    waived_millislice_s: int
+    reserved_millislice_s: int
+
+
+class ServiceLineJson(LineJson):
+    """What a tenant's service used; "" stands for its other jobs."""
+
+    service: str
+
+
+class UserLineJson(LineJson):
+    """What a tenant's user used."""
+
+    user: str
+
+
+class DayLineJson(LineJson):
+    """What a tenant used on a day, such as ``2026-01-31``."""
+
+    day: str
+
+
+class ByServiceJson(TypedDict):
+    """A statement's lines by service."""
+
+    by: Literal["service"]
+    lines: list[ServiceLineJson]
+
+
+class ByUserJson(TypedDict):
+    """A statement's lines by user."""
+
+    by: Literal["user"]
+    lines: list[UserLineJson]
+
+
+class ByDayJson(TypedDict):
+    """A statement's lines by day."""
+
+    by: Literal["day"]
+    lines: list[DayLineJson]
+
+
+class FocusRowJson(TypedDict):
+    """A row of a statement for billing, in the columns of FOCUS 1.2; null without a price."""
+
+    BilledCost: float | None
+    BillingAccountId: str
+    BillingAccountName: str
+    BillingAccountType: str
+    BillingCurrency: str | None
+    BillingPeriodEnd: str
+    BillingPeriodStart: str
+    ChargeCategory: str
+    ChargeClass: None
+    ChargeDescription: str
+    ChargeFrequency: str
+    ChargePeriodEnd: str
+    ChargePeriodStart: str
+    ConsumedQuantity: float
+    ConsumedUnit: str
+    ContractedCost: float | None
+    ContractedUnitPrice: float | None
+    EffectiveCost: float | None
+    InvoiceIssuerName: str
+    ListCost: float | None
+    ListUnitPrice: float | None
+    PricingQuantity: float
+    PricingUnit: str
+    ProviderName: str
+    PublisherName: str
+    ResourceId: str | None
+    ResourceName: str | None
+    ResourceType: str | None
+    ServiceCategory: str
+    ServiceName: str
+    ServiceSubcategory: str
+    SkuId: str
+    SubAccountId: str
+    SubAccountName: str
+    SubAccountType: str
+    Tags: str
+
+
+class SecondsJson(TypedDict):
+    """How long it took."""
+
+    seconds: float
+
+
+class RevisionsJson(TypedDict):
+    """The database's revision, the one that this version needs, and which database it is."""
+
+    current: str
+    head: str
+    host: str
+    port: str
+    database: str
+    role: str
+
+
+class ProfileCostJson(TypedDict):
+    """What an instance of a MIG profile costs; shares and weight are text."""
+
+    model: str
+    weight: str
+    profile: str
+    compute_share: str
+    memory_share: str
+    memory_mib: int | None
+    cost_millislices: int
+
+
+class ProfilesJson(TypedDict):
+    """Boards with their MIG profiles, and where the numbers are from."""
+
+    boards: list[Board]
+    sources: dict[str, Any]
+
+
+class ImportedLayoutJson(TypedDict):
+    """Where the instances of a configuration of mig-parted would lie; null if they don't fit."""
+
+    config: str
+    model: str | None
+    devices: tuple[int, ...] | None
+    mig: bool
+    layout: list[Placement] | None
+
+
+class ChosenInstanceJson(TypedDict):
+    """Instances that serve a model."""
+
+    service: str
+    type: str
+    count: int
+    batch: int
+    processes: int
+    throughput_mrps: int
+    latency_us: int
+    cost_millislices: int
+
+
+class ChosenLayoutJson(TypedDict):
+    """A layout, and how many GPUs get it."""
+
+    gpus: int
+    instances: list[Placement]
+
+
+class InstancesJson(TypedDict):
+    """Which instances carry a load."""
+
+    board: str
+    gpus: int
+    at_least: int
+    cost_millislices: int
+    instances: list[ChosenInstanceJson]
+    layouts: list[ChosenLayoutJson]
+
+
+NodeLinesJson = TypedDict(
+    "NodeLinesJson",
+    {"gres.conf": list[str], "slurm.conf": str, "faults": tuple[str, ...]},
+)
+"""Lines of gres.conf and the node's Gres in slurm.conf."""
+
+
+class RebalanceStepJson(TypedDict):
+    """A step of a run; ``did`` is called ``would`` in a dry run."""
+
+    step: str
+    outcome: str
+    started_s: float
+    seconds: float | None
+    saw: dict[str, Any]
+    did: list[Any]
+    why: str
+
+
+class RebalanceRunJson(TypedDict):
+    """A run of ``rebalance``; ``ended_s`` is null for one that was killed."""
+
+    id: int
+    author: str
+    host: str
+    outcome: str
+    started_s: float
+    ended_s: float | None
+    steps: list[RebalanceStepJson]
+
+
+class RebalanceStepPlannedJson(TypedDict):
+    """A step that a run would take."""
+
+    step: str
+    outcome: str
+    started_s: float
+    seconds: float | None
+    saw: dict[str, Any]
+    would: list[Any]
+    why: str
+
+
+class RebalancePlannedJson(TypedDict):
+    """What a run would do."""
+
+    outcome: None
+    steps: list[RebalanceStepPlannedJson]
+
+
+class RebalanceBusyJson(TypedDict):
+    """Another run is under way."""
+
+    outcome: None
+    busy: str
+
+
+class RepartitionPlannedJson(TypedDict):
+    """A planned repartition; placements are text."""
+
+    node: str
+    gpu: str
+    before: str
+    after: str
+    moves: list[Any]
+    ends: list[str]
+    reason: str
+    gain_millislice_s: int
+    drained_millislice_s: int
+
+
+class RepartitionStepJson(TypedDict):
+    """A step; ``seconds`` is null until its end."""
+
+    step: str
+    direction: str
+    outcome: str
+    started_s: float
+    seconds: float | None
+    words: str
+
+
+class RepartitionJson(RepartitionPlannedJson):
+    """A repartition as it went."""
+
+    id: int
+    author: str
+    state: str
+    error: str
+    started_s: float
+    ended_s: float | None
+    steps: list[RepartitionStepJson]
+
+
+class RepartitionPlanJson(TypedDict):
+    """What would be cut, what stays by model, which types Slurm's order of devices bars on which
+    nodes, and nodes left out with the reason.
+    """
+
+    plan: list[RepartitionPlannedJson]
+    guaranteed: dict[str, dict[str, int]]
+    barred: dict[str, list[str]]
+    left_out: dict[str, str]
+
+
+class RepartitionsDoneJson(TypedDict):
+    """What a run did, and which types Slurm's order of devices bars on which nodes."""
+
+    done: bool
+    repartitions: list[RepartitionJson]
+    barred: dict[str, list[str]]
+
+
+class RepartitionsDryJson(TypedDict):
+    """What a run would do, and which types Slurm's order of devices bars on which nodes."""
+
+    done: bool
+    unfinished: list[int]
+    plan: list[RepartitionPlannedJson]
+    barred: dict[str, list[str]]
+
+
+class RepartitionsBusyJson(TypedDict):
+    """Another run is under way."""
+
+    done: bool
+    busy: str
+
+
+class SurveyedGpuJson(TypedDict):
+    """A GPU; ``instances``, and those of them that are held, are text."""
+
+    node: str
+    gpu: str
+    index: int
+    name: str
+    mig: bool
+    instances: str
+    held: str
+
+
+class SurveyJson(TypedDict):
+    """Nodes that were looked at, why others were not, and how the GPUs are cut."""
+
+    seen: list[str]
+    failed: dict[str, str]
+    gpus: list[SurveyedGpuJson]
+
+
+class AdoptedJson(TypedDict):
+    """Waiting jobs and tasks of arrays, as Slurm's commands name them.
+
+    Attributes:
+        moved: the QOS that each has now, or would have.
+        refused: why Slurm left it where it was.
+        no_tenant: accounts of jobs that the gate keeps.
+        no_qos: tenants of jobs, which may not use their own QOS in this cluster yet.
+        untyped: accounts of jobs whose GPUs have no type.
+    """
+
+    moved: dict[str, str]
+    refused: dict[str, str]
+    no_tenant: dict[str, str]
+    no_qos: dict[str, str]
+    untyped: dict[str, str]
+
+
+class LuaTrialJson(TypedDict):
+    """How slicewise.lua was tried, and what job_submit.lua lacks."""
+
+    file: str
+    lua: str
+    trial: Any
+    diff: str
+    written: str | None
+
+
+def _or_null(model: type[BaseModel], *, besides: str) -> dict[str, Any]:
+    """The fields of a model but one, each of which may also be null."""
+    kinds: dict[str, Any] = {name: one.annotation for name, one in model.model_fields.items()}
+    return {name: (kind | None, ...) for name, kind in kinds.items() if name != besides}
+
+
+DaemonStatusJson = create_model("DaemonStatusJson", **_or_null(StatusAnswer, besides="v"))
+"""The daemon's answer; all is null if it does not answer."""
+
+
+class ModuleJson(TypedDict):
+    """slicewise.lua on this host, and what to do."""
+
+    module_on_disk: str
+    off: bool
+    problem: str
+    advice: list[str]
+
+
+class SnapshotJson(TypedDict):
+    """What ``slicewise snapshot`` wrote; ``runs`` are those of its history."""
+
+    file: str
+    format: int
+    taken_s: int
+    pseudonyms: Literal["none", "names", "all"]
+    nodes: int
+    tenants: int
+    jobs: int
+    services: int
+    runs: int

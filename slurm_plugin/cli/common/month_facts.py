@@ -1,0 +1,96 @@
+"""Gathers a month: what was charged by the books, and how things were by history."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from zoneinfo import ZoneInfo
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.periods import Period, date_text, next_start_s
+from slicewise.cluster.rpc.history_messages import CLUSTER, HistoryAnswer, HistoryRequest
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
+from slicewise.slurm_plugin.cli.common.read_backend import Source
+from slicewise.slurm_plugin.page.report import CHARTED, SERVICES_CHARTED
+from slicewise.slurm_plugin.rules.accounting.statement import by_day, by_service, part, totals
+from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine
+from slicewise.slurm_plugin.rules.common.history import HOUR_S
+from slicewise.slurm_plugin.rules.pages.month import MonthFacts, ServiceMonth, TenantMonth
+
+
+def month_facts(
+    source: Source, settings: Settings, tenant: str | None, begin_s: int, now_s: int
+) -> MonthFacts:
+    """Read the month that begins at ``begin_s``, up to now if it is not over.
+
+    Of one tenant if it is named, else of all that the caller may see. Raises what ``source`` does.
+    """
+    zone = settings.ledger.time_zone
+    until_s = min(next_start_s(Period.MONTH, begin_s, zone) or now_s, now_s)
+    days = tuple(ledger_days(begin_s, until_s - 1, ZoneInfo(zone)))
+    paid = source.statement(tenant, begin_s)[0].rows
+    whole = tuple(row for row in paid if tenant in (None, row.run.tenant))
+    rows = part(whole, begin_s, until_s)
+    charged = {one.tenant: one for one in totals(rows)}
+    names = source.tenants() if tenant is None else (tenant,)
+    names = (*names, *(name for name in charged if name not in names))
+    by_use = sorted(charged.values(), key=lambda one: (-one.used_millislice_s, one.tenant))
+    charted = {one.tenant for one in by_use[:CHARTED]}
+    of_days = _by_tenant(by_day(whole, days, begin_s, until_s))
+    of_services = _by_tenant(by_service(rows))
+
+    # An hour that a month's end divides, in zones with half hours, is of the later month: what a
+    # budget has left is of the hour's end.
+    last_s = until_s if until_s == now_s else until_s // HOUR_S * HOUR_S
+
+    def history(about: str) -> HistoryAnswer:
+        return source.history(HistoryRequest(about=about, since_s=begin_s, until_s=last_s))
+
+    def services(name: str) -> tuple[ServiceMonth, ...]:
+        lines = sorted(of_services.get(name, ()), key=lambda one: (-one.used_millislice_s, one.key))
+        drawn = [one.key for one in lines if one.key and name in charted][:SERVICES_CHARTED]
+        return tuple(
+            ServiceMonth(
+                line.key,
+                line.used_millislice_s,
+                _of_service(history, f"{name}/{line.key}") if line.key in drawn else None,
+            )
+            for line in lines
+        )
+
+    return MonthFacts(
+        cluster=settings.cluster.name,
+        month=date_text(begin_s, zone)[:7],
+        from_s=begin_s,
+        until_s=until_s,
+        zone=zone,
+        days=days,
+        slices=history(CLUSTER),
+        tenants=tuple(
+            TenantMonth(
+                name=name,
+                charged=charged.get(name),
+                days=of_days.get(name, ()),
+                services=services(name),
+                history=history(f"{name}/" if name == CLUSTER else name),
+            )
+            for name in names
+        ),
+    )
+
+
+def _by_tenant(lines: Iterable[InvoiceLine]) -> Mapping[str, tuple[InvoiceLine, ...]]:
+    found = defaultdict[str, list[InvoiceLine]](list)
+    for line in lines:
+        found[line.tenant].append(line)
+    return {name: tuple(of_one) for name, of_one in found.items()}
+
+
+def _of_service(history: Callable[[str], HistoryAnswer], about: str) -> HistoryAnswer | None:
+    """What was recorded of a service; None if it ran before anything was."""
+    try:
+        return history(about)
+    except InvalidInputError as error:
+        if error.refusal.code != Code.SERVICE_UNKNOWN:
+            raise
+        return None

@@ -1,0 +1,23 @@
+"""Reads a file of quotas from the disk."""
+
+from pathlib import Path
+
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.quota.quota_file import FileFaults, quota_updates, unreadable
+from slicewise.slurm_plugin.rules.quota.types import Policy, TenantUpdate
+
+
+def read_quota_file(
+    path: Path, policy: Policy, settings: Settings
+) -> tuple[tuple[TenantUpdate, ...], FileFaults]:
+    """Return one update for each table, in the file's order, and what is wrong with the others.
+
+    Raises InvalidInputError (SW-INPUT-FILE) for a file that can't be read at all.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise unreadable(str(path), f"{error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise unreadable(str(path), "it is not UTF-8 text.") from None
+    return quota_updates(str(path), text, policy, settings)

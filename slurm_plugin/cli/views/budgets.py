@@ -1,0 +1,116 @@
+"""Budgets for people and as JSON."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.text import Text
+
+from slicewise.cluster.runtime.console import Column, FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, hours_cell, reset_text, times_column
+from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.quota.types import QuotaChange
+from slicewise.slurm_plugin.rules.quota.words import budget_text
+
+
+def budgets_table(found: Sequence[BudgetStatus], now_s: int) -> FittingTable:
+    """One line per budget, in slice-hours."""
+    reserved = (hours_cell(one.reserved_millislice_s) for one in found)
+    return FittingTable(
+        (
+            column("tenant", (one.tenant for one in found)),
+            *_of_period(found),
+            column("left", (_hours(one.left_millislice_s) for one in found), right=True),
+            column("reserved", reserved, right=True, rank=2),
+            column("at this rate", (_end(one, now_s) for one in found)),
+            column("resets", (reset_text(one.resets_s) for one in found), rank=1),
+            column("rule", (budget_text(one.budget) for one in found), folds=True),
+        )
+    )
+
+
+def _hours(amount_millislice_s: int | None) -> Text:
+    return NOTHING if amount_millislice_s is None else hours_cell(amount_millislice_s)
+
+
+def _of_period(found: Sequence[BudgetStatus]) -> Iterable[Column]:
+    """The columns of what the period had and what was used, only if known for all budgets."""
+    if all(one.used_millislice_s is not None for one in found):
+        yield column("had", (_hours(one.had_millislice_s) for one in found), right=True)
+        yield column("used", (_hours(one.used_millislice_s) for one in found), right=True)
+
+
+def _end(one: BudgetStatus, now_s: int) -> Text:
+    """When nothing is left, if not before the next period: ``ends in 3 h``."""
+    if one.ends_s is None:
+        return NOTHING
+    if one.resets_s is not None and one.ends_s >= one.resets_s:
+        return Text("lasts")
+    left_s = one.ends_s - now_s
+    if left_s <= 0:
+        return Text("ended", style="red")
+    return Text(f"ends in {_span_text(left_s)}", style="yellow")
+
+
+def _span_text(seconds: int) -> str:
+    unit = next(((name, size) for name, size in _UNITS if seconds >= 2 * size), ("s", 1))
+    return f"{seconds // unit[1]} {unit[0]}"
+
+
+_UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
+
+
+def budget_json(one: BudgetStatus) -> Mapping[str, object]:
+    """A budget as values, in millislice-seconds and Unix seconds."""
+    return {**asdict(one), "had_millislice_s": one.had_millislice_s}
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event in a budget's history: its rule was set, or an amount was booked.
+
+    Attributes:
+        amount_millislice_s: None where only the rule changed.
+    """
+
+    at_s: int
+    kind: str
+    text: str
+    amount_millislice_s: int | None
+    author: str
+    reason: str
+
+
+def events(changes: Sequence[QuotaChange], entries: Sequence[BudgetEntry]) -> list[Event]:
+    """Merge the rule's changes, given newest first, and the entries, given oldest first.
+
+    The history that is returned has the newest first.
+    """
+    rules = (
+        Event(one.at_s, "rule", budget_text(one.update.budget), None, one.author, one.reason)
+        for one in changes
+        if one.update.budget is not None
+    )
+    booked = (
+        Event(one.at_s or 0, one.kind, one.kind, one.amount_millislice_s, one.author, one.reason)
+        for one in reversed(entries)
+    )
+    # Within a second, what was booked results from the rule, and so counts as newer.
+    return sorted((*booked, *rules), key=lambda event: event.at_s, reverse=True)
+
+
+def events_table(found: Sequence[Event]) -> FittingTable:
+    """One line per event."""
+    return FittingTable(
+        (
+            times_column("when", (event.at_s for event in found)),
+            column("what", (event.text for event in found), folds=True),
+            column("slice-hours", map(_amount, found), right=True),
+            column("by", (event.author for event in found), rank=1),
+            column("reason", (event.reason for event in found), folds=True),
+        )
+    )
+
+
+def _amount(event: Event) -> object:
+    return NOTHING if event.amount_millislice_s is None else hours_cell(event.amount_millislice_s)

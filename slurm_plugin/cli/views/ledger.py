@@ -1,0 +1,187 @@
+"""Statements and balances for people, as JSON and as CSV."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import datetime
+
+from rich.text import Text
+
+from slicewise.cluster.runtime.console import Column, FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import (
+    NOTHING,
+    hours_cell,
+    slice_hours_text,
+    slice_seconds_text,
+    slices_cells,
+    times_column,
+)
+from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, gres_text, run_seconds
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Balance,
+    BalanceLine,
+    InvoiceLine,
+    StatementRow,
+    TenantTotal,
+    Verification,
+)
+
+# Statements
+
+
+def totals_table(totals: Sequence[TenantTotal]) -> FittingTable:
+    """One line per tenant."""
+    used = [total.used_millislice_s for total in totals]
+    waived = [total.waived_millislice_s for total in totals]
+    reserved = (slice_seconds_text(total.reserved_millislice_s) for total in totals)
+    return FittingTable(
+        (
+            column("tenant", (total.tenant for total in totals)),
+            column("runs", (total.runs for total in totals), right=True, rank=1),
+            column("running", (total.running for total in totals), right=True, rank=2),
+            column("slice-hours", map(slice_hours_text, used), right=True, rank=3),
+            column("slice-seconds used", map(slice_seconds_text, used), right=True),
+            *_waived("waived", waived),
+            column("reserved beyond", reserved, right=True),
+        )
+    )
+
+
+def runs_table(rows: Sequence[StatementRow], now_s: int) -> FittingTable:
+    """One line per run."""
+    used = (slice_seconds_text(row.used_millislice_s) for row in rows)
+    costs = slices_cells(row.run.cost_millislices for row in rows)
+    return FittingTable(
+        (
+            column("tenant", (row.run.tenant for row in rows), rank=1),
+            column("task", (row.run.task for row in rows)),
+            column("user", (row.run.user for row in rows), rank=3),
+            column("profile", (gres_text(row.run.gres) for row in rows), rank=2),
+            times_column("start", (row.run.key.start_s for row in rows)),
+            times_column("end", (row.end_s for row in rows)),
+            column("seconds", (run_seconds(row, now_s) for row in rows), right=True, rank=5),
+            column("slices", costs, right=True, rank=4),
+            column("slice-seconds", used, right=True),
+            *_waived("waived", [row.waived_millislice_s for row in rows]),
+        )
+    )
+
+
+def _waived(heading: str, amounts_millislice_s: Sequence[int]) -> Iterable[Column]:
+    """The column of what was waived, only if some amount is not zero."""
+    if any(amounts_millislice_s):
+        yield column(heading, map(slice_seconds_text, amounts_millislice_s), right=True)
+
+
+def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
+    """One line per tenant and user, or whatever else the lines are ``by``."""
+    used = [line.used_millislice_s for line in lines]
+    waived = [line.waived_millislice_s for line in lines]
+    return FittingTable(
+        (
+            column("tenant", (line.tenant for line in lines)),
+            column(by, (line.key or "other jobs" for line in lines)),
+            column("runs", (line.runs for line in lines), right=True, rank=1),
+            column("running", (line.running for line in lines), right=True, rank=2),
+            column("slice-hours", map(slice_hours_text, used), right=True),
+            *_waived("waived slice-seconds", waived),
+        )
+    )
+
+
+def invoice_csv(lines: Sequence[InvoiceLine], by: str) -> str:
+    """One line per line of the invoice, with the same names and integers as JSON."""
+    columns = (by if one.name == "key" else one.name for one in fields(InvoiceLine))
+    return csv_text((_line_json(line, by) for line in lines), columns)
+
+
+def statement_json(
+    totals: Sequence[TenantTotal], lines: Sequence[InvoiceLine], by: str, now_s: int
+) -> Mapping[str, object]:
+    """A statement in integers; ``now_s`` is the time up to which running jobs are counted."""
+    return {
+        "now_s": now_s,
+        "by": by,
+        "lines": [_line_json(line, by) for line in lines],
+        "tenants": [asdict(total) for total in totals],
+    }
+
+
+def _line_json(line: InvoiceLine, by: str) -> Mapping[str, object]:
+    values = asdict(line)
+    return {"tenant": values.pop("tenant"), by: values.pop("key"), **values}
+
+
+_MINUTE = "%Y-%m-%d %H:%M %Z"
+
+
+# Balances
+
+
+def balances_table(lines: Sequence[BalanceLine]) -> FittingTable:
+    """One line per tenant, in slice-hours; without a budget it has nothing granted or left."""
+    balances = [line.balance for line in lines]
+    granted = (_budgeted(line, line.balance.granted_millislice_s) for line in lines)
+    available = (_budgeted(line, line.balance.available_millislice_s) for line in lines)
+    return FittingTable(
+        (
+            column("tenant", (balance.tenant for balance in balances)),
+            column("granted", granted, right=True, rank=2),
+            column("used", _hours(b.used_millislice_s for b in balances), right=True),
+            column("waived", _hours(b.waived_millislice_s for b in balances), right=True, rank=3),
+            column("reserved", _hours(b.reserved_millislice_s for b in balances), right=True),
+            column("available", available, right=True, rank=1),
+            column("left now", map(_left, lines), right=True),
+        )
+    )
+
+
+def _hours(amounts_millislice_s: Iterable[int]) -> Iterable[Text]:
+    return map(hours_cell, amounts_millislice_s)
+
+
+def _budgeted(line: BalanceLine, amount_millislice_s: int) -> Text:
+    """The amount; nothing for a tenant without a budget, where it only mirrors what was used."""
+    budgeted = line.left_millislice_s is not None or line.balance.granted_millislice_s
+    return hours_cell(amount_millislice_s) if budgeted else NOTHING
+
+
+def _left(line: BalanceLine) -> Text:
+    return NOTHING if line.left_millislice_s is None else hours_cell(line.left_millislice_s)
+
+
+def balance_json(line: BalanceLine) -> Mapping[str, object]:
+    """A balance in millislice-seconds."""
+    return {**asdict(line.balance), "left_millislice_s": line.left_millislice_s}
+
+
+def balances_csv(lines: Iterable[BalanceLine]) -> str:
+    """One line per tenant, with the same names and integers as JSON."""
+    columns = (*(one.name for one in fields(Balance)), "left_millislice_s")
+    return csv_text(map(balance_json, lines), columns)
+
+
+def period_text(begin: datetime | None, end: datetime | None, since: datetime | None) -> str:
+    """Say of which time a statement is: ``Use from 2026-11-01 00:00 CET until now.``."""
+    if since is not None:
+        return f"Runs that ended since {since:{_MINUTE}} or still run, each in full."
+    until = "now" if end is None else f"{end:{_MINUTE}}"
+    return f"Use {'' if begin is None else f'from {begin:{_MINUTE}} '}until {until}."
+
+
+def below_text(below: Sequence[str]) -> str:
+    """Say where the runs of tenants below a tenant stand: ``slicewise ledger statement optics``."""
+    return (
+        f"Tenants below it have runs, all of which their own statements show: {', '.join(below)}."
+        f" For example: slicewise ledger statement {below[0]}"
+    )
+
+
+def verified_text(found: Verification, took_s: float) -> str:
+    """Say what was compared, and how fast."""
+    speed = found.transfers / max(took_s, 0.001)
+    seal = f" {found.sealed:,} transfers are sealed: {found.seal}." if found.seal else ""
+    return (
+        f"The ledger is balanced: {found.transfers:,} transfers, {found.accounts:,} accounts and"
+        f" {found.reservations:,} open reservations in {took_s:.1f} s ({speed:,.0f} transfers/s)."
+        f"{seal}"
+    )

@@ -1,0 +1,117 @@
+"""What observing has shown, for people."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, slice_hours_text, time_text
+from slicewise.slurm_plugin.rules.explain.observed import (
+    ObservedLoan,
+    ObservedRefusal,
+    ObservedReport,
+    ObservedTenant,
+    ObservedType,
+    tenant_words,
+)
+
+MOST_REFUSALS = 20
+"""Rows of refusals that are shown; JSON has all."""
+
+
+def head_text(report: ObservedReport) -> str:
+    """Say what the report covers."""
+    modes = ", ".join(f"{many} in {mode}" for mode, many in report.modes.items()) or "none"
+    days = "1 day" if report.days == 1 else f"{report.days} days"
+    return f"Since {time_text(report.since_s)}, {days} recorded. Submissions decided: {modes}."
+
+
+def tenants_table(tenants: Sequence[ObservedTenant]) -> FittingTable:
+    """One line per tenant."""
+    return FittingTable(
+        (
+            column("tenant", (one.tenant for one in tenants)),
+            column("submitted", (one.submissions for one in tenants), right=True),
+            column("refused", (one.refused or NOTHING for one in tenants), right=True),
+            column("QOS moved", (one.moved_qos or NOTHING for one in tenants), right=True, rank=2),
+            column(
+                "type chosen", (one.moved_type or NOTHING for one in tenants), right=True, rank=3
+            ),
+            column("on loans", (one.on_borrowed or NOTHING for one in tenants), right=True, rank=1),
+            column("used", (_hours(one.used_millislice_s) for one in tenants), right=True),
+            column(
+                "guaranteed", (_hours(one.guaranteed_millislice_s) for one in tenants), right=True
+            ),
+            column("lends", (_hours(one.lent_millislice_s) for one in tenants), right=True),
+            column("borrows", (_hours(one.borrowed_millislice_s) for one in tenants), right=True),
+        )
+    )
+
+
+def refusals_table(refusals: Sequence[ObservedRefusal]) -> FittingTable:
+    """One line per code, tenant and user; the most frequent ones."""
+    shown = refusals[:MOST_REFUSALS]
+    return FittingTable(
+        (
+            column("would be refused", (one.code for one in shown)),
+            column("tenant", (one.tenant or NOTHING for one in shown)),
+            column("user", (one.user for one in shown)),
+            column("submissions", (one.submissions for one in shown), right=True),
+        )
+    )
+
+
+def types_table(types: Sequence[ObservedType]) -> FittingTable:
+    """One line per GPU type."""
+    return FittingTable(
+        (
+            column("GPU type", (one.gpu_type or "(none named)" for one in types)),
+            column("submitted", (one.submissions for one in types), right=True),
+            column("refused", (one.refused or NOTHING for one in types), right=True),
+            column("chosen", (one.chosen or NOTHING for one in types), right=True),
+            column(
+                "slices asked", (slices_text(one.asked_millislices) for one in types), right=True
+            ),
+        )
+    )
+
+
+def loans_table(loans: Sequence[ObservedLoan]) -> FittingTable:
+    """One line per lender and borrower."""
+    return FittingTable(
+        (
+            column("lender", (one.lender for one in loans)),
+            column("borrower", (one.borrower for one in loans)),
+            column("slice-hours", (_hours(one.lent_millislice_s) for one in loans), right=True),
+            column("recalls", (one.recalls or NOTHING for one in loans), right=True),
+            column(
+                "slices recalled",
+                (
+                    slices_text(one.recalled_millislices) if one.recalls else NOTHING
+                    for one in loans
+                ),
+                right=True,
+            ),
+        )
+    )
+
+
+def sentences(report: ObservedReport) -> Iterator[str]:
+    """Say what follows: of lending, of each tenant, and what to do next."""
+    if report.lent_share is not None:
+        wanted = slice_hours_text(report.idle_wanted_millislice_s)
+        yield (
+            f"Of {wanted} idle slice-hours that others wanted,"
+            f" {report.lent_share:.0%} would have been lent."
+        )
+    yield from map(tenant_words, report.tenants)
+    if left := max(0, len(report.refusals) - MOST_REFUSALS):
+        yield f"{left} more rows of refusals: --json"
+    if report.hints:
+        yield "To do next:"
+        yield from (f"- {hint}" for hint in report.hints)
+
+
+def _hours(amount_millislice_s: int) -> str | Text:
+    return slice_hours_text(amount_millislice_s) if amount_millislice_s else NOTHING

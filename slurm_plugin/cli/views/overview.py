@@ -1,0 +1,659 @@
+"""Shows the cluster on one screen; its parts are also what ``slicewise top`` shows.
+
+Names come from users and from Slurm: whatever they hold is shown as text, never obeyed by the
+terminal and never read as markup.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.language.gpus.mig_names import short_name
+from slicewise.cluster.language.periods import age_text
+from slicewise.cluster.language.printable import printable
+from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.rpc.overview_messages import (
+    AttentionItem,
+    GpuNow,
+    InstanceNow,
+    LoanNow,
+    NodeCondition,
+    OtherTenants,
+    OverviewAnswer,
+    ServiceCondition,
+    ServiceNow,
+    SlicesByState,
+    TenantNow,
+    WaitingNow,
+)
+from slicewise.cluster.runtime.console import Column, FittingTable, PipeConsole, column, fitted
+
+Row = TypeVar("Row")
+
+NOTHING = Text("–", style="dim")
+SEVERITY_STYLES: Mapping[Severity, str] = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.HINT: "cyan",
+}
+_CONDITIONS: Mapping[ServiceCondition, str] = {
+    "asleep": "dim",
+    "waking": "yellow",
+    "ready": "green",
+    "failing": "red",
+    "unpaid": "red",
+    "rolling": "yellow",
+    "ending": "magenta",
+}
+_NODES: Mapping[NodeCondition, str] = {
+    "up": "green",
+    "reserved": "cyan",
+    "draining": "yellow",
+    "down": "red",
+}
+_USED, _LENT, _FREE = "bold yellow", "bold magenta", "green"
+_STATES = (
+    ("used", "█", "#", "yellow"),
+    ("lent", "▓", "%", "magenta"),
+    ("idle", "░", ".", "green"),
+    ("draining", "▒", "~", "cyan"),
+    ("down", "×", "x", "red"),
+)
+"""States of slices: the word, how it is drawn, also where there is only ASCII, and its style."""
+_SLICES_A_LINE = 8
+"""Memory slices that are drawn on a line where it is not known how they lie on GPUs."""
+_LEAST_SLICE, _MOST_SLICE = 3, 12
+"""Width of a memory slice in characters."""
+_HOUR_S = 3600
+_GPU_LEGEND = "[held] <held on loan> (free) · not cut"
+_GPU_CELLS = 22
+"""Width that the table of GPUs takes beside the names of nodes and the drawn slices."""
+_LINES_BESIDE, _HEAD = 7, 2
+"""Lines that title, bar, legend and the shell's next prompt take; and each part's head and end."""
+_LOW = 36
+"""Height of a terminal up to which there is no empty line between parts."""
+_LEAST_ROWS, _MOST = 1, 1_000_000
+_LEAST_TEXT, _GAP = 10, 2
+"""Least width of free text, and the gap between columns."""
+
+
+@dataclass(frozen=True)
+class Field(Generic[Row]):
+    """A column of a table of such rows.
+
+    Attributes:
+        order: what rows are sorted by.
+        folds, right, rank: see ``Column``.
+    """
+
+    heading: str
+    cell: Callable[[Row], object]
+    order: Callable[[Row], Any]
+    right: bool = False
+    folds: bool = False
+    rank: int = 0
+
+    def column(self, rows: Iterable[Row]) -> Column:
+        """Build the column of these rows."""
+        return column(
+            self.heading,
+            map(self.cell, rows),
+            right=self.right,
+            folds=self.folds,
+            rank=self.rank,
+        )
+
+
+def words(text: str) -> str:
+    """The text on one line, with nothing that a terminal would obey."""
+    return printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def _some(amount_millislices: int) -> object:
+    return slices_text(amount_millislices) if amount_millislices else NOTHING
+
+
+def _or_nothing(value: object) -> object:
+    return NOTHING if value is None or value == "" else value
+
+
+# Tenants
+
+
+def _in_use(one: TenantNow) -> Text:
+    is_above = one.limit_millislices is not None and (
+        one.in_use_millislices > one.limit_millislices
+    )
+    return Text(slices_text(one.in_use_millislices), style="red" if is_above else "")
+
+
+def _waiting(one: TenantNow) -> object:
+    if not one.waiting_jobs:
+        return NOTHING
+    return Text(f"{one.waiting_jobs:,}", style="yellow")
+
+
+def _left(one: TenantNow) -> object:
+    if one.left_millislice_s is None:
+        return NOTHING
+    hours = one.left_millislice_s / 1000 / _HOUR_S
+    return Text(f"{hours:,.1f}", style="red" if hours <= 0 else "")
+
+
+def _limit(one: TenantNow) -> object:
+    known = one.limit_millislices
+    return NOTHING if known is None else slices_text(known)
+
+
+def _left_order(one: TenantNow) -> float:
+    return float("inf") if one.left_millislice_s is None else one.left_millislice_s
+
+
+TENANT_FIELDS: tuple[Field[TenantNow], ...] = (
+    Field("tenant", lambda one: "  " * one.depth + words(one.name), lambda one: one.name),
+    Field(
+        "nominal",
+        lambda one: slices_text(one.nominal_millislices),
+        lambda one: -one.nominal_millislices,
+        right=True,
+    ),
+    Field(
+        "borrowed",
+        lambda one: _some(one.borrowed_millislices),
+        lambda one: -one.borrowed_millislices,
+        right=True,
+    ),
+    Field(
+        "lent",
+        lambda one: _some(one.lent_millislices),
+        lambda one: -one.lent_millislices,
+        right=True,
+    ),
+    Field("limit", _limit, lambda one: -(one.limit_millislices or 0), right=True, rank=2),
+    Field("in use", _in_use, lambda one: -one.in_use_millislices, right=True),
+    Field("jobs wait", _waiting, lambda one: -one.waiting_jobs, right=True),
+    Field(
+        "for slices",
+        lambda one: _some(one.waiting_millislices),
+        lambda one: -one.waiting_millislices,
+        right=True,
+        rank=1,
+    ),
+    Field("hours left", _left, _left_order, right=True),
+)
+
+
+def others_text(others: OtherTenants) -> str:
+    """``3 other tenants: nominal 12 slices, 8 in use; 4 jobs wait for 6 slices``."""
+    count = "1 other tenant" if others.tenants == 1 else f"{others.tenants:,} other tenants"
+    text = (
+        f"{count}: nominal {slices_words(others.nominal_millislices)},"
+        f" {slices_text(others.in_use_millislices)} in use"
+    )
+    if not others.waiting_jobs:
+        return text
+    jobs = "1 job waits" if others.waiting_jobs == 1 else f"{others.waiting_jobs:,} jobs wait"
+    return f"{text}; {jobs} for {slices_words(others.waiting_millislices)}"
+
+
+# Services
+
+
+def _replicas(one: ServiceNow) -> str:
+    starting = f" +{one.starting}" if one.starting else ""
+    return f"{one.ready}{starting}"
+
+
+def _desired(one: ServiceNow) -> object:
+    known = "?" if one.desired_replicas is None else f"{one.desired_replicas}"
+    return Text.assemble(known, (f" of {one.max_replicas}", "dim"))
+
+
+def _backlog(one: ServiceNow) -> object:
+    if one.backlog is None:
+        return NOTHING
+    return Text(f"{one.backlog:,}", style="yellow" if one.backlog else "")
+
+
+SERVICE_FIELDS: tuple[Field[ServiceNow], ...] = (
+    Field(
+        "service",
+        lambda one: words(f"{one.tenant}/{one.name}"),
+        lambda one: (one.tenant, one.name),
+    ),
+    Field(
+        "state",
+        lambda one: Text(one.condition, style=_CONDITIONS[one.condition]),
+        lambda one: list(_CONDITIONS).index(one.condition),
+    ),
+    Field("replicas", _replicas, lambda one: -one.ready, right=True),
+    Field("desired", _desired, lambda one: -(one.desired_replicas or 0), right=True),
+    Field("backlog", _backlog, lambda one: -(one.backlog or 0), right=True),
+    Field(
+        "p95 ms",
+        lambda one: _or_nothing(None if one.p95_ms is None else f"{one.p95_ms:,.0f}"),
+        lambda one: -(one.p95_ms or 0.0),
+        right=True,
+    ),
+    Field(
+        "in flight",
+        lambda one: _or_nothing(one.in_flight),
+        lambda one: -(one.in_flight or 0),
+        right=True,
+        rank=3,
+    ),
+    Field(
+        "req/s",
+        lambda one: _or_nothing(None if one.rate_per_s is None else f"{one.rate_per_s:,.1f}"),
+        lambda one: -(one.rate_per_s or 0.0),
+        right=True,
+        rank=2,
+    ),
+    Field(
+        "why", lambda one: words(one.note or one.why), lambda one: one.note or one.why, folds=True
+    ),
+)
+
+
+# Jobs that wait
+
+
+def _gpus(one: WaitingNow) -> str:
+    each = " + ".join(
+        words(kind) if count == 1 else f"{count} × {words(kind)}"
+        for kind, count in sorted(one.gpus.items())
+    )
+    return f"{one.tasks:,} × ({each})" if one.tasks > 1 else each
+
+
+def waiting_fields(now_s: float) -> tuple[Field[WaitingNow], ...]:
+    """The columns of the table of jobs that wait, at this time in Unix seconds."""
+
+    def waits(one: WaitingNow) -> object:
+        return NOTHING if one.since_s is None else age_text(now_s - one.since_s)
+
+    return (
+        Field("job", lambda one: words(one.job), lambda one: (len(one.job), one.job)),
+        Field("tenant", lambda one: words(one.tenant), lambda one: one.tenant),
+        Field("user", lambda one: words(one.user), lambda one: one.user, rank=2),
+        Field("GPUs", _gpus, lambda one: sorted(one.gpus), rank=1),
+        Field(
+            "slices",
+            lambda one: slices_text(one.cost_millislices),
+            lambda one: -one.cost_millislices,
+            right=True,
+        ),
+        Field("waits", waits, lambda one: one.since_s or now_s, right=True),
+        Field("reason", lambda one: words(one.reason), lambda one: one.reason, folds=True),
+    )
+
+
+# Loans
+
+
+def loan_fields(now_s: float) -> tuple[Field[LoanNow], ...]:
+    """The columns of the table of loans, at this time in Unix seconds."""
+
+    def state(one: LoanNow) -> Text:
+        if one.back_s is None:
+            return Text("lent", style=_LENT)
+        return Text(f"comes back, within {age_text(one.back_s - now_s)}", style="yellow")
+
+    def waits(one: LoanNow) -> object:
+        return _some(one.lender_waits_millislices)
+
+    def replicas(one: LoanNow) -> object:
+        counts = (
+            ("wait", one.released),
+            ("start", one.starting),
+            ("run", one.running),
+            ("end", one.ending),
+        )
+        return ", ".join(f"{count} {word}" for word, count in counts if count) or NOTHING
+
+    return (
+        Field("lender", lambda one: words(one.lender or "others"), lambda one: one.lender),
+        Field("borrower", lambda one: words(one.borrower or "others"), lambda one: one.borrower),
+        Field(
+            "slices",
+            lambda one: slices_text(one.amount_millislices),
+            lambda one: -one.amount_millislices,
+            right=True,
+        ),
+        Field("state", state, lambda one: one.back_s or float("inf")),
+        Field("lender waits for", waits, lambda one: -one.lender_waits_millislices, right=True),
+        Field(
+            "borrower's replicas on loan",
+            replicas,
+            lambda one: (-one.released, -one.starting, -one.running, -one.ending),
+            folds=True,
+        ),
+    )
+
+
+# What needs attention
+
+
+ATTENTION_FIELDS: tuple[Field[AttentionItem], ...] = (
+    Field(
+        "severity",
+        lambda one: Text(one.severity.value, style=SEVERITY_STYLES[one.severity]),
+        lambda one: list(Severity).index(one.severity),
+    ),
+    Field("about", lambda one: words(one.about), lambda one: one.about, rank=1),
+    Field("what", lambda one: words(one.what), lambda one: one.what, folds=True),
+    Field("code", lambda one: one.code, lambda one: one.code, rank=2),
+)
+
+
+def attention_lines(items: Iterable[AttentionItem], width: int) -> Iterator[Text]:
+    """Yield two lines for each: what is wrong, and the command that mends it."""
+    for one in items:
+        head = Text.assemble(
+            (f" {one.severity.value:8}", SEVERITY_STYLES[one.severity]), words(one.what)
+        )
+        code = Text(f"  {one.code}", style="dim")
+        if head.cell_len + code.cell_len <= width:
+            head.append_text(code)
+        yield head
+        yield Text.assemble(" " * 9, ("→ ", "green"), (words(one.command), "bold"))
+
+
+# GPUs
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """A line on which a GPU, or a part of a node's instances, is drawn.
+
+    Attributes:
+        gpu: index of the GPU; "" where it is not known.
+        memory_slices: length of the line.
+        instances: each with the memory slice on which it starts on this line, from left to right.
+    """
+
+    node: str
+    gpu: str
+    condition: NodeCondition
+    memory_slices: int
+    instances: tuple[tuple[int, InstanceNow], ...]
+
+
+def gpu_rows(gpus: Iterable[GpuNow]) -> tuple[GpuRow, ...]:
+    """Return a line for each GPU; of nodes that were not surveyed, lines as long as a GPU."""
+    return tuple(row for gpu in gpus for row in _rows_of(gpu))
+
+
+def _rows_of(gpu: GpuNow) -> Iterator[GpuRow]:
+    if gpu.gpu is not None:
+        placed = sorted(((one.start or 0, one) for one in gpu.instances), key=_start)
+        yield GpuRow(gpu.node, str(gpu.gpu), gpu.condition, gpu.memory_slices, tuple(placed))
+        return
+    line: list[tuple[int, InstanceNow]] = []
+    at = 0
+    for one in gpu.instances:
+        if line and at + one.size > _SLICES_A_LINE:
+            yield GpuRow(gpu.node, "", gpu.condition, at, tuple(line))
+            line, at = [], 0
+        line.append((at, one))
+        at += one.size
+    if line:
+        yield GpuRow(gpu.node, "", gpu.condition, at, tuple(line))
+
+
+def _start(placed: tuple[int, InstanceNow]) -> int:
+    return placed[0]
+
+
+def slice_width(rows: Iterable[GpuRow], width: int) -> int:
+    """Characters for a memory slice, so that the longest line fits into ``width``."""
+    longest = max((row.memory_slices for row in rows), default=1)
+    return max(_LEAST_SLICE, min(_MOST_SLICE, width // max(1, longest)))
+
+
+def gpu_bar(row: GpuRow, slice_width: int) -> Text:
+    """Draw ``[bert     ]<chat   >(1g.10gb) ·  · ``.
+
+    ``[...]`` is held, ``<...>`` held on borrowed quota, ``(...)`` free, dots are not cut.
+    """
+    text, at = Text(no_wrap=True), 0
+    for start, one in row.instances:
+        text.append(_uncut(start - at, slice_width), style="dim")
+        text.append_text(_block(one, one.size * slice_width, is_up=row.condition == "up"))
+        at = start + one.size
+    return text.append(_uncut(row.memory_slices - at, slice_width), style="dim")
+
+
+def _uncut(slices: int, slice_width: int) -> str:
+    return f"{'·':^{slice_width}}" * slices
+
+
+def _block(one: InstanceNow, width: int, *, is_up: bool) -> Text:
+    room = width - 2
+    if not one.is_held:
+        label, (left, right) = short_name(one.gres_type), "()"
+        style = _FREE if is_up else "dim"
+        label = label if len(label) <= room else label.partition(".")[0]
+    else:
+        label = one.service.partition("/")[2] or one.job or "held"
+        (left, right), style = ("<>", _LENT) if one.is_borrowed else ("[]", _USED)
+    text = Text(words(label))
+    text.truncate(room, pad=True)
+    return Text.assemble((left, style), (text.plain, style), (right, style))
+
+
+# The screen
+
+
+def title(answer: OverviewAnswer, now_s: float) -> Text:
+    """``lab   mode enforce   seen 2 s ago``."""
+    age = age_text(now_s - answer.observed_s)
+    return Text.assemble(
+        (words(answer.cluster), "bold"),
+        f"   mode {answer.mode}   ",
+        f"seen {age} ago" if answer.complete else (f"Slurm not seen whole since {age}", "bold red"),
+    )
+
+
+@dataclass(frozen=True)
+class ClusterBar:
+    """The slices by state: a bar as wide as the terminal, and its legend."""
+
+    slices: SlicesByState
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Render for rich; without a terminal only the legend."""
+        whole = self.slices.capacity_millislices
+        amounts = [getattr(self.slices, f"{name}_millislices") for name, *_ in _STATES]
+        marks = [plain if options.ascii_only else mark for _, mark, plain, _ in _STATES]
+        if not isinstance(out, PipeConsole):
+            bar = Text(no_wrap=True)
+            widths = shares(amounts, options.max_width)
+            for (_, _, _, style), mark, width in zip(_STATES, marks, widths, strict=True):
+                bar.append(mark * width, style=style)
+            yield bar
+        legend = Text(f"{slices_words(whole)}:")
+        for (name, _, _, style), mark, amount in zip(_STATES, marks, amounts, strict=True):
+            legend.append(f"  {mark} ", style=style)
+            legend.append(f"{slices_text(amount)} {name}")
+        yield legend
+
+
+def shares(amounts: Sequence[int], width: int) -> list[int]:
+    """Divide a width in proportion to the amounts; what is not 0 gets a character at least."""
+    whole = sum(amounts)
+    if not whole:
+        return [0] * len(amounts)
+    found = [max(1, amount * width // whole) if amount else 0 for amount in amounts]
+    found[max(range(len(amounts)), key=amounts.__getitem__)] += width - sum(found)
+    return [max(0, one) for one in found]
+
+
+@dataclass(frozen=True)
+class Screen:
+    """All parts of an overview below each other, as long as the terminal is high."""
+
+    answer: OverviewAnswer
+    now_s: float
+
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> RenderResult:
+        """Render for rich; without a terminal with all rows."""
+        answer, width = self.answer, options.max_width
+        is_pipe = isinstance(out, PipeConsole)
+        yield title(answer, self.now_s)
+        yield ClusterBar(answer.slices)
+        yield Text()
+        height = _MOST if is_pipe else out.height
+        gap = [Text()] if height > _LOW else []
+        told = list(_attention(answer.attention, width, (height - _LINES_BESIDE) // 3))
+        yield from told
+        parts = _parts(answer, self.now_s, width)
+        taken = _LINES_BESIDE + sum(_height(one, width) for one in told)
+        taken += (len(gap) + _HEAD) * len(parts) + sum(bool(one.rest) for one in parts)
+        rooms = rooms_of([one.length for one in parts], height - taken)
+        for part, room in zip(parts, rooms, strict=True):
+            yield from gap
+            columns = part.columns(room)
+            if is_pipe:
+                yield FittingTable(columns)
+            else:
+                yield from table_lines(columns, width)
+            yield from _more(part.length - room)
+            if part.rest:
+                yield Text(f" {part.rest}", style="dim")
+
+
+def _attention(items: Sequence[AttentionItem], width: int, most: int) -> Iterator[Text]:
+    """Yield the lines of the worst of them, of which there is room for ``most``; one at least."""
+    if not items:
+        yield Text(" Nothing needs attention.", style="green")
+    taken = 0
+    for nth, one in enumerate(items):
+        lines = tuple(attention_lines((one,), width))
+        taken += sum(_height(line, width) for line in lines)
+        if nth and taken > most:
+            yield from _more(len(items) - nth)
+            return
+        yield from lines
+
+
+def _height(line: Text, width: int) -> int:
+    return max(1, -(-line.cell_len // width))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the screen: its rows, how many there are, and a line about all that is not shown.
+
+    ``columns`` makes its columns of so many of its first rows.
+    """
+
+    length: int
+    columns: Callable[[int], tuple[Column, ...]]
+    rest: str = ""
+
+
+def _parts(answer: OverviewAnswer, now_s: float, width: int) -> list[_Part]:
+    services = sorted(answer.services, key=_trouble)
+    hidden = answer.other_services
+    found = [
+        _part(
+            answer.tenants,
+            TENANT_FIELDS,
+            others_text(answer.others) if answer.others is not None else "",
+        ),
+        _part(services, SERVICE_FIELDS, f"{hidden:,} services of other tenants" if hidden else ""),
+        _gpu_part(gpu_rows(answer.gpus), width),
+        _part(answer.waiting, waiting_fields(now_s)),
+    ]
+    return [one for one in found if one.length or one.rest]
+
+
+def _part(rows: Sequence[Row], fields: Sequence[Field[Row]], rest: str = "") -> _Part:
+    def columns(room: int) -> tuple[Column, ...]:
+        return tuple(one.column(rows[:room]) for one in fields) if rows else ()
+
+    return _Part(len(rows), columns, rest)
+
+
+def _gpu_part(rows: Sequence[GpuRow], width: int) -> _Part:
+    return _Part(len(rows), lambda room: gpu_columns(rows[:room], width))
+
+
+def gpu_columns(rows: Sequence[GpuRow], width: int) -> tuple[Column, ...]:
+    """The columns of the table of GPUs, drawn as wide as the terminal has room for."""
+    nodes = max((len(row.node) for row in rows), default=0)
+    wide = slice_width(rows, width - nodes - _GPU_CELLS)
+    return (
+        column("GPUs of", (words(row.node) for row in rows)),
+        column("GPU", (row.gpu for row in rows), right=True),
+        column("node", (_node_condition(row) for row in rows)),
+        column(_GPU_LEGEND, (gpu_bar(row, wide) for row in rows)),
+    )
+
+
+def rooms_of(lengths: Sequence[int], lines: int) -> list[int]:
+    """Divide lines among parts: none gets more than it has rows, and each a few at least.
+
+    Where a part does not show all of its rows, one of its lines says how many more there are.
+    """
+    rooms, left = [min(one, _LEAST_ROWS) for one in lengths], list(range(len(lengths)))
+    while left and (spare := lines - sum(rooms)) > 0:
+        each = max(1, spare // len(left))
+        for nth in left:
+            more = min(each, lengths[nth] - rooms[nth], max(0, lines - sum(rooms)))
+            rooms[nth] += more
+        left = [nth for nth in left if rooms[nth] < lengths[nth]]
+    return rooms
+
+
+def table_lines(
+    columns: Sequence[Column], width: int, rows: range | None = None, selected: int = -1
+) -> Iterator[Text]:
+    """Yield a heading and a line for each row, which are cut off where the terminal ends.
+
+    Only ``rows`` are shown if they are named; all count for the widths, so that columns stay where
+    they are while a user scrolls. Free text, of columns that fold elsewhere, is cut first. The row
+    ``selected`` stands out.
+    """
+    shown = fitted(columns, width)
+    natural = [max(cell.cell_len for cell in (Text(c.heading), *c.cells)) for c in shown]
+    fixed = sum(n for one, n in zip(shown, natural, strict=True) if not one.folds)
+    room = max(_LEAST_TEXT, width - 1 - fixed - _GAP * len(shown))
+    widths = [min(n, room) if one.folds else n for one, n in zip(shown, natural, strict=True)]
+    heads = [Text(one.heading) for one in shown]
+    count = len(shown[0].cells) if shown else 0
+    for nth in (-1, *(range(count) if rows is None else rows)):
+        cells = heads if nth < 0 else [one.cells[nth] for one in shown]
+        line = Text(" ", no_wrap=True, overflow="crop", end="\n")
+        for one, cell, wide in zip(shown, cells, widths, strict=True):
+            line.append_text(_padded(cell, wide, right=one.right)).append(" " * _GAP)
+        line.right_crop(_GAP)
+        is_selected = 0 <= selected == nth
+        line.truncate(width, pad=is_selected)
+        line.stylize("bold" if nth < 0 else "reverse" if is_selected else "")
+        yield line
+
+
+def _padded(cell: Text, width: int, *, right: bool) -> Text:
+    text = cell.copy()
+    text.truncate(width, overflow="ellipsis")
+    gap = " " * (width - text.cell_len)
+    return Text(gap).append_text(text) if right else text.append(gap)
+
+
+def _trouble(one: ServiceNow) -> tuple[bool, int, str, str]:
+    return one.condition != "failing", -(one.backlog or 0), one.tenant, one.name
+
+
+def _more(count: int) -> Iterator[Text]:
+    if count > 0:
+        yield Text(f" and {count:,} more: slicewise top", style="dim")
+
+
+def _node_condition(row: GpuRow) -> Text:
+    return Text(row.condition, style=_NODES[row.condition])

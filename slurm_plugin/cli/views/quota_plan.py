@@ -1,0 +1,182 @@
+"""What a change of quotas would do, and loans with their terms, for people and as JSON."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
+from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
+from slicewise.slurm_plugin.rules.quota.types import LoanChange
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange
+    from slicewise.slurm_plugin.rules.explain.quota_plan import (
+        Impact,
+        LoanPlan,
+        QuotaPlan,
+        TenantPlan,
+        TenantSide,
+    )
+
+_INDENT = "  "
+
+
+def change_shown(change: "PlannedChange", cluster: str) -> "Iterator[RenderableType]":
+    """What a file of quotas would change, one after the other: words, tenants, loans, harm.
+
+    ``cluster`` is the cluster's name in Slurm.
+    """
+    for words in change.words:
+        yield Text(words)
+    for warned in change.place_warnings(cluster):
+        yield Text(warned, style="yellow")
+    shown = change.changed_tenants
+    yield tenants_table(shown)
+    if others := len(change.plan.tenants) - len(shown):
+        words = "other tenant stays as it is" if others == 1 else "other tenants stay as they are"
+        yield Text(f"{others} {words}.")
+    yield from _calendar_shown(change)
+    if change.plan.loans:
+        yield "\nLoans:"
+        yield loan_changes_table(change.plan.loans)
+    if change.impacts:
+        yield "\nJobs and tenants that it would harm:"
+        yield impacts_table(change.impacts)
+
+
+def _calendar_shown(change: "PlannedChange") -> Iterator[Text]:
+    """Say where the calendar's windows hide what the file sets now, and which windows end."""
+    if hidden := change.hidden:
+        names = ", ".join(hidden)
+        yield Text(f"By the calendar other quotas are in force now for: {names}.")
+    if change.ended_windows:
+        ids = ", ".join(map(str, change.ended_windows))
+        yield Text(f"Windows of the calendar that end with their tenants: {ids}.")
+
+
+def tenants_table(plans: "Sequence[TenantPlan]") -> FittingTable:
+    """One line per tenant, in slices; an amount that changes has an arrow."""
+
+    def arrows(amount: "Callable[[TenantSide], int]") -> Iterable[Text]:
+        for one in plans:
+            was, then = (amount(side) if side else None for side in (one.before, one.after))
+            yield _arrow(was, then or 0)
+
+    return FittingTable(
+        (
+            column("tenant", map(_indented, plans)),
+            column("nominal", arrows(lambda side: side.nominal_millislices)),
+            column("guaranteed", arrows(lambda side: side.standing.guaranteed_millislices), rank=1),
+            column("lent", arrows(lambda side: side.standing.lent_millislices), rank=3),
+            column("borrowed", arrows(lambda side: side.standing.borrowed_millislices), rank=2),
+            column("limit", arrows(lambda side: side.standing.limit_millislices)),
+        )
+    )
+
+
+def _indented(plan: "TenantPlan") -> str:
+    return f"{plan.tenant} (removed)" if plan.after is None else _INDENT * plan.depth + plan.tenant
+
+
+def _arrow(before: int | None, after: int) -> Text:
+    """``6 → 12``; green is more, red is less."""
+    if before == after:
+        return Text(slices_text(after)) if after else NOTHING
+    style = "green" if before is None or after > before else "red"
+    was = "new" if before is None else slices_text(before)
+    return Text.assemble((f"{was} → ", "dim"), (slices_text(after), style))
+
+
+def loan_changes_table(loans: "Sequence[LoanPlan]") -> FittingTable:
+    """One line per loan that would change."""
+    return FittingTable(
+        (
+            column("lender", (one.lender for one in loans)),
+            column("borrower", (one.borrower for one in loans)),
+            column(
+                "slices",
+                (_arrow(one.before_millislices, one.after_millislices) for one in loans),
+            ),
+        )
+    )
+
+
+def impacts_table(impacts: "Sequence[Impact]") -> FittingTable:
+    """One line per impact on a tenant."""
+    return FittingTable(
+        (
+            column("whom", (one.tenant or "all" for one in impacts)),
+            column("about", (one.about or NOTHING for one in impacts), rank=1),
+            column("what", (Text(one.words, style="yellow") for one in impacts), folds=True),
+        )
+    )
+
+
+def plan_json(plan: "QuotaPlan", impacts: "Iterable[Impact]") -> Mapping[str, object]:
+    """The plan as values, with every tenant."""
+    return {
+        "tenants": [asdict(one) for one in plan.tenants],
+        "loans": [asdict(one) for one in plan.loans],
+        "harms": [asdict(one) for one in impacts],
+    }
+
+
+# Loans with their terms
+
+
+def loans_table(lines: Sequence[LoanLine]) -> FittingTable:
+    """One line per loan, and one per part that is recalled."""
+    return FittingTable(
+        (
+            column("lender", (line.lender for line in lines)),
+            column("borrower", (line.borrower for line in lines)),
+            column("slices", (slices_text(line.amount_millislices) for line in lines), right=True),
+            times_column("since", (line.since_s for line in lines), rank=1),
+            column("until", map(_until, lines)),
+        )
+    )
+
+
+def loan_json(line: LoanLine) -> Mapping[str, object]:
+    """A line as values; times are Unix seconds."""
+    return asdict(line)
+
+
+def _until(line: LoanLine) -> Text:
+    if line.is_recalled and line.until_s is not None:
+        return Text(f"recalled, back by {time_text(line.until_s, '%H:%M:%S')}", style="yellow")
+    if line.until_s is None:
+        return Text("it is asked for", style="dim")
+    return Text(f"promised until {time_text(line.until_s)}")
+
+
+def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
+    """One line per change, newest first."""
+    loans = [one.loan for one in changes]
+    return FittingTable(
+        (
+            times_column("when", (one.at_s for one in changes)),
+            column("lender", (loan.lender for loan in loans)),
+            column("borrower", (loan.borrower for loan in loans)),
+            column(
+                "slices",
+                (
+                    slices_text(loan.amount_millislices) if loan.amount_millislices else "ended"
+                    for loan in loans
+                ),
+                right=True,
+            ),
+            column("why", (one.reason for one in changes), folds=True, rank=1),
+        )
+    )
+
+
+def loan_change_json(change: LoanChange) -> Mapping[str, object]:
+    """A change as values; an amount of 0 means that the loan ended."""
+    return {**asdict(change.loan), "reason": change.reason, "at_s": change.at_s}

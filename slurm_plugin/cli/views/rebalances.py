@@ -1,0 +1,162 @@
+"""Runs of ``slicewise rebalance``, for people and as JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from slicewise.cluster.runtime.console import Facts, FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
+from slicewise.slurm_plugin.rules.common.rebalance_steps import (
+    RebalanceRun,
+    RunOutcome,
+    StepOutcome,
+    StepRecord,
+)
+
+_RUN_STYLES = {
+    RunOutcome.RUNNING: "yellow",
+    RunOutcome.DONE: "green",
+    RunOutcome.FAILED: "red",
+    RunOutcome.ABANDONED: "yellow",
+}
+_LONGEST_WHY = 80
+"""Most characters of a reason in a column: longer ones filled screens, a word on each line."""
+
+_STEP_STYLES = {
+    StepOutcome.RUNNING: "yellow",
+    StepOutcome.DONE: "green",
+    StepOutcome.SKIPPED: "dim",
+    StepOutcome.FAILED: "red",
+}
+
+
+def steps_table(records: Sequence[StepRecord], did: str = "did", most: int | None = 3) -> Any:
+    """A row per step, with at most ``most`` lines of what it did; ``did`` heads that column.
+
+    Reasons too long for a column are in ``step_notes``.
+    """
+    return FittingTable(
+        (
+            column("step", (one.step for one in records)),
+            column("outcome", (_outcome_cell(one) for one in records)),
+            column("saw", (_saw(one.saw) for one in records), folds=True),
+            column(did, (_lines(one.did, most) for one in records), folds=True),
+            column("s", map(_seconds_cell, records), right=True, rank=1),
+            column("why", _whys(records), folds=True),
+        )
+    )
+
+
+def _whys(records: Sequence[StepRecord]) -> Iterator[object]:
+    """Reasons; a repeated one is ``as above``, since one cause often holds up all later steps."""
+    before = ""
+    for one in records:
+        if one.why and one.why == before:
+            yield "as above"
+        elif _is_long(one.why):
+            yield "below"
+        else:
+            yield one.why or NOTHING
+        before = one.why
+
+
+def _is_long(why: str) -> bool:
+    return len(why) > _LONGEST_WHY
+
+
+def step_notes(records: Sequence[StepRecord]) -> Iterator[str]:
+    """``compile: TaskPlugin has no task/cgroup ...``: the reasons too long for the table."""
+    before = ""
+    for one in records:
+        if _is_long(one.why) and one.why != before:
+            yield f"{one.step}: {one.why}"
+        before = one.why
+
+
+def _outcome_cell(record: StepRecord) -> Text:
+    return Text(record.outcome, style=_STEP_STYLES[record.outcome])
+
+
+def _saw(saw: Mapping[str, object]) -> object:
+    """What a step saw: ``loans 2, recalls 0``; a list, what it only planned, shows its length."""
+    counts = ((name, len(one) if isinstance(one, list) else one) for name, one in saw.items())
+    return ", ".join(f"{name} {value}" for name, value in counts) or NOTHING
+
+
+def _lines(did: Sequence[str], most: int | None) -> object:
+    shown = did[:most]
+    more = [f"and {len(did) - len(shown)} more"] if len(shown) < len(did) else []
+    return "; ".join((*shown, *more)) or NOTHING
+
+
+def _seconds_cell(record: StepRecord) -> object:
+    return NOTHING if record.took_s is None else f"{record.took_s:.2f}"
+
+
+def history_table(runs: Sequence[RebalanceRun]) -> FittingTable:
+    """One line per run, newest first."""
+    return FittingTable(
+        (
+            column("id", (one.run_id for one in runs), right=True),
+            times_column("started", (int(one.started_s) for one in runs)),
+            column("by", (f"{one.author} on {one.host}" for one in runs), rank=2),
+            column("outcome", (Text(one.outcome, style=_RUN_STYLES[one.outcome]) for one in runs)),
+            column("s", (_run_seconds(one) for one in runs), right=True, rank=1),
+            column("did", (_done(one) for one in runs), folds=True),
+            column("not done", (_not_done(one) for one in runs), folds=True),
+        )
+    )
+
+
+def _run_seconds(run: RebalanceRun) -> object:
+    return NOTHING if run.took_s is None else f"{run.took_s:.1f}"
+
+
+def _done(run: RebalanceRun) -> object:
+    """``lend 2, compile 5``: the number of lines of each step that changed something."""
+    counts = (f"{one.step} {len(one.did)}" for one in run.records if one.did)
+    return ", ".join(counts) or NOTHING
+
+
+def _not_done(run: RebalanceRun) -> object:
+    """The steps that were not done; ``all`` if no step was tried because Slurm was not seen."""
+    missing = {StepOutcome.FAILED, StepOutcome.RUNNING}
+    names = [one.step for one in run.records if one.outcome in missing]
+    return ", ".join(names) or ("all" if run.outcome is RunOutcome.FAILED else NOTHING)
+
+
+def run_facts(run: RebalanceRun) -> Facts:
+    """One run; its steps are in ``steps_table``."""
+    rows = {
+        "started": Text(f"{time_text(int(run.started_s))} by {run.author} on {run.host}"),
+        "outcome": Text(run.outcome, style=_RUN_STYLES[run.outcome]),
+        "took": NOTHING if run.took_s is None else Text(f"{run.took_s:.1f} s"),
+    }
+    return Facts(tuple(rows.items()))
+
+
+def run_json(run: RebalanceRun) -> dict[str, Any]:
+    """A run as values; times are Unix seconds. ``ended_s`` is null for a run that was killed."""
+    return {
+        "id": run.run_id,
+        "author": run.author,
+        "host": run.host,
+        "outcome": run.outcome,
+        "started_s": run.started_s,
+        "ended_s": run.ended_s,
+        "steps": [record_json(one) for one in run.records],
+    }
+
+
+def record_json(record: StepRecord, did: str = "did") -> dict[str, Any]:
+    """A step as values; ``seconds`` is null if it has not ended. ``did`` names what it did."""
+    return {
+        "step": record.step,
+        "outcome": record.outcome,
+        "started_s": record.started_s,
+        "seconds": record.took_s,
+        "saw": dict(record.saw),
+        did: list(record.did),
+        "why": record.why,
+    }

@@ -1,0 +1,41 @@
+"""A month's report for terminals."""
+
+from slicewise.cluster.runtime.console import FittingTable, column
+from slicewise.slurm_plugin.page.report import hours, percent, slices
+from slicewise.slurm_plugin.rules.pages.month import (
+    MonthFacts,
+    in_use,
+    kept,
+    kept_by_tenant,
+    mean,
+    recorded,
+)
+
+
+def report_table(facts: MonthFacts) -> FittingTable:
+    """One line per tenant: what it was charged, and its means in slices."""
+    found = facts.tenants
+    means = {
+        name: [slices(mean(one.history, name)) for one in found]
+        for name in ("nominal", "in_use", "borrowed", "lent", "waiting")
+    }
+    return FittingTable(
+        (
+            column("tenant", (one.name for one in found)),
+            column("slice-hours", (hours(one.used_millislice_s) for one in found), right=True),
+            *(
+                column(name.replace("_", " "), cells, right=True, rank=1)
+                for name, cells in means.items()
+            ),
+            column("in time", (percent(kept_by_tenant(one.history)) for one in found), right=True),
+        )
+    )
+
+
+def report_text(facts: MonthFacts) -> str:
+    """Say how the cluster was: ``2026-10: 71.3 % of all slices in use, ...``."""
+    return (
+        f"{facts.month}, {facts.zone}: {percent(in_use(facts.slices))} of all slices in use,"
+        f" {percent(kept(facts.slices))} of guaranteed slices in time;"
+        f" {percent(recorded(facts.slices))} of the time was recorded."
+    )

@@ -1,0 +1,453 @@
+"""Tenants, their quotas and histories for people and as JSON."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.text import Text
+
+from slicewise.cluster.language.errors import Refusal
+from slicewise.cluster.language.units import slices_text, slices_words
+from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
+from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import (
+    NOTHING,
+    hours_cell,
+    reset_text,
+    slice_hours_text,
+    slices_cells,
+    time_text,
+    times_column,
+)
+from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
+from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver
+from slicewise.slurm_plugin.rules.quota.amounts import limit_text
+from slicewise.slurm_plugin.rules.quota.types import (
+    Loan,
+    Policy,
+    Quota,
+    QuotaChange,
+    Tenant,
+    TenantUpdate,
+)
+from slicewise.slurm_plugin.rules.quota.words import (
+    budget_text,
+    limits_text,
+    models_text,
+    quota_texts,
+    quota_words,
+    types_text,
+)
+
+if TYPE_CHECKING:
+    from slicewise.slurm_plugin.cli.common.slurm_look import WaitingWork
+
+_INDENT = "  "
+T = TypeVar("T")
+
+
+# The tree
+
+
+def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
+    """One line per tenant, those below another indented."""
+    standings = [one.standing for one in tenant_statuses]
+    return FittingTable(
+        (
+            column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
+            column(
+                "nominal", slices_cells(s.nominal_millislices for s in tenant_statuses), right=True
+            ),
+            column("lent", _some(c.lent_millislices for c in standings), right=True, rank=2),
+            column(
+                "borrowed", _some(c.borrowed_millislices for c in standings), right=True, rank=1
+            ),
+            column("limit", slices_cells(c.limit_millislices for c in standings), right=True),
+            column("in use", _in_use(tenant_statuses), right=True),
+            column("hours left", map(_left, tenant_statuses), right=True),
+            column("account", map(_in_slurm, tenant_statuses), rank=3),
+        )
+    )
+
+
+def _some(amounts_millislices: Iterable[int]) -> Iterable[Text]:
+    return (Text(slices_text(amount)) if amount else NOTHING for amount in amounts_millislices)
+
+
+def _in_use(tenant_statuses: Iterable[TenantStatus]) -> Iterable[Text]:
+    """Slices in use; red above the limit, where nothing more starts until some runs end."""
+    for one in tenant_statuses:
+        above = one.in_use_millislices > one.standing.limit_millislices
+        yield Text(slices_text(one.in_use_millislices), style="red" if above else "")
+
+
+def _left(one: TenantStatus) -> Text:
+    if one.left_millislice_s is None:
+        return NOTHING
+    return hours_cell(one.left_millislice_s)
+
+
+def _in_slurm(one: TenantStatus) -> Text:
+    if one.in_slurm is None:
+        return Text("?", style="dim")
+    return Text("yes") if one.in_slurm else Text("no account", style="red")
+
+
+def status_json(one: TenantStatus) -> Mapping[str, object]:
+    """A standing as values.
+
+    ``nominal_millislices`` is what is in effect, ``own_nominal_millislices`` what was set.
+    """
+    quota = asdict(one.tenant.quota)
+    return {
+        "tenant": one.tenant.name,
+        "parent": one.tenant.parent,
+        "own_nominal_millislices": quota.pop("nominal_millislices"),
+        "nominal_millislices": one.nominal_millislices,
+        **quota,
+        **asdict(one.standing),
+        "in_use_millislices": one.in_use_millislices,
+        "own_in_use_millislices": one.own_in_use_millislices,
+        "running": one.running,
+        "budget": asdict(one.tenant.budget) if one.tenant.budget else None,
+        "payer": one.payer,
+        "left_millislice_s": one.left_millislice_s,
+        "in_slurm": one.in_slurm,
+    }
+
+
+# Quotas
+
+
+def quotas_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
+    """One line per tenant: what was set for it, and what it holds."""
+    quotas = [one.tenant.quota for one in tenant_statuses]
+    return FittingTable(
+        (
+            column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
+            column("nominal", map(_nominal, tenant_statuses), right=True),
+            column(
+                "borrowing limit",
+                (_limit(q.borrowing_limit_millislices) for q in quotas),
+                right=True,
+            ),
+            column(
+                "lending limit", (_limit(q.lending_limit_millislices) for q in quotas), right=True
+            ),
+            column("weight", (quota.weight for quota in quotas), right=True, rank=3),
+            *_types(quotas),
+            column("at most", map(limits_text, quotas), folds=True, rank=2),
+            column("in use", _in_use(tenant_statuses), right=True),
+            column("runs", (one.running for one in tenant_statuses), right=True, rank=1),
+        )
+    )
+
+
+def _types(quotas: Sequence[Quota]) -> Iterable[Column]:
+    """A column of guarantees by type, where there are some."""
+    if any(quota.type_nominals for quota in quotas):
+        texts = (types_text(quota.type_nominals) for quota in quotas)
+        yield column("by type", texts, folds=True, rank=2)
+
+
+def types_table(types: Sequence[TypeOfQuota]) -> FittingTable:
+    """One line per GPU type that a quota limits or guarantees, in instances, as on the page."""
+    guaranteed = [one.guaranteed_in_use if one.guaranteed is not None else None for one in types]
+    return FittingTable(
+        (
+            column("type", (one.gres_type for one in types)),
+            column("in use", (f"{one.in_use:,}" for one in types), right=True),
+            column("limit", _counts(one.limit for one in types), right=True),
+            column("in own QOS", _counts(guaranteed), right=True),
+            column("guaranteed", _counts(one.guaranteed for one in types), right=True),
+        )
+    )
+
+
+def _counts(counts: Iterable[int | None]) -> Iterable[Text]:
+    return (NOTHING if count is None else Text(f"{count:,}") for count in counts)
+
+
+def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
+    """``By the calendar vision has now: nominal 8 slices (otherwise 10 slices)``.
+
+    One for each tenant of ``policy``, the quotas as they were set, of which ``now`` has another.
+    """
+    for name, tenant in policy.items():
+        as_set, found = quota_texts(tenant.quota), quota_texts(now[name].quota)
+        words = [
+            f"{key} {text} (otherwise {as_set[key]})"
+            for key, text in found.items()
+            if text != as_set[key]
+        ]
+        if words:
+            yield f"By the calendar {name} has now: {', '.join(words)}."
+
+
+def _nominal(one: TenantStatus) -> Text:
+    """The nominal; that of a group is dim, since it is a sum that no operator has set."""
+    own = one.tenant.quota.nominal_millislices
+    return Text(slices_text(one.nominal_millislices), style="" if own else "dim")
+
+
+def _limit(amount_millislices: int) -> Text:
+    return Text(limit_text(amount_millislices)) if amount_millislices else NOTHING
+
+
+@dataclass(frozen=True)
+class QuotaOutcome:
+    """The result of setting a quota; ``took_s`` is None if it is not in force yet.
+
+    ``force_text`` says so in words. ``change`` is the one of before if the tenant had all this.
+    """
+
+    before: Tenant | None
+    after: Tenant
+    change: QuotaChange
+    took_s: float | None
+    force_text: str
+
+
+def outcome_text(outcome: QuotaOutcome) -> str:
+    """``vision: nominal 6 slices (was 4 slices), in force in Slurm (0.8 s)``."""
+    if outcome.before == outcome.after:
+        held = ", ".join(f"{key} {text}" for key, text in quota_texts(outcome.after.quota).items())
+        return f"{outcome.after.name} has this already, nothing was recorded: {held}"
+    before = outcome.before.quota if outcome.before else None
+    words = quota_words(before, outcome.after.quota)
+    return f"{outcome.after.name}: {words}, {outcome.force_text}"
+
+
+def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
+    """An outcome as values."""
+    return {
+        **change_json(outcome.change),
+        "before": asdict(outcome.before.quota) if outcome.before else None,
+        "after": asdict(outcome.after.quota),
+        "in_force": outcome.took_s is not None,
+        "in_force_after_s": outcome.took_s,
+    }
+
+
+def left_text(running: int, waiting: "WaitingWork | None") -> str:
+    """Say what becomes of a removed tenant's jobs; None for ``waiting`` is unknown, "" is none."""
+    words = []
+    if running:
+        words.append(f"{running} of its runs go on and are charged.")
+    if waiting is not None and waiting.jobs:
+        words.append(f"{waiting.jobs} of its jobs and array tasks wait, and never start.")
+    if waiting is not None and waiting.services:
+        words.append(f"Its services start no more replicas: {', '.join(waiting.services)}.")
+    return "".join(f"{one} " for one in words)
+
+
+def no_tenants_text(accounts: Sequence[str], refusals: Sequence[Refusal]) -> str:
+    """``Accounts that are no tenants: optics, physics. ...``; ``refusals`` say which can't be."""
+    refused = "".join(f"\n{one.message} {one.hint}" for one in refusals)
+    can_be = len(accounts) > len(refusals)
+    others = ", the others" if refusals else ""
+    return (
+        f"Accounts that are no tenants: {', '.join(accounts)}. They may start no jobs with GPUs in"
+        f" mode enforce.{refused}"
+        + (f" Take them over{others}: slicewise tenant import" if can_be else "")
+    )
+
+
+# One tenant
+
+
+def details_table(details: Details) -> Facts:
+    """Everything about a tenant on one screen."""
+    found = _details(details)
+    return Facts(
+        tuple((heading, text if isinstance(text, Text) else Text(text)) for heading, text in found)
+    )
+
+
+def _details(details: Details) -> Iterable[tuple[str, str | Text]]:
+    one, last = details.status, details.last
+    yield "tenant", _place_text(details)
+    yield "quota", quota_words(None, one.tenant.quota)
+    if one.nominal_millislices != one.tenant.quota.nominal_millislices:
+        yield "", f"of its parts together: {slices_words(one.nominal_millislices)}"
+    yield "loans", loans_text(one.tenant.name, details.loans)
+    yield "limit", _limit_text(one)
+    yield "in use", _use_text(one)
+    if details.types:
+        yield "by type", "; ".join(map(type_text, details.types))
+    yield "budget", _budget_text(details)
+    yield "in Slurm", slurm_text(details)
+    yield "changed", last_change_text(last)
+
+
+def last_change_text(last: QuotaChange) -> str:
+    """``2026-11-21 18:00:00 by root: nominal 6 (until the paper is out)``."""
+    reason = f" ({last.reason})" if last.reason else ""
+    return f"{time_text(last.at_s)} by {last.author}: {change_text(last.update)}{reason}"
+
+
+def _place_text(details: Details) -> str:
+    tenant = details.status.tenant
+    above = f", below {tenant.parent}" if tenant.parent else ""
+    parts = f", with {', '.join(details.children)} below it" if details.children else ""
+    return f"{tenant.name}{above}{parts}"
+
+
+def loans_text(tenant: str, loans: Iterable[Loan]) -> str:
+    """The tenant's own loans: ``lends 2 to nlp; borrows 1 from speech``."""
+    words = [
+        f"lends {slices_text(loan.amount_millislices)} to {loan.borrower}"
+        if loan.lender == tenant
+        else f"borrows {slices_text(loan.amount_millislices)} from {loan.lender}"
+        for loan in loans
+    ]
+    return "; ".join(words) or "none"
+
+
+def _limit_text(one: TenantStatus) -> str:
+    standing = one.standing
+    return (
+        f"{slices_words(standing.limit_millislices)}, of them"
+        f" {slices_text(standing.guaranteed_millislices)} guaranteed;"
+        f" {slices_text(standing.lent_millislices)} lent,"
+        f" {slices_text(standing.borrowed_millislices)} borrowed"
+    )
+
+
+def _use_text(one: TenantStatus) -> str:
+    below = one.in_use_millislices - one.own_in_use_millislices
+    parts = f", of them {slices_text(below)} below it" if below else ""
+    return f"{slices_words(one.in_use_millislices)}{parts}; {one.running} own runs"
+
+
+def type_text(one: TypeOfQuota) -> str:
+    """``3 × 1g.10gb (at most 5), 2 of 2 guaranteed``."""
+    held = f"{one.in_use:,} × {one.gres_type}"
+    most = "" if one.limit is None else f" (at most {one.limit:,})"
+    if one.guaranteed is None:
+        return f"{held}{most}"
+    return f"{held}{most}, {one.guaranteed_in_use:,} of {one.guaranteed:,} guaranteed"
+
+
+def _budget_text(details: Details) -> str:
+    one = details.status
+    if one.tenant.budget is None:
+        return f"none; {one.payer} pays" if one.payer != one.tenant.name else "none: unlimited"
+    if one.left_millislice_s is None:
+        return f"{budget_text(one.tenant.budget)}; begins when the daemon runs"
+    left = slice_hours_text(one.left_millislice_s)
+    return f"{left} left of {budget_text(one.tenant.budget)}; resets {reset_text(details.resets_s)}"
+
+
+def slurm_text(details: Details) -> str | Text:
+    """Whether Slurm's limits have the tenant's last change."""
+    if details.status.in_slurm is False:
+        return _in_slurm(details.status)
+    return "limits are in force" if details.in_force else "the last change is not in force yet"
+
+
+def details_json(details: Details) -> Mapping[str, object]:
+    """A tenant's details as values."""
+    return {
+        **status_json(details.status),
+        "children": details.children,
+        "loans": [asdict(loan) for loan in details.loans],
+        "last_change": change_json(details.last),
+        "in_force": details.in_force,
+        "types": None if details.types is None else [one.model_dump() for one in details.types],
+    }
+
+
+# Histories
+
+
+def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
+    """One line per change, newest first."""
+    return FittingTable(
+        (
+            times_column("when", (change.at_s for change in changes)),
+            column("changed", (change_text(change.update) for change in changes), folds=True),
+            column("by", (change.author for change in changes), rank=1),
+            column("reason", (change.reason for change in changes), folds=True),
+        )
+    )
+
+
+def change_text(update: TenantUpdate) -> str:
+    """Say what a change sets: ``nominal 6, weight 2``."""
+    if update.removed:
+        return "removed"
+    return ", ".join(f"{name} {text}" for name, text in _change_words(update) if text is not None)
+
+
+def _change_words(update: TenantUpdate) -> Iterable[tuple[str, str | None]]:
+    yield "nominal", _when_set(update.nominal_millislices, slices_text)
+    yield "parent", _when_set(update.parent, lambda name: name or "none")
+    yield "borrowing limit", _when_set(update.borrowing_limit_millislices, limit_text)
+    yield "lending limit", _when_set(update.lending_limit_millislices, limit_text)
+    yield "weight", _when_set(update.weight, str)
+    yield "types", _when_set(update.type_limits, lambda limits: types_text(limits) or "unlimited")
+    yield (
+        "models",
+        _when_set(update.model_limits, lambda limits: models_text(limits) or "unlimited"),
+    )
+    yield (
+        "guaranteed by type",
+        _when_set(update.type_nominals, lambda types: types_text(types) or "any"),
+    )
+    yield "budget", None if update.budget is None else budget_text(update.budget)
+
+
+def _when_set(value: T | None, text: Callable[[T], str]) -> str | None:
+    return None if value is None else text(value)
+
+
+def change_json(change: QuotaChange) -> Mapping[str, object]:
+    """A change as values; null stands for what it left unchanged."""
+    return {
+        "change_id": change.change_id,
+        **asdict(change.update),
+        "author": change.author,
+        "reason": change.reason,
+        "at_s": change.at_s,
+    }
+
+
+# Slurm's accounts
+
+
+def differences_table(rows: Sequence[TakeOver], verb: str) -> FittingTable:
+    """One line per account that is not where its tenant is, and whether it is taken over."""
+    outcome = column(f"{verb} taken over", map(_outcome, rows), folds=True)
+    return FittingTable((*_places([row.difference for row in rows]), outcome))
+
+
+def places_table(found: Sequence[AccountDifference]) -> FittingTable:
+    """One line per tenant that is not where its account is."""
+    return FittingTable(_places(found))
+
+
+def _places(found: Sequence[AccountDifference]) -> tuple[Column, ...]:
+    return (
+        column("account", (one.account for one in found)),
+        column("in the ledger", map(_ledger_place, found)),
+        column("in Slurm", map(_slurm_place, found)),
+    )
+
+
+def _ledger_place(one: AccountDifference) -> str:
+    return "not a tenant" if one.kind == "new" else _below(one.parent)
+
+
+def _slurm_place(one: AccountDifference) -> str:
+    return "no such account" if one.kind == "absent" else _below(one.slurm_parent)
+
+
+def _below(parent: str) -> str:
+    return f"below {parent}" if parent else "at the top"
+
+
+def _outcome(row: TakeOver) -> Text:
+    if row.refusal is not None:
+        return Text(row.refusal.text(), style="red")
+    return Text("no" if row.difference.kind == "absent" else "yes")

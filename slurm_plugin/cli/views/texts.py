@@ -1,0 +1,69 @@
+"""Texts and columns that the operator's tables share."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from rich.text import Text
+
+from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.runtime.console import Column, column
+from slicewise.slurm_plugin.rules.quota.amounts import SLICE_HOUR_MILLISLICE_S
+from slicewise.slurm_plugin.rules.quota.words import short_hours_text
+
+NOTHING = Text("–", style="dim")
+
+_TIME, _BRIEF_TIME = "%Y-%m-%d %H:%M:%S", "%m-%d %H:%M:%S"
+
+
+def time_text(second: int, form: str = _TIME) -> str:
+    """Write Unix seconds as local time, to the second unless ``form`` says otherwise."""
+    return datetime.fromtimestamp(second, tz=UTC).astimezone().strftime(form)
+
+
+def reset_text(second: int | None) -> str:
+    """Write when a budget's next period begins, as local time with its zone, or ``never``.
+
+    An example: ``2026-12-01 00:00 UTC``.
+    """
+    return "never" if second is None else time_text(second, "%Y-%m-%d %H:%M %Z")
+
+
+def times_column(heading: str, seconds: Iterable[int | None], rank: int = 0) -> Column:
+    """A column of times; None, the end of a running job, is ``running``.
+
+    Narrow terminals leave the year out.
+    """
+    known = tuple(seconds)
+    whole, brief = (
+        ["running" if second is None else time_text(second, form) for second in known]
+        for form in (_TIME, _BRIEF_TIME)
+    )
+    return column(heading, whole, brief=brief, rank=rank)
+
+
+def slice_seconds_text(amount_millislice_s: int) -> str:
+    """Slice-seconds to the millislice-second: ``12,345.500``."""
+    return f"{Decimal(amount_millislice_s) / 1000:,.3f}"
+
+
+def slice_hours_text(amount_millislice_s: int) -> str:
+    """Slice-hours, rounded: ``3.43``."""
+    return f"{Decimal(amount_millislice_s) / SLICE_HOUR_MILLISLICE_S:,.2f}"
+
+
+def hours_change_text(amount_millislice_s: int) -> str:
+    """``100 slice-hours more`` or ``2.5 slice-hours less``."""
+    direction = "more" if amount_millislice_s > 0 else "less"
+    return f"{short_hours_text(abs(amount_millislice_s))} slice-hours {direction}"
+
+
+def hours_cell(amount_millislice_s: int) -> Text:
+    """Slice-hours, red below zero."""
+    style = "red" if amount_millislice_s < 0 else ""
+    return Text(slice_hours_text(amount_millislice_s), style=style)
+
+
+def slices_cells(amounts_millislices: Iterable[int]) -> Iterable[str]:
+    """Slices, one cell each."""
+    return map(slices_text, amounts_millislices)

@@ -1,0 +1,355 @@
+"""Queries of the ledger's charges and budgets, and conversion of their rows to values."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Subquery,
+    cast,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
+
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.slurm_plugin.ledger.policy_rows import recorded_s
+from slicewise.slurm_plugin.ledger.tables import (
+    accounts,
+    balances,
+    budget_entries,
+    open_reservations,
+    quota_changes,
+    runs,
+    service_generations,
+    transfers,
+)
+from slicewise.slurm_plugin.rules.accounting.statement import open_row
+from slicewise.slurm_plugin.rules.accounting.types import (
+    Account,
+    Balance,
+    BudgetEntry,
+    Reservation,
+    Run,
+    RunKey,
+    StatementRow,
+    TransferKind,
+)
+
+_PAYER = func.coalesce(runs.c.payer, runs.c.tenant)
+_RUN_COLUMNS = (
+    runs.c.cluster,
+    runs.c.job_id,
+    runs.c.start_s,
+    runs.c.tenant,
+    runs.c.user_name,
+    runs.c.task,
+    runs.c.gres,
+    runs.c.cost_millislices,
+    _PAYER,
+)
+_OPEN_COLUMNS = (
+    open_reservations.c.reserved_millislice_s,
+    open_reservations.c.posted_millislice_s,
+)
+
+
+def reservations_of(cluster: str) -> Select[Any]:
+    """Select open reservations, for ``reservation``."""
+    count = select(func.count()).where(transfers.c.run_id == runs.c.id).scalar_subquery()
+    return (
+        select(*_RUN_COLUMNS, *_OPEN_COLUMNS, count)
+        .join(open_reservations, open_reservations.c.run_id == runs.c.id)
+        .where(runs.c.cluster == cluster)
+        .order_by(runs.c.job_id, runs.c.start_s)
+    )
+
+
+def reservation(row: Any) -> Reservation:
+    """The reservation of a row of ``reservations_of``."""
+    *columns, reserved, posted, count = row
+    return Reservation(
+        *_run_fields(columns), MillisliceSeconds(reserved), MillisliceSeconds(posted), count
+    )
+
+
+def statement_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
+    """Select runs with their open reservations and booked amounts, for ``statement_row``.
+
+    Of a tenant, those of its account and those that it pays for; None: all.
+    """
+    query = _statement(cluster, since_s)
+    return query if tenant is None else query.where(_concerns(tenant))
+
+
+def _concerns(tenant: str) -> ColumnElement[bool]:
+    """Return whether a run is one of the tenant's account, or the tenant pays for it."""
+    return or_(runs.c.tenant == tenant, _PAYER.in_((tenant,)))
+
+
+def open_paid_by(cluster: str, payer: str) -> Select[Any]:
+    """Select the same of the open runs that one tenant pays for, its own or of tenants below it."""
+    is_open = open_reservations.c.run_id.is_not(None)
+    return _statement(cluster, 0).where(_PAYER.in_((payer,)), is_open)
+
+
+def settled_use_paid_by(cluster: str, payer: str, since_s: int) -> Select[Any]:
+    """Select the sum of what the settled runs that one tenant pays for have used since then.
+
+    It is what ``used_since`` sums over their rows.
+    """
+    booked = (
+        select(_sum(TransferKind.POST) - _sum(TransferKind.REVERSE), func.max(transfers.c.until_s))
+        .where(transfers.c.run_id == runs.c.id)
+        .lateral("booked")
+    )
+    used, until_s = booked.c
+    before = runs.c.cost_millislices * func.greatest(0, since_s - runs.c.start_s)
+    settled = open_reservations.c.run_id.is_(None)
+    amount = func.sum(func.greatest(0, used - before))
+    return (
+        select(cast(func.coalesce(amount, 0), BigInteger))
+        .select_from(runs)
+        .join(booked, true())
+        .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
+        .where(runs.c.cluster == cluster, _PAYER.in_((payer,)), settled, until_s >= since_s)
+    )
+
+
+def statement_page_of(
+    cluster: str,
+    tenant: str | None,
+    since_s: int,
+    after: tuple[str, int, int] | None,
+    until_s: int | None,
+    *,
+    accounts: Collection[str] | None,
+) -> Select[Any]:
+    """Select the same of runs of these accounts (None: all), after the run with that account,
+    start, job, of runs that began before ``until_s`` (None: whenever).
+    """
+    query = statement_of(cluster, tenant, since_s)
+    if until_s is not None:
+        query = query.where(runs.c.start_s < until_s)
+    if accounts is not None:
+        query = query.where(runs.c.tenant.in_(accounts))
+    if after is not None:
+        query = query.where(tuple_(*_STATEMENT_ORDER) > tuple_(*after))
+    return query
+
+
+_STATEMENT_ORDER = (runs.c.tenant, runs.c.start_s, runs.c.job_id)
+
+
+def _statement(cluster: str, since_s: int) -> Select[Any]:
+    of_run = transfers.c.run_id == runs.c.id
+    booked = (
+        select(
+            _sum(TransferKind.POST) - _sum(TransferKind.REVERSE),
+            _sum(TransferKind.WAIVE),
+            func.count(),
+        )
+        .where(of_run)
+        .lateral("booked")
+    )
+    newest = select(transfers.c.until_s).where(of_run).order_by(transfers.c.number.desc())
+    last = newest.limit(1).lateral("last")
+    is_open = open_reservations.c.run_id.is_not(None)
+    return (
+        select(*_RUN_COLUMNS, *_OPEN_COLUMNS, *booked.c, last.c.until_s, _service())
+        .select_from(runs)
+        .join(booked, true())
+        .join(last, true())
+        .outerjoin(open_reservations, open_reservations.c.run_id == runs.c.id)
+        .where(runs.c.cluster == cluster, or_(is_open, last.c.until_s >= since_s))
+        .order_by(*_STATEMENT_ORDER)
+    )
+
+
+def _service() -> ColumnElement[str]:
+    """Return the service of which a run is a replica; "" if it is none.
+
+    A run's task begins with the number of its array. Of several generations whose arrays had that
+    number the newest counts. What is recorded after a run was charged names it all the same.
+    """
+    of = service_generations.c
+    array = cast(func.substring(runs.c.task, "^[0-9]{1,18}"), BigInteger)
+    found = (
+        select(of.name)
+        .where(
+            of.cluster == runs.c.cluster,
+            of.array_job_id == array,
+            of.tenant == runs.c.tenant,
+        )
+        .order_by(of.id.desc())
+        .limit(1)
+    )
+    return func.coalesce(found.scalar_subquery(), "")
+
+
+def _sum(kind: TransferKind) -> ColumnElement[int]:
+    amount = func.sum(transfers.c.amount_millislice_s).filter(transfers.c.kind == kind.value)
+    return cast(func.coalesce(amount, 0), BigInteger)
+
+
+def statement_row(row: Any, now_s: int) -> StatementRow:
+    """The statement's row of a row of ``statement_of``; a running job counts up to ``now_s``."""
+    *columns, reserved, posted, used, waived, count, until_s, service = row
+    if reserved is not None:
+        found = open_row(reservation((*columns, reserved, posted, count)), now_s)
+        return replace(found, service=service)
+    return StatementRow(
+        Run(*_run_fields(columns)),
+        until_s,
+        MillisliceSeconds(used),
+        MillisliceSeconds(waived),
+        MillisliceSeconds(0),
+        service,
+    )
+
+
+def _run_fields(columns: Any) -> tuple[RunKey, str, str, str, Mapping[str, int], Millislices, str]:
+    cluster, job_id, start_s, tenant, user, task, gres, cost, payer = columns
+    return RunKey(cluster, job_id, start_s), tenant, user, task, gres, Millislices(cost), payer
+
+
+_BALANCED = (
+    Account.GRANTED,
+    Account.AVAILABLE,
+    Account.RESERVED,
+    Account.USED,
+    Account.WAIVED,
+)
+"""Kinds of accounts, in the order of the fields of ``Balance``."""
+
+
+def balances_of(cluster: str) -> Select[Any]:
+    """Select balances (credits less debits) by tenant, for ``balance``."""
+    amount = balances.c.credits_millislice_s - balances.c.debits_millislice_s
+    sums = (func.sum(amount).filter(accounts.c.kind == kind.value) for kind in _BALANCED)
+    return (
+        select(accounts.c.tenant, *(func.coalesce(each, 0) for each in sums))
+        .join(balances, balances.c.account_id == accounts.c.id)
+        .where(accounts.c.cluster == cluster)
+        .group_by(accounts.c.tenant)
+        .order_by(accounts.c.tenant)
+    )
+
+
+def balance(row: Any) -> Balance:
+    """The balance of a row of ``balances_of``."""
+    tenant, granted, *others = row
+    return Balance(tenant, *(MillisliceSeconds(int(each)) for each in (-granted, *others)))
+
+
+def rollovers_of(cluster: str) -> Select[Any]:
+    """Select the start of the period of each tenant's last rollover."""
+    return (
+        select(budget_entries.c.tenant, func.max(budget_entries.c.period_start_s))
+        .where(budget_entries.c.cluster == cluster, budget_entries.c.kind == "roll")
+        .group_by(budget_entries.c.tenant)
+    )
+
+
+def renewed_of(cluster: str) -> Select[Any]:
+    """Select tenants with a budget that ended after its last rollover, and the time at which it was
+    first set again.
+    """
+    ended, again = _ended_of(cluster), quota_changes.c
+    return (
+        select(again.tenant, recorded_s(func.min(again.recorded_at)))
+        .join(ended, ended.c.tenant == again.tenant)
+        .where(again.cluster == cluster, again.id > ended.c.id, again.budget_period != "off")
+        .group_by(again.tenant)
+    )
+
+
+def _ended_of(cluster: str) -> Subquery:
+    """Select, for each tenant, the change that removed its budget, or the tenant, after its last
+    roll.
+    """
+    rolled, changes = budget_entries.c, quota_changes.c
+    last = (
+        select(rolled.tenant, func.max(rolled.recorded_at).label("recorded_at"))
+        .where(rolled.cluster == cluster, rolled.kind == "roll")
+        .group_by(rolled.tenant)
+        .subquery()
+    )
+    return (
+        select(changes.tenant, func.max(changes.id).label("id"))
+        .join(last, last.c.tenant == changes.tenant)
+        .where(changes.cluster == cluster, changes.recorded_at > last.c.recorded_at)
+        .where(or_(changes.budget_period == "off", changes.removed))
+        .group_by(changes.tenant)
+        .subquery()
+    )
+
+
+def entries_of(cluster: str, tenant: str | None, since_s: int) -> Select[Any]:
+    """Select budget entries, the oldest first, for ``budget_entry``."""
+    at_s = recorded_s(budget_entries.c.recorded_at)
+    query = (
+        select(
+            budget_entries.c.tenant,
+            budget_entries.c.kind,
+            budget_entries.c.amount_millislice_s,
+            budget_entries.c.period_start_s,
+            budget_entries.c.author,
+            budget_entries.c.reason,
+            at_s,
+            budget_entries.c.key,
+        )
+        .where(budget_entries.c.cluster == cluster, at_s >= since_s)
+        .order_by(budget_entries.c.id)
+    )
+    return query if tenant is None else query.where(budget_entries.c.tenant == tenant)
+
+
+def entry_of(cluster: str, key: str) -> Select[Any]:
+    """Select tenant, kind and amount of the entry with that key."""
+    of = budget_entries.c
+    return select(of.tenant, of.kind, of.amount_millislice_s).where(
+        of.cluster == cluster, of.key == key
+    )
+
+
+def budget_entry(row: Any) -> BudgetEntry:
+    """The budget entry of a row of ``entries_of``."""
+    return BudgetEntry(*row)
+
+
+def export_of(cluster: str, since_s: int) -> Select[Any]:
+    """Select transfers recorded at ``since_s`` or later, in the order of their ids."""
+    debit, credit = accounts.alias("debit"), accounts.alias("credit")
+    at_s = recorded_s(transfers.c.recorded_at)
+    tenant = func.coalesce(runs.c.tenant, budget_entries.c.tenant)
+    return (
+        select(
+            transfers.c.id,
+            debit.c.cluster,
+            tenant.label("tenant"),
+            func.coalesce(runs.c.payer, tenant).label("payer"),
+            runs.c.job_id,
+            runs.c.task,
+            runs.c.start_s,
+            transfers.c.kind,
+            debit.c.kind.label("debit"),
+            credit.c.kind.label("credit"),
+            transfers.c.amount_millislice_s,
+            transfers.c.until_s,
+            budget_entries.c.author,
+            budget_entries.c.reason,
+            at_s.label("recorded_s"),
+        )
+        .join(debit, debit.c.id == transfers.c.debit_account_id)
+        .join(credit, credit.c.id == transfers.c.credit_account_id)
+        .outerjoin(runs, runs.c.id == transfers.c.run_id)
+        .outerjoin(budget_entries, budget_entries.c.id == transfers.c.budget_entry_id)
+        .where(debit.c.cluster == cluster, at_s >= since_s)
+        .order_by(transfers.c.id)
+    )

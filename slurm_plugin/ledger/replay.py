@@ -1,0 +1,340 @@
+"""SQL that replays every transfer and compares the result with what is stored."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from slicewise.cluster.language.units import MillisliceSeconds
+from slicewise.slurm_plugin.rules.accounting.types import Verification
+
+SETTING = """
+SELECT set_config('work_mem', '64MB', true), set_config('jit', 'off', true),
+       set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true)
+"""
+
+_TRANSFERS = """
+SELECT 0 AS seen, coalesce(sum(t.amount_millislice_s), 0) AS difference,
+       (array_agg(format('transfer %s (%s of run %s): from or to a wrong account',
+                         t.id, t.kind, t.run_id)))[1:10] AS faults
+  FROM slicewise.transfers t
+  LEFT JOIN slicewise.runs r ON r.id = t.run_id
+  LEFT JOIN slicewise.accounts d ON d.id = t.debit_account_id
+  LEFT JOIN slicewise.accounts c ON c.id = t.credit_account_id
+ WHERE t.budget_entry_id IS NULL
+   AND ((t.kind, d.kind, c.kind) IN (
+            ('reserve', 'available', 'reserved'),
+            ('extend', 'available', 'reserved'),
+            ('post', 'reserved', 'used'),
+            ('void', 'reserved', 'available'),
+            ('reverse', 'used', 'reserved'),
+            ('waive', 'operator', 'waived'))
+        AND d.cluster = r.cluster AND c.cluster = r.cluster
+        AND d.tenant = CASE WHEN d.kind IN ('used', 'waived', 'operator') THEN r.tenant
+                            ELSE coalesce(r.payer, r.tenant) END
+        AND c.tenant = CASE WHEN c.kind IN ('used', 'waived', 'operator') THEN r.tenant
+                            ELSE coalesce(r.payer, r.tenant) END) IS NOT TRUE
+"""
+"""Each transfer of a run moves between the accounts that its kind names, of payer and tenant."""
+
+_RUNS = """
+WITH replayed AS (
+    SELECT run_id,
+           sum(CASE WHEN kind IN ('reserve', 'extend', 'reverse') THEN amount_millislice_s
+                    WHEN kind = 'waive' THEN 0 ELSE -amount_millislice_s END) AS reserved
+      FROM (SELECT * FROM slicewise.transfers WHERE run_id IS NOT NULL
+             ORDER BY run_id, number) AS in_order
+     GROUP BY run_id
+), compared AS (
+    SELECT run_id, o.run_id AS open_id, coalesce(r.reserved, 0) AS reserved,
+           coalesce(o.reserved_millislice_s, 0) AS stored,
+           coalesce(o.posted_millislice_s, 0) AS stored_posted,
+           CASE WHEN o.run_id IS NULL THEN 0 ELSE (
+               SELECT coalesce(sum(CASE t.kind WHEN 'post' THEN t.amount_millislice_s
+                                               ELSE -t.amount_millislice_s END), 0)
+                 FROM slicewise.transfers t
+                WHERE t.run_id = o.run_id AND t.kind IN ('post', 'reverse')) END AS posted
+      FROM replayed r FULL JOIN slicewise.open_reservations o USING (run_id)
+), differences AS (
+    SELECT *, abs(reserved - stored) + greatest(-reserved, 0) + abs(posted - stored_posted)
+              AS difference
+      FROM compared
+)
+SELECT count(open_id) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('run %s: its transfers leave %s reserved and %s posted, stored are %s, %s',
+                         run_id, reserved, posted, stored, stored_posted))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""What a run's transfers leave is its open reservation, and never below zero."""
+
+_ACCOUNTS = """
+WITH moved AS (
+    SELECT debit_account_id, credit_account_id, sum(amount_millislice_s) AS amount
+      FROM slicewise.transfers GROUP BY 1, 2
+), replayed AS (
+    SELECT account_id, sum(debits) AS debits, sum(credits) AS credits
+      FROM (SELECT debit_account_id AS account_id, amount AS debits, 0 AS credits FROM moved
+             UNION ALL SELECT credit_account_id, 0, amount FROM moved) AS legs
+     GROUP BY 1
+), differences AS (
+    SELECT a.*, r.debits, r.credits, b.debits_millislice_s, b.credits_millislice_s,
+           abs(coalesce(r.debits, 0) - coalesce(b.debits_millislice_s, 0))
+           + abs(coalesce(r.credits, 0) - coalesce(b.credits_millislice_s, 0)) AS difference
+      FROM slicewise.accounts a
+      FULL JOIN replayed r ON r.account_id = a.id
+      FULL JOIN slicewise.balances b ON b.account_id = coalesce(a.id, r.account_id)
+)
+SELECT count(*) AS seen,
+       coalesce(sum(difference), 0)
+       + abs(coalesce(sum(debits_millislice_s) - sum(credits_millislice_s), 0)) AS difference,
+       (array_agg(format('account %s of %s on %s: its transfers are %s debits, %s credits, '
+                         'stored are %s, %s', kind, tenant, cluster, debits, credits,
+                         debits_millislice_s, credits_millislice_s))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""The sums over each account are its balance; over all accounts debits equal credits."""
+
+_SETTLED = """
+WITH replayed AS (
+    SELECT run_id, count(*) AS transfers, min(number) AS first, max(number) AS last,
+           sum(CASE kind WHEN 'post' THEN amount_millislice_s WHEN 'waive' THEN amount_millislice_s
+                         WHEN 'reverse' THEN -amount_millislice_s ELSE 0 END) AS used,
+           (max(ARRAY[number, until_s]))[2] AS end_s
+      FROM slicewise.transfers WHERE run_id IS NOT NULL GROUP BY run_id
+), differences AS (
+    SELECT r.id, r.tenant, r.task, p.transfers, p.first, p.last, p.used,
+           r.cost_millislices * greatest(p.end_s - r.start_s, 0) AS allotted,
+           CASE WHEN p.run_id IS NULL OR p.first <> 1 OR p.last <> p.transfers THEN 1
+                WHEN o.run_id IS NULL
+                THEN abs(p.used - r.cost_millislices * greatest(p.end_s - r.start_s, 0))
+                ELSE 0 END AS difference
+      FROM slicewise.runs r
+      LEFT JOIN replayed p ON p.run_id = r.id
+      LEFT JOIN slicewise.open_reservations o ON o.run_id = r.id
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(CASE WHEN transfers IS NULL
+                       THEN format('run %s (%s of %s): has no transfer', id, task, tenant)
+                       WHEN first <> 1 OR last <> transfers
+                       THEN format('run %s (%s of %s): %s transfers, numbered from %s to %s',
+                                   id, task, tenant, transfers, first, last)
+                       ELSE format('run %s (%s of %s): settled at %s, Slurm allotted %s',
+                                   id, task, tenant, used, allotted) END)
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""A run's transfers are numbered without a gap; once settled, used + waived is cost × seconds."""
+
+BY_INDEX = """
+SELECT set_config(name, 'off', true)
+  FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'enable_material'])
+       AS name
+"""
+"""For ``SEALS``: the planner expects far more transfers of a seal than it has."""
+
+SEALS = """
+WITH chain AS (
+    SELECT id, last_transfer_id, hash, lag(hash, 1, '') OVER in_order AS previous,
+           lag(last_transfer_id, 1, 0::bigint) OVER in_order AS behind,
+           seals AS seal, lag(seals) OVER in_order AS seal_behind,
+           (last_change_id, last_window_id, last_window_end_id)
+           IS DISTINCT FROM (lag(last_change_id, 1, 0::bigint) OVER in_order,
+                             lag(last_window_id, 1, 0::bigint) OVER in_order,
+                             lag(last_window_end_id, 1, 0::bigint) OVER in_order) AS has_policy
+      FROM slicewise.seals WINDOW in_order AS (ORDER BY id)
+), broken AS (
+    SELECT s.*
+      FROM chain s
+     CROSS JOIN LATERAL (
+           SELECT string_agg(
+                      ROW(t.id, t.run_id, t.number, t.kind, t.debit_account_id,
+                          t.credit_account_id, t.amount_millislice_s, t.until_s, t.recorded_at,
+                          t.budget_entry_id)::text
+                      || CASE WHEN r.id IS NULL THEN '' ELSE
+                             ROW(r.cluster, r.job_id, r.start_s, r.tenant, r.payer, r.user_name,
+                                 r.task, r.gres, r.cost_millislices)::text END
+                      || CASE WHEN b.id IS NULL THEN '' ELSE
+                             ROW(b.cluster, b.tenant, b.kind, b.amount_millislice_s,
+                                 b.period_start_s, b.author, b.reason, b.recorded_at,
+                                 b.key)::text END,
+                      E'\\n' ORDER BY t.id) AS said
+             FROM slicewise.transfers t
+             LEFT JOIN slicewise.runs r ON r.id = CASE t.number WHEN 1 THEN t.run_id END
+             LEFT JOIN slicewise.budget_entries b ON b.id = t.budget_entry_id
+            WHERE t.id > s.behind AND t.id <= s.last_transfer_id) AS there
+     WHERE sha256(s.previous || convert_to(coalesce(there.said, '')
+                  || CASE WHEN s.has_policy THEN slicewise.sealed_policy(s.seal_behind, s.seal)
+                          ELSE '' END, 'UTF8')) <> s.hash
+)
+SELECT (SELECT coalesce(sum(transfers), 0) FROM slicewise.seals) AS seen,
+       count(*) AS difference,
+       (array_agg(format('seal %s: transfers %s to %s, their runs or budget entries, or the '
+                         'changes of quotas between them, are not what was sealed',
+                         id, behind + 1, last_transfer_id) ORDER BY id))[1:10]
+       AS faults
+  FROM broken
+"""
+"""Each seal is the hash of what is stored.
+
+This writes out what ``slicewise.seal_hash`` computes: calling it for each of very many small seals
+takes twenty times as long. ``SETTING`` fixes how times are written, and ``BY_INDEX`` how rows are
+looked up."""
+
+NEWEST_SEAL = "SELECT encode(hash, 'hex') FROM slicewise.seals ORDER BY id DESC LIMIT 1"
+
+GIVEN_NUMBERS = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END, log_cnt FROM {sequence}"
+SEALS_SEQUENCE = "SELECT pg_get_serial_sequence('slicewise.seals', 'id')"
+
+CUT_OFF = """
+WITH newest AS (
+    SELECT coalesce(max(id), 0) AS id, coalesce(max(last_transfer_id), 0) AS last_transfer_id,
+           coalesce(max(last_change_id), 0) AS last_change_id,
+           coalesce(max(last_window_id), 0) AS last_window_id,
+           coalesce(max(last_window_end_id), 0) AS last_window_end_id
+      FROM slicewise.seals
+), cut AS (
+    SELECT id FROM newest
+     WHERE CAST(:given AS bigint) > id + CASE CAST(:logged AS bigint) WHEN 0 THEN 32 ELSE 0 END
+       AND NOT EXISTS (SELECT FROM slicewise.transfers t WHERE t.id > newest.last_transfer_id)
+       AND NOT EXISTS (SELECT FROM slicewise.quota_changes c WHERE c.id > newest.last_change_id)
+       AND NOT EXISTS (SELECT FROM slicewise.quota_windows w WHERE w.id > newest.last_window_id)
+       AND NOT EXISTS (SELECT FROM slicewise.quota_window_ends e
+                        WHERE e.id > newest.last_window_end_id)
+)
+SELECT 0 AS seen, count(*) AS difference,
+       array_agg(format('seals end with %s, and %s had been made: the newest were deleted, with '
+                        'all that was booked then', id, CAST(:given AS bigint))) AS faults
+  FROM cut
+"""
+"""The end of the chain is not cut off: PostgreSQL never takes a number back.
+
+If a seal's transaction failed, its rows are still to be sealed, so a missing number counts only if
+nothing is unsealed. ``:given`` is read before the look at everything else, so that
+seals made in between are no fault. ``:logged`` is 0 after a crash of PostgreSQL, which then skips
+up to 32 numbers."""
+
+HAS_SEAL = "SELECT EXISTS (SELECT FROM slicewise.seals WHERE encode(hash, 'hex') = :seal)"
+
+_BUDGET_ENTRIES = """
+WITH differences AS (
+    SELECT b.*, abs(b.amount_millislice_s - coalesce(sum(
+               CASE WHEN (d.kind, c.kind) IN (('granted', 'available'), ('available', 'granted'))
+                     AND (t.kind = 'grant') = (d.kind = 'granted')
+                     AND (d.cluster, d.tenant) = (b.cluster, b.tenant)
+                     AND (c.cluster, c.tenant) = (b.cluster, b.tenant)
+                    THEN CASE t.kind WHEN 'grant' THEN t.amount_millislice_s
+                                     ELSE -t.amount_millislice_s END
+               END), 0)) AS difference
+      FROM slicewise.budget_entries b
+      LEFT JOIN slicewise.transfers t ON t.budget_entry_id = b.id
+      LEFT JOIN slicewise.accounts d ON d.id = t.debit_account_id
+      LEFT JOIN slicewise.accounts c ON c.id = t.credit_account_id
+     GROUP BY b.id
+)
+SELECT count(*) AS seen, coalesce(sum(difference), 0) AS difference,
+       (array_agg(format('budget entry %s (%s of %s): its transfer differs by %s',
+                         id, kind, tenant, difference))
+        FILTER (WHERE difference <> 0))[1:10] AS faults
+  FROM differences
+"""
+"""Each budget entry has a transfer of its amount, none if it is zero."""
+
+_LOANS = """
+WITH replayed AS (
+    SELECT DISTINCT ON (cluster, lender, borrower) cluster, lender, borrower,
+           amount_millislices AS amount
+      FROM slicewise.loan_changes ORDER BY cluster, lender, borrower, id DESC
+), differences AS (
+    SELECT cluster, lender, borrower, coalesce(r.amount, 0) AS amount,
+           coalesce(l.amount_millislices, 0) AS stored
+      FROM replayed r FULL JOIN slicewise.loans l USING (cluster, lender, borrower)
+)
+SELECT count(*) AS seen, coalesce(sum(abs(amount - stored)), 0) AS difference,
+       (array_agg(format('loan of %s to %s on %s: its changes leave %s, stored are %s',
+                         lender, borrower, cluster, amount, stored))
+        FILTER (WHERE amount <> stored))[1:10] AS faults
+  FROM differences
+"""
+"""Each loan is what it was last changed to, in millislices."""
+
+_RECALLS = """
+WITH found AS (
+    SELECT r.*,
+           (cluster, lender) NOT IN (SELECT cluster, tenant FROM slicewise.policy)
+           OR (cluster, borrower) NOT IN (SELECT cluster, tenant FROM slicewise.policy)
+           AS is_of_nobody,
+           called_s > extract(epoch FROM now() + interval '1 hour') AS is_to_come
+      FROM slicewise.recalls r
+), faults AS (
+    SELECT cluster, lender, borrower, 'one of them is no tenant' AS text
+      FROM found WHERE is_of_nobody
+     UNION ALL
+    SELECT cluster, lender, borrower, format('called at %s, which is to come', called_s)
+      FROM found WHERE is_to_come
+)
+SELECT (SELECT count(*) FROM slicewise.recalls) AS seen, count(*) AS difference,
+       (array_agg(format('recall of %s from %s on %s: %s', lender, borrower, cluster, text)
+                  ORDER BY cluster, lender, borrower))[1:10] AS faults
+  FROM faults
+"""
+"""Recalls are between tenants, and not in the future; clocks of hosts may differ a little."""
+
+_WATERMARKS = """
+SELECT count(*) AS seen, count(*) FILTER (WHERE is_to_come) AS difference,
+       (array_agg(format('watermark of %s: accounted for until %s, which is to come',
+                         cluster, accounted_until_s) ORDER BY cluster)
+        FILTER (WHERE is_to_come))[1:10] AS faults
+  FROM (SELECT *, accounted_until_s > extract(epoch FROM now() + interval '1 hour')
+               AS is_to_come
+          FROM slicewise.watermarks) AS found
+"""
+"""No watermark is in the future; clocks of hosts may differ a little."""
+
+_STATES = """
+WITH states AS (
+    SELECT cluster, 'watermark' AS kind FROM slicewise.watermarks
+     UNION SELECT cluster, 'recalls' FROM slicewise.recalls
+     UNION SELECT cluster, kind FROM slicewise.sealed_states
+), differences AS (
+    SELECT f.cluster, f.kind,
+           s.hash IS DISTINCT FROM slicewise.state_hash(f.cluster, f.kind) AS differs
+      FROM states f LEFT JOIN slicewise.sealed_states s USING (cluster, kind)
+)
+SELECT count(*) AS seen, count(*) FILTER (WHERE differs) AS difference,
+       (array_agg(format('%s of %s: not what was sealed when it was last changed', kind, cluster)
+                  ORDER BY cluster, kind) FILTER (WHERE differs))[1:10] AS faults
+  FROM differences
+"""
+"""Recalls and watermarks are what they were when a daemon or a command changed them last."""
+
+_COUNT = "SELECT count(*) AS seen, 0 AS difference, NULL::text[] AS faults FROM slicewise.transfers"
+
+CHECKS = (
+    _COUNT,
+    _ACCOUNTS,
+    _RUNS,
+    _SETTLED,
+    _TRANSFERS,
+    _BUDGET_ENTRIES,
+    _LOANS,
+    _RECALLS,
+    _WATERMARKS,
+    _STATES,
+)
+
+
+def verification(
+    results: Sequence[Any], sealed: Any, others: Sequence[str], seal: str
+) -> Verification:
+    """Combine the row that each of ``CHECKS`` and ``SEALS`` gives, and other faults in words."""
+    transfers, accounts, reservations, *_ = results
+    results = (*results, sealed)
+    return Verification(
+        transfers.seen,
+        accounts.seen,
+        reservations.seen,
+        MillisliceSeconds(sum(int(result.difference) for result in results) + len(others)),
+        (*(fault for result in results for fault in result.faults or ()), *others[:10]),
+        int(sealed.seen),
+        seal,
+    )

@@ -1,0 +1,181 @@
+"""Asks the daemon what a page shows, each question for the user who looks at the page.
+
+The daemon decides what a user may see: the web server has no rights of its own, and keeps what one
+user was told apart from what others are.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.history_messages import HistoryRequest
+from slicewise.cluster.rpc.message import Answer, Request
+from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
+from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
+from slicewise.cluster.rpc.web_messages import (
+    WebTokenRequest,
+    WebUserAnswer,
+    WebUserRequest,
+    WhoamiRequest,
+)
+from slicewise.cluster.settings.file import DaemonSettings
+from slicewise.slurm_plugin.rules.pages import statement, tenants
+
+_FRESH_S = 0.4
+_FRESH_FOR_S: Mapping[type[Request], float] = {
+    HistoryRequest: 10.0,
+    TenantsRequest: 1.0,
+    WhoamiRequest: 10.0,
+}
+"""Seconds for which a user who asks the same again gets the same answer: those in the table are
+not made from the daemon's memory, or hardly change.
+"""
+_NEVER_KEPT = frozenset({StatementRequest})
+"""Long answers that are read once."""
+_MOST_PAGES: Mapping[type[Request], int] = {TenantsRequest: 8, StatementRequest: 10}
+"""Pages of a long answer that are put together; more can't be shown at once."""
+_AT_ONCE = 16
+"""Questions to the daemon at a time: half of what one user of its socket may have open."""
+_WAITING, _WAITING_PER_USER = 512, 64
+_AGAIN_S, _LATEST_AGAIN_S, _PATIENCE_S = 0.01, 0.1, 5.0
+"""The daemon reads the ledger for a user twice at a time, and all operators are one user to it: a
+question beyond that is asked again after a while, which doubles, for some seconds. A page asks more
+than two, and most are answered within milliseconds.
+"""
+_LONGEST_TOKEN = 4096
+_KEPT = 1024
+
+
+@dataclass
+class _Kept:
+    answer: "asyncio.Task[Answer]"
+    done_s: float = float("inf")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the question has ended without an answer."""
+        one = self.answer
+        return one.done() and (one.cancelled() or one.exception() is not None)
+
+
+class DaemonReads:
+    """The daemon's answers by user and question, each asked once at a time."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self._settings = settings
+        self._kept: dict[tuple[str, str, bytes], _Kept] = {}
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._waiting: Counter[str] = Counter()
+
+    async def ask(self, user: str, request: Request) -> Answer:
+        """Return the daemon's answer to this user.
+
+        Raises what ``DaemonClient.call`` raises, and UnreachableError (SW-BUSY) if too many
+        questions wait.
+        """
+        if type(request) in _NEVER_KEPT:
+            return await self._asked(user, request)
+        key = (user, *request.sent())
+        kept = self._kept.get(key)
+        fresh_s = _FRESH_FOR_S.get(type(request), _FRESH_S)
+        if kept is None or kept.has_failed or time.monotonic() - kept.done_s > fresh_s:
+            self._kept.pop(key, None)
+            kept = self._kept[key] = _Kept(asyncio.create_task(self._asked(user, request)))
+            made = kept
+
+            def done(task: "asyncio.Task[Answer]") -> None:
+                made.done_s = time.monotonic()
+                # Take the error: all who asked may have gone.
+                task.cancelled() or task.exception()
+
+            kept.answer.add_done_callback(done)
+            self._forget()
+        return await asyncio.shield(kept.answer)
+
+    def _forget(self) -> None:
+        """Drop the oldest answers: those that nobody gets any more, and those that are too many."""
+        old_s = time.monotonic() - max(_FRESH_S, *_FRESH_FOR_S.values())
+        while self._kept:
+            key, oldest = next(iter(self._kept.items()))
+            if len(self._kept) <= _KEPT and oldest.done_s > old_s:
+                return
+            del self._kept[key]
+
+    async def whole(self, user: str, request: Request) -> Answer:
+        """Return the answer with the pages that follow it, as many as can be shown at once.
+
+        Raises what ``ask`` raises.
+        """
+        most = _MOST_PAGES.get(type(request), 1)
+        pages = [one async for one in self.pages(user, request, most)]
+        return reduce(_joined, pages)
+
+    async def pages(self, user: str, request: Request, most: int) -> AsyncGenerator[Answer, None]:
+        """Yield the answer and then the pages that follow it. Raises what ``ask`` raises."""
+        for _ in range(most):
+            answer = await self.ask(user, request)
+            yield answer
+            after = getattr(answer, "more", None)
+            if after is None or type(request) not in _MOST_PAGES:
+                return
+            request = request.model_copy(update={"after": after})
+
+    async def user_of(self, token: str) -> str:
+        """Return whose one-time token this is. Raises InvalidInputError (SW-WEB-LOGIN)."""
+        if not _may_be_token(token):
+            raise InvalidInputError(
+                Code.WEB_LOGIN, "This is no login address.", "Make one: slicewise web login"
+            )
+        return await self._vouched(WebUserRequest(token=token))
+
+    async def user_by_slurm(self, token: str) -> str:
+        """Return whose token of Slurm's this is. Raises InvalidInputError (SW-WEB-TOKEN)."""
+        if not _may_be_token(token):
+            raise InvalidInputError(Code.WEB_TOKEN, "This is no token of Slurm's.")
+        return await self._vouched(WebTokenRequest(token=token))
+
+    async def _vouched(self, request: WebUserRequest | WebTokenRequest) -> str:
+        answer = await self._in_turn("", DaemonClient(self._settings), request)
+        assert isinstance(answer, WebUserAnswer)  # noqa: S101 -- both ask for one
+        return answer.user
+
+    async def _asked(self, user: str, request: Request) -> Answer:
+        return await self._in_turn(user, DaemonClient(self._settings, user), request)
+
+    async def _in_turn(self, user: str, client: DaemonClient, request: Request) -> Answer:
+        if self._waiting.total() >= _WAITING or self._waiting[user] >= _WAITING_PER_USER:
+            raise UnreachableError(Code.BUSY, "Too many questions wait for the daemon.", "Reload.")
+        self._waiting[user] += 1
+        until_s, again_s = time.monotonic() + _PATIENCE_S, _AGAIN_S
+        try:
+            while True:
+                try:
+                    async with self._turn:
+                        answer: Answer = await client.ask(request)  # type: ignore[arg-type]  # each request asks for an answer
+                        return answer
+                except SlicewiseError as error:
+                    if error.refusal.code != Code.BUSY or time.monotonic() > until_s:
+                        raise
+                await asyncio.sleep(again_s)
+                again_s = min(2 * again_s, _LATEST_AGAIN_S)
+        finally:
+            self._waiting -= Counter([user])
+
+
+def _may_be_token(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_TOKEN and text.isascii()
+
+
+def _joined(one: Answer, after: Answer) -> Answer:
+    match one, after:
+        case TenantsAnswer(), TenantsAnswer():
+            return tenants.joined(one, after)
+        case StatementAnswer(), StatementAnswer():
+            return statement.joined(one, after)
+    raise TypeError(type(after))

@@ -1,0 +1,259 @@
+"""Every page: its address, what it asks the daemon, and the template that shows the answers.
+
+The JSON of a page, at its address with ``.json`` behind it, is made from the same answers.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.rpc.history_messages import CLUSTER, HistoryRequest
+from slicewise.cluster.rpc.journal_messages import RebalancesRequest, RepartitionsRequest
+from slicewise.cluster.rpc.message import Request
+from slicewise.cluster.rpc.overview_messages import OverviewRequest, QueueRequest
+from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanRequest
+from slicewise.cluster.rpc.read_messages import (
+    GenerationsRequest,
+    PriorityRequest,
+    StatementRequest,
+    WhyRequest,
+)
+from slicewise.cluster.rpc.tenant_messages import TenantsRequest
+from slicewise.cluster.rpc.web_messages import WhoamiRequest
+from slicewise.slurm_plugin.rules.pages.history import RANGES, history_span
+from slicewise.slurm_plugin.rules.pages.rows import whole_number
+from slicewise.slurm_plugin.rules.pages.services import SORTS, STATES
+from slicewise.slurm_plugin.rules.pages.statement import month_of
+
+
+@dataclass(frozen=True)
+class PagePlace:
+    """An address within a page's pattern.
+
+    Attributes:
+        path: as the browser wrote it, without ``.json``.
+        words: those in the path, decoded.
+        query: the words of its query.
+        now_s: Unix seconds at which it was asked for.
+        site_zone: the time zone in which the ledger's months begin.
+    """
+
+    path: str
+    words: Mapping[str, str] = field(hash=False)
+    query: Mapping[str, str] = field(hash=False)
+    now_s: float
+    site_zone: str
+
+    def chosen(self, name: str) -> str:
+        """What was chosen by a word of the query; "" without a choice."""
+        return self.query.get(name, "")
+
+    def link(self, **words: str) -> str:
+        """The same page with other words in its query; without ``page`` it is its first page."""
+        asked = {name: one for name, one in self.query.items() if name not in _PLACES} | words
+        written = urlencode({name: one for name, one in asked.items() if one})
+        return f"{self.path}?{written}" if written else self.path
+
+
+_PLACES = ("page", "after", "before")
+"""Words of a query that say where a page of a long list begins."""
+
+Asks = Callable[[PagePlace], Mapping[str, Request]]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What a viewer may choose of a page by a word of its query.
+
+    Attributes:
+        name: of the word.
+        label: what the viewer reads.
+        options: values with their words, the first holds without a choice; () stands for any text.
+    """
+
+    name: str
+    label: str
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        pattern: its address, with ``{word}`` for a part that differs.
+        template: its file in templates/web, without the suffix.
+        title: heading; ``{word}`` is filled in.
+        asks: the questions by the names that the template uses. Without an answer to the first one
+            there is no page; a refusal of another one is shown in its place.
+        menu: its word in the menu; "" if it is not in it.
+        section: the page whose word in the menu stands out.
+        filters: what a viewer may choose of it.
+        is_live: whether it changes under the eyes of who looks.
+        is_for_operators: whether the daemon answers only operators what it asks.
+        form_asks: the questions that its form asks, by the form's fields; a refusal is shown in the
+            answer's place. None if it has no form.
+    """
+
+    pattern: str
+    template: str
+    title: str
+    asks: Asks
+    menu: str = ""
+    section: str = ""
+    filters: tuple[Filter, ...] = ()
+    is_live: bool = True
+    is_for_operators: bool = False
+    form_asks: Callable[[Mapping[str, str]], Mapping[str, Request]] | None = None
+
+    def match(self, path: str) -> Mapping[str, str] | None:
+        """The words in a path, percent-decoded; None if it is not this page's."""
+        return match(self.pattern, path)
+
+
+def match(pattern: str, path: str) -> Mapping[str, str] | None:
+    """The words that ``{word}`` stands for in a path; None if the path is another one."""
+    parts, wanted = path.split("/"), pattern.split("/")
+    if len(parts) != len(wanted):
+        return None
+    words: dict[str, str] = {}
+    for part, want in zip(parts, wanted, strict=True):
+        if found := _WORD.fullmatch(want):
+            if not part:
+                return None
+            words[found[1]] = part
+        elif part != want:
+            return None
+    return words
+
+
+_WORD = re.compile(r"\{(\w+)\}")
+
+
+def _cluster(place: PagePlace) -> Mapping[str, Request]:
+    return {"overview": OverviewRequest(), "history": _history(place, CLUSTER)}
+
+
+def _tenants(_: PagePlace) -> Mapping[str, Request]:
+    return {"tree": TenantsRequest()}
+
+
+def _tenant(place: PagePlace) -> Mapping[str, Request]:
+    tenant = place.words["tenant"]
+    about = f"{CLUSTER}/" if tenant == CLUSTER else tenant
+    return {
+        "why": WhyRequest.of(about=tenant),
+        "tree": TenantsRequest(),
+        "overview": OverviewRequest(),
+        "history": _history(place, about),
+        # A budget's period is longer than what the viewer may have chosen.
+        "past_month": _history(place, about, "month"),
+    }
+
+
+def _services(_: PagePlace) -> Mapping[str, Request]:
+    return {"overview": OverviewRequest()}
+
+
+def _service(place: PagePlace) -> Mapping[str, Request]:
+    tenant, service = place.words["tenant"], place.words["service"]
+    about = f"{tenant}/{service}"
+    return {
+        "why": WhyRequest.of(about=about),
+        "overview": OverviewRequest(),
+        "history": _history(place, about),
+        "generations": GenerationsRequest.of(name=service, tenant=tenant),
+    }
+
+
+def _history(place: PagePlace, about: str, chosen: str = "") -> Request:
+    since_s, until_s = history_span(chosen or place.chosen("range"), place.now_s)
+    return HistoryRequest.of(about=about, since_s=since_s, until_s=until_s)
+
+
+def _queue(place: PagePlace) -> Mapping[str, Request]:
+    return {"queue": QueueRequest.of(after=whole_number(place.chosen("after")) or 0)}
+
+
+def _job(place: PagePlace) -> Mapping[str, Request]:
+    job = place.words["job"]
+    return {"why": WhyRequest.of(about=job), "priority": PriorityRequest.of(job=job)}
+
+
+def _rebalances(place: PagePlace) -> Mapping[str, Request]:
+    return {"journal": RebalancesRequest.of(before=whole_number(place.chosen("before")))}
+
+
+def _repartitions(place: PagePlace) -> Mapping[str, Request]:
+    return {"journal": RepartitionsRequest.of(before=whole_number(place.chosen("before")))}
+
+
+def _statement(place: PagePlace) -> Mapping[str, Request]:
+    month = month_of(place.chosen("month"), place.now_s, place.site_zone)
+    tenant = account_name(place.chosen("tenant").strip()) or None
+    return {
+        "statement": StatementRequest.of(tenant=tenant, since_s=month.start_s, until_s=month.end_s)
+    }
+
+
+def _who(_: PagePlace) -> Mapping[str, Request]:
+    return {"who": WhoamiRequest()}
+
+
+def _plan(fields: Mapping[str, str]) -> Mapping[str, Request]:
+    return {"plan": QuotaPlanRequest.of(text=fields.get("text", ""))}
+
+
+_RANGE = Filter("range", "History of", RANGES)
+
+PAGES = (
+    Page(
+        *("/cluster", "cluster", "Cluster", _cluster, "Cluster"),
+        filters=(_RANGE, Filter("node", "Nodes whose names have")),
+    ),
+    Page(
+        *("/tenants", "tenants", "Tenants", _tenants, "Tenants"),
+        filters=(Filter("name", "Tenants whose names have"),),
+    ),
+    Page(
+        *("/tenants/{tenant}", "tenant", "Tenant {tenant}", _tenant),
+        section="/tenants",
+        filters=(_RANGE,),
+    ),
+    Page(
+        *("/services", "services", "Services", _services, "Services"),
+        filters=(
+            Filter("state", "State", STATES),
+            Filter("sort", "Sorted by", SORTS),
+            Filter("name", "Services whose names or users have"),
+        ),
+    ),
+    Page(
+        *("/services/{tenant}/{service}", "service", "Service {tenant}/{service}", _service),
+        section="/services",
+        filters=(_RANGE,),
+    ),
+    Page("/queue", "queue", "Queue", _queue, "Queue"),
+    Page("/jobs/{job}", "job", "Job {job}", _job, section="/queue"),
+    Page(
+        *("/rebalances", "rebalances", "Rebalancing", _rebalances, "Rebalancing"),
+        is_for_operators=True,
+    ),
+    Page(
+        *("/repartitions", "repartitions", "Repartitions", _repartitions, "Repartitions"),
+        is_for_operators=True,
+    ),
+    Page(
+        *("/statement", "statement", "Statement", _statement, "Statement"),
+        filters=(Filter("tenant", "Tenant"),),
+        is_live=False,
+    ),
+    Page(
+        *("/what-if", "what_if", "What if", _who, "What if"),
+        is_live=False,
+        is_for_operators=True,
+        form_asks=_plan,
+    ),
+)

@@ -1,0 +1,77 @@
+"""Writes rows as CSV that no spreadsheet takes for formulas; the runs of a statement have most."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from decimal import Decimal
+
+from slicewise.slurm_plugin.rules.accounting.types import StatementRow
+
+_FORMULA = tuple("=+-@\t\r")
+_RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
+_RUN_COLUMNS = (
+    *("cluster", "job_id", "start_s", *_RUN_FIELDS, "service", "end_s", "seconds"),
+    *("used_millislice_s", "waived_millislice_s", "reserved_millislice_s"),
+)
+
+
+def csv_text(
+    rows: Iterable[Mapping[str, object]], columns: Iterable[str], *, header: bool = True
+) -> str:
+    """Write rows, whose keys are the columns, under a header line."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, tuple(columns), lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(map(inert, rows))
+    return text.getvalue()
+
+
+def inert(row: Mapping[str, object]) -> Mapping[str, object]:
+    """The row as CSV may have it: texts that a spreadsheet takes for a formula get a ' before."""
+    return {name: _cell(value) for name, value in row.items()}
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def gres_text(gres: Mapping[str, int]) -> str:
+    """``1g.10gb`` or ``2 × 1g.10gb + 3g.40gb``."""
+    return " + ".join(
+        kind if count == 1 else f"{count} × {kind}" for kind, count in sorted(gres.items())
+    )
+
+
+def runs_json(rows: Iterable[StatementRow], now_s: int) -> Sequence[Mapping[str, object]]:
+    """Every run, in integers."""
+    return [_row_json(row, now_s) for row in rows]
+
+
+def runs_csv(rows: Iterable[StatementRow], now_s: int, *, header: bool = True) -> str:
+    """One line per run, with the same names and integers as JSON."""
+    shown = ({**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in rows)
+    return csv_text(shown, _RUN_COLUMNS, header=header)
+
+
+def run_seconds(row: StatementRow, now_s: int) -> int:
+    """Seconds that a run has lasted, of a running one up to ``now_s``."""
+    return max(0, (now_s if row.end_s is None else row.end_s) - row.run.key.start_s)
+
+
+def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
+    run = asdict(row.run)
+    # A running job's run is a Reservation; its further fields would say the same twice.
+    return {
+        **run["key"],
+        **{name: run[name] for name in _RUN_FIELDS},
+        "service": row.service,
+        "end_s": row.end_s,
+        "seconds": run_seconds(row, now_s),
+        "used_millislice_s": row.used_millislice_s,
+        "waived_millislice_s": row.waived_millislice_s,
+        "reserved_millislice_s": row.reserved_millislice_s,
+    }

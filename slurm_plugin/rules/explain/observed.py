@@ -1,0 +1,262 @@
+"""Sums up what days of observing have shown: what would be refused, moved, lent and used."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slicewise.cluster.language.codes import Code
+from slicewise.slurm_plugin.rules.common.observations import Observations, Submissions
+from slicewise.slurm_plugin.rules.quota.types import Policy
+
+_NO_QUOTA = Code.QUOTA_NONE
+_MOST_HINTS = 4
+_HOUR = 3_600_000
+"""Millislice-seconds of a slice-hour."""
+
+_MENDS: Mapping[str, str] = {
+    Code.BUDGET_EXCEEDED: "shorter time limits, or slicewise budget set TENANT --amount N",
+    Code.CLASS_FORBIDDEN: "class=normal, or the tenant in [priority] high_class_for",
+    Code.GRES: "a type in --gres; or [admission] untyped, [shared] in slicewise.toml",
+    Code.PROFILE_UNKNOWN: "a type that nodes have: slicewise mig profiles",
+    Code.QOS: "no --qos, or [qos] in slicewise.toml for the site's own",
+    Code.QUOTA_BORROW: "slicewise tenant-quota set TENANT --borrowing-limit N",
+    Code.QUOTA_EXCEEDED: "smaller tasks, or slicewise tenant-quota set TENANT --nominal N",
+    Code.TENANT_UNKNOWN: "--account of one's own; slicewise tenant check",
+}
+"""What mends the refusals that a new site sees most; the reference has the others."""
+
+
+@dataclass(frozen=True)
+class ObservedRefusal:
+    """Submissions of one user that were refused for one reason, or would be."""
+
+    code: str
+    tenant: str
+    user: str
+    submissions: int
+
+
+@dataclass(frozen=True)
+class ObservedType:
+    """Submissions for GPUs of one type.
+
+    Attributes:
+        gpu_type: types joined by "+"; "" where none was named.
+        chosen: for how many the type was, or would be, chosen.
+        asked_millislices: the cost of one task of each that was, or would be, admitted.
+    """
+
+    gpu_type: str
+    submissions: int
+    refused: int
+    chosen: int
+    asked_millislices: int
+
+
+@dataclass(frozen=True)
+class ObservedLoan:
+    """What one tenant would have lent to another."""
+
+    lender: str
+    borrower: str
+    lent_millislice_s: int
+    recalls: int
+    recalled_millislices: int
+
+
+@dataclass(frozen=True)
+class ObservedTenant:
+    """A tenant, or an account without quota whose users submitted jobs.
+
+    Attributes:
+        moved_qos: how many submissions named another QOS than they get.
+        on_borrowed: how many get the QOS for borrowed quota.
+        used_millislice_s: what its runs used, by the books.
+        guaranteed_millislice_s: its guaranteed quota while the daemon looked.
+    """
+
+    tenant: str
+    has_quota: bool
+    submissions: int
+    refused: int
+    moved_qos: int
+    moved_type: int
+    on_borrowed: int
+    used_millislice_s: int
+    guaranteed_millislice_s: int
+    wanted_beyond_millislice_s: int
+    lent_millislice_s: int
+    borrowed_millislice_s: int
+    recalled_millislices: int
+
+
+@dataclass(frozen=True)
+class ObservedReport:
+    """What was recorded since ``since_s``, the Unix second at which a day began (UTC).
+
+    Attributes:
+        days: number of days of which anything was recorded.
+        modes: number of submissions by the mode in which the daemon decided.
+        idle_wanted_millislice_s: idle quota that jobs of other tenants wanted.
+        lent_share: the part of it that would have been lent; None if none was wanted.
+        hints: what to do next, in words.
+    """
+
+    since_s: int
+    days: int
+    modes: Mapping[str, int]
+    tenants: tuple[ObservedTenant, ...]
+    refusals: tuple[ObservedRefusal, ...]
+    types: tuple[ObservedType, ...]
+    loans: tuple[ObservedLoan, ...]
+    idle_wanted_millislice_s: int
+    lent_share: float | None
+    hints: tuple[str, ...]
+
+
+def first_day_s(found: Observations) -> int | None:
+    """Return the Unix second at which the first recorded day began; None if there is none."""
+    return min(_days(found), default=None)
+
+
+def observed_report(
+    found: Observations, used_millislice_s: Mapping[str, int], policy: Policy, since_s: int
+) -> ObservedReport:
+    """Sum up what was recorded; ``used_millislice_s`` is what runs used, by tenant."""
+    modes: Counter[str] = Counter()
+    for one in found.submissions:
+        modes[one.mode] += one.submissions
+    wanted = sum(one.idle_wanted_millislice_s for one in found.quota)
+    loans = tuple(_loans(found))
+    lent = sum(one.lent_millislice_s for one in loans)
+    refusals = tuple(_refusals(found.submissions))
+    tenants = tuple(_tenants(found, used_millislice_s, policy))
+    return ObservedReport(
+        since_s=since_s,
+        days=len(_days(found)),
+        modes=dict(sorted(modes.items())),
+        tenants=tenants,
+        refusals=refusals,
+        types=tuple(_types(found.submissions)),
+        loans=loans,
+        idle_wanted_millislice_s=wanted,
+        lent_share=min(1.0, lent / wanted) if wanted else None,
+        hints=tuple(_hints(refusals, tenants, wanted=wanted, lent=lent)),
+    )
+
+
+def tenant_words(one: ObservedTenant) -> str:
+    """Say in one sentence what observing has shown of a tenant."""
+    many = "1 submission" if one.submissions == 1 else f"{one.submissions} submissions"
+    jobs = f"{many}, {one.refused} refused, {one.moved_qos} moved to another QOS"
+    used = f"used {_hours(one.used_millislice_s)}"
+    if not one.has_quota:
+        return f"{one.tenant} has no quota: {jobs}; {used} slice-hours."
+    share = ""
+    if one.guaranteed_millislice_s:
+        share = f" ({one.used_millislice_s / one.guaranteed_millislice_s:.0%})"
+    return (
+        f"{one.tenant}: {jobs}, {one.on_borrowed} on borrowed quota;"
+        f" {used} of {_hours(one.guaranteed_millislice_s)} guaranteed slice-hours{share},"
+        f" lends {_hours(one.lent_millislice_s)}, borrows {_hours(one.borrowed_millislice_s)}."
+    )
+
+
+def _days(found: Observations) -> frozenset[int]:
+    return frozenset(
+        one.day_s for part in (found.submissions, found.loans, found.quota) for one in part
+    )
+
+
+def _refusals(submissions: tuple[Submissions, ...]) -> Iterator[ObservedRefusal]:
+    count: Counter[tuple[str, str, str]] = Counter()
+    for one in submissions:
+        if one.code:
+            count[one.code, one.tenant, one.user] += one.submissions
+    for key, many in sorted(count.items(), key=lambda item: (-item[1], item[0])):
+        yield ObservedRefusal(*key, many)
+
+
+def _types(submissions: tuple[Submissions, ...]) -> Iterator[ObservedType]:
+    for name in sorted({one.gpu_type for one in submissions}):
+        ours = [one for one in submissions if one.gpu_type == name]
+        yield ObservedType(
+            name,
+            submissions=sum(one.submissions for one in ours),
+            refused=sum(one.submissions for one in ours if one.code),
+            chosen=sum(one.moved_type for one in ours),
+            asked_millislices=sum(one.asked_millislices for one in ours),
+        )
+
+
+def _loans(found: Observations) -> Iterator[ObservedLoan]:
+    for lender, borrower in sorted({(one.lender, one.borrower) for one in found.loans}):
+        ours = [one for one in found.loans if (one.lender, one.borrower) == (lender, borrower)]
+        yield ObservedLoan(
+            *(lender, borrower),
+            lent_millislice_s=sum(one.lent_millislice_s for one in ours),
+            recalls=sum(one.recalls for one in ours),
+            recalled_millislices=sum(one.recalled_millislices for one in ours),
+        )
+
+
+def _tenants(
+    found: Observations, used: Mapping[str, int], policy: Policy
+) -> Iterator[ObservedTenant]:
+    seen = {one.tenant for one in found.submissions} | {one.tenant for one in found.quota}
+    for name in sorted(seen | used.keys() | policy.keys()):
+        ours = [one for one in found.submissions if one.tenant == name]
+        quota = [one for one in found.quota if one.tenant == name]
+        lent = [one for one in found.loans if one.lender == name]
+        borrowed = [one for one in found.loans if one.borrower == name]
+        yield ObservedTenant(
+            name,
+            has_quota=name in policy,
+            submissions=sum(one.submissions for one in ours),
+            refused=sum(one.submissions for one in ours if one.code),
+            moved_qos=sum(one.moved_qos for one in ours),
+            moved_type=sum(one.moved_type for one in ours),
+            on_borrowed=sum(one.submissions for one in ours if one.is_borrowed),
+            used_millislice_s=used.get(name, 0),
+            guaranteed_millislice_s=sum(one.guaranteed_millislice_s for one in quota),
+            wanted_beyond_millislice_s=sum(one.wanted_millislice_s for one in quota),
+            lent_millislice_s=sum(one.lent_millislice_s for one in lent),
+            borrowed_millislice_s=sum(one.lent_millislice_s for one in borrowed),
+            recalled_millislices=sum(one.recalled_millislices for one in borrowed),
+        )
+
+
+def _hints(
+    refusals: tuple[ObservedRefusal, ...],
+    tenants: tuple[ObservedTenant, ...],
+    *,
+    wanted: int,
+    lent: int,
+) -> Iterator[str]:
+    if not any(one.submissions for one in tenants):
+        yield (
+            "No submission for GPUs was recorded. Whether slicewise.lua asks:"
+            " slicewise admission status"
+        )
+    without = Counter[str]()
+    codes = Counter[str]()
+    for one in refusals:
+        if one.code == _NO_QUOTA:
+            without[one.tenant] += one.submissions
+        else:
+            codes[one.code] += one.submissions
+    for name, many in without.most_common(_MOST_HINTS):
+        yield f"{name} has no quota ({many} refused): slicewise tenant-quota set {name} --nominal N"
+    if (left := len(without) - _MOST_HINTS) > 0:
+        yield f"{left} more accounts have no quota: slicewise tenant import --dry-run"
+    for code, many in codes.most_common(_MOST_HINTS):
+        yield f"{code} ({many} refused): {_MENDS.get(code, 'see docs/reference/errors.md')}"
+    if wanted and not lent:
+        yield (
+            f"{_hours(wanted)} idle slice-hours were wanted by others and nothing is lent:"
+            " slicewise tenant-quota set TENANT --borrowing-limit N, --lending-limit N"
+        )
+
+
+def _hours(millislice_s: int) -> str:
+    return f"{millislice_s / _HOUR:.1f}"

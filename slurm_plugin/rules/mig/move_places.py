@@ -1,0 +1,74 @@
+"""Counts where replicas may move to, so that a GPU can be cut again.
+
+A replica moves to another node: its own is reserved while a GPU of it is cut, so nothing starts
+there. Its successor takes an instance of the same profile that is free. For a job that is owed its
+type it may also take one on loan, if it ``preempts``: Slurm then ends the job on loan there. What
+its tenant's guarantee has room for is shared by all replicas of the tenant that move.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from slicewise.slurm_plugin.rules.mig.candidates import (
+    GpuState,
+    InstanceState,
+    JobHolder,
+    ReplicaHolder,
+)
+
+_OnNode = tuple[str, str]
+"""A node and a profile."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Instances to which replicas might move, by node and profile."""
+
+    free: Mapping[_OnNode, int] = field(hash=False)
+    on_loan: Mapping[_OnNode, int] = field(hash=False)
+
+    def suffice(self, destroyed: Iterable[tuple[str, InstanceState, bool]]) -> bool:
+        """Whether all replicas of these instances find places, once all of these are gone.
+
+        Each instance comes with its node, and with whether it goes for a job that is owed its type.
+        Where replicas of several nodes move, each node alone must leave places enough for all.
+        """
+        free, on_loan = Counter(self.free), Counter(self.on_loan)
+        firm, movers = Counter[str](), Counter[str]()
+        left, used = set[_OnNode](), defaultdict[str, Fraction](Fraction)
+        for node, one, is_owed in destroyed:
+            profile = one.placement.profile
+            match one.holder:
+                case None:
+                    free[node, profile] -= 1
+                case JobHolder():
+                    on_loan[node, profile] -= 1
+                case ReplicaHolder(preempts=most, tenant=tenant):
+                    left.add((node, profile))
+                    movers[profile] += 1
+                    if most and is_owed and used[tenant] + Fraction(1, most) <= 1:
+                        used[tenant] += Fraction(1, most)
+                    else:
+                        firm[profile] += 1
+        for node, profile in left:
+            found = _elsewhere(free, node, profile)
+            if firm[profile] > found:
+                return False
+            if movers[profile] > found + _elsewhere(on_loan, node, profile):
+                return False
+        return True
+
+
+def places(gpus: Iterable[GpuState]) -> Places:
+    """Count the free instances and those on loan of GPUs that are not in work."""
+    there = [(gpu.node, one) for gpu in gpus if not gpu.in_work for one in gpu.instances]
+    return Places(
+        Counter((node, one.placement.profile) for node, one in there if one.holder is None),
+        Counter((node, one.placement.profile) for node, one in there if one.on_loan_s is not None),
+    )
+
+
+def _elsewhere(count: Mapping[_OnNode, int], own: str, profile: str) -> int:
+    return sum(n for (node, kind), n in count.items() if kind == profile and node != own)

@@ -1,0 +1,253 @@
+"""Finds what somebody should look at, each with the command that mends it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.language.jobs import JobView, NodeView, node_reasons
+from slicewise.cluster.language.units import slices_words
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.cluster.rpc.overview_messages import (
+    AttentionItem,
+    NodeCondition,
+    ServiceNow,
+    TenantNow,
+)
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.services import failed_starts
+from slicewise.slurm_plugin.rules.overview.slices import condition_of, held_by_tenant, managed_nodes
+from slicewise.slurm_plugin.rules.quota.demand import (
+    holdings,
+    late_before_s,
+    late_jobs,
+    node_capacity,
+    waits_since_s,
+)
+from slicewise.slurm_plugin.rules.quota.tenants import payers
+
+_LATE_S = 30.0
+"""Age of a look at Slurm, or of the launcher's last word, that is no pause any more."""
+_NODES = 4
+"""Most nodes, and items of one kind, that are named one by one."""
+_SOON_S = 86_400
+"""A budget that lasts as long as jobs use it as now is no warning yet: they may end."""
+
+
+def attention(
+    facts: OverviewFacts,
+    reader: Reader,
+    services: Sequence[tuple[tuple[ServiceView, ...], ServiceNow]],
+    tenants: Sequence[TenantNow],
+) -> tuple[AttentionItem, ...]:
+    """Return what is wrong, the worst first; users see what concerns their own tenants.
+
+    ``services`` and ``tenants`` are those that the reader may see.
+    """
+    found = [*_of_services(services, facts), *_of_tenants(tenants, facts, reader)]
+    found += [*_of_waiting(facts, reader), *_of_barred(facts, reader)]
+    if reader.tenants is None:
+        found = [*_of_site(facts), *_of_nodes(managed_nodes(facts), facts), *found]
+    ranks = list(Severity)
+    return tuple(sorted(found, key=lambda one: ranks.index(one.severity)))
+
+
+def _error(code: Code, what: str, command: str, about: str = "") -> AttentionItem:
+    return AttentionItem(
+        severity=Severity.ERROR, code=code, about=about, what=what, command=command
+    )
+
+
+def _warning(code: Code, what: str, command: str, about: str = "") -> AttentionItem:
+    return AttentionItem(
+        severity=Severity.WARNING, code=code, about=about, what=what, command=command
+    )
+
+
+def _of_site(facts: OverviewFacts) -> Iterator[AttentionItem]:
+    age_s = facts.now_s - facts.observed_s
+    if not facts.complete:
+        yield _error(
+            Code.DAEMON_BLIND,
+            f"the daemon's last look at Slurm was not complete: this is of {age_s:.0f} s ago",
+            "slicewise doctor --section daemon",
+        )
+    elif age_s > _LATE_S:
+        yield _warning(
+            Code.DAEMON_BLIND,
+            f"the daemon looked at Slurm {age_s:.0f} s ago",
+            "slicewise doctor --section daemon",
+        )
+    if facts.is_uninstalled:
+        yield _error(
+            Code.UNINSTALLED,
+            "Slicewise was taken out of Slurm: no limits are set",
+            "slicewise compile --again",
+        )
+    if facts.services and facts.mode == "enforce" and facts.launcher_silent_s > _LATE_S:
+        yield _error(
+            Code.LAUNCHER_DOWN,
+            f"the launcher has not asked for {facts.launcher_silent_s:.0f} s: no service scales",
+            "systemctl status slicewise-launcher",
+        )
+    if facts.unadmitted:
+        yield _warning(
+            Code.SCRIPT_PASSED,
+            f"{_counted(facts.unadmitted, 'job')} got GPUs without slicewise.lua",
+            "slicewise doctor --section script",
+        )
+
+    if (over := facts.overcommitment) is not None:
+        yield _warning(
+            Code.QUOTA_CAPACITY,
+            f"{over.words}, since {(facts.now_s - over.since_s) / 3600:,.1f} h at least: jobs"
+            " within their guarantee may wait for each other",
+            "slicewise doctor --section limits",
+        )
+
+
+def _of_nodes(nodes: Iterable[NodeView], facts: OverviewFacts) -> Iterator[AttentionItem]:
+    by_condition = defaultdict[NodeCondition, list[NodeView]](list)
+    for node in nodes:
+        by_condition[condition_of(node)].append(node)
+    if down := by_condition["down"]:
+        yield _error(
+            Code.NODE_DOWN,
+            f"{_named(down)} down, {_slices(down, facts)} with it{node_reasons(down, _NODES)}",
+            _resume(down),
+            about=down[0].name,
+        )
+    if draining := by_condition["draining"]:
+        yield _warning(
+            Code.NODE_DOWN,
+            f"{_named(draining)} drained, nothing new starts on {_slices(draining, facts)}"
+            f"{node_reasons(draining, _NODES)}",
+            _resume(draining),
+            about=draining[0].name,
+        )
+
+
+def _named(nodes: Sequence[NodeView]) -> str:
+    """``gpu1 is``, ``gpu1, gpu2 are``, ``gpu1, gpu2 and 7 more are``."""
+    shown = ", ".join(node.name for node in nodes[:_NODES])
+    more = f" and {len(nodes) - _NODES} more" if len(nodes) > _NODES else ""
+    return f"{shown}{more} {'is' if len(nodes) == 1 else 'are'}"
+
+
+def _slices(nodes: Iterable[NodeView], facts: OverviewFacts) -> str:
+    whole = (node_capacity(node, facts.costs, facts.whole_boards) for node in nodes)
+    return slices_words(sum(whole))
+
+
+def _resume(nodes: Sequence[NodeView]) -> str:
+    names = ",".join(node.name for node in nodes)
+    return f"scontrol update NodeName={names} State=RESUME"
+
+
+def _of_services(
+    services: Iterable[tuple[tuple[ServiceView, ...], ServiceNow]], facts: OverviewFacts
+) -> Iterator[AttentionItem]:
+    for living, now in services:
+        name = f"{now.tenant}/{now.name}"
+        kept = sum(len(facts.kept_back.get(one.array_job_id, ())) for one in living)
+        if now.condition == "failing":
+            failures = failed_starts(living[0], facts.reports.get((now.tenant, now.name)))
+            yield _error(
+                Code.SERVICE_FAILING,
+                f"{name} serves nothing: {_counted(failures, 'start')} failed in a row",
+                f"slicewise service logs {name}",
+                about=name,
+            )
+        elif kept:
+            yield _warning(
+                Code.WAITING,
+                f"{name} has {now.ready} of {_counted(now.ready + now.starting + kept, 'replica')}"
+                " that it wants, as its quota is used up",
+                f"slicewise why {name}",
+                about=name,
+            )
+
+
+def _of_tenants(
+    tenants: Iterable[TenantNow], facts: OverviewFacts, reader: Reader
+) -> Iterator[AttentionItem]:
+    rates = _rates(facts)
+    for one in tenants:
+        left, is_operator = one.left_millislice_s, reader.tenants is None
+        if one.payer != one.name or left is None:
+            continue
+        command = f"slicewise budget {'grant' if is_operator else 'show'} {one.name}"
+        command += " --amount SLICE_HOURS --reason WHY" if is_operator else ""
+        budget, rate = facts.policy[one.name].budget, rates.get(one.name, 0)
+        overdraft = budget.overdraft_millislice_s if budget is not None else 0
+        ends_s = facts.now_s + max(0, left) / rate if rate else None
+        if left + overdraft <= 0:
+            yield _error(
+                Code.BUDGET_LOW,
+                f"the budget of {one.name} is used up: nothing that it pays for starts",
+                command,
+                about=one.name,
+            )
+        elif ends_s is not None and one.resets_s is not None and ends_s < one.resets_s:
+            lasts_s = ends_s - facts.now_s
+            yield AttentionItem(
+                severity=Severity.WARNING if lasts_s < _SOON_S else Severity.HINT,
+                code=Code.BUDGET_LOW,
+                about=one.name,
+                what=f"the budget of {one.name} lasts {lasts_s / 3600:,.1f} h as it is used now,"
+                f" and its period {(one.resets_s - facts.now_s) / 3600:,.1f} h",
+                command=command,
+            )
+
+
+def _rates(facts: OverviewFacts) -> dict[str, int]:
+    """Millislices that running jobs hold, by the tenant that pays for them."""
+    paid_by = payers(facts.policy)
+    found = defaultdict[str, int](int)
+    for name, held in held_by_tenant(facts).items():
+        found[paid_by.get(name, name)] += held
+    return found
+
+
+def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
+    """Yield tenants of which jobs wait beyond the grace time, within their guaranteed quota."""
+    late = defaultdict[str, list[JobView]](list)
+    before_s = late_before_s(facts.now_s, facts.grace_s)
+    there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
+    for job in late_jobs(there, facts.policy, before_s):
+        if reader.may_see(job):
+            late[holder_of(job)].append(job)
+    for tenant, jobs in sorted(late.items()):
+        longest = min(jobs, key=lambda job: (waits_since_s(job) or 0, job.job_id))
+        waited_s = facts.now_s - (waits_since_s(longest) or 0)
+        waits = "waits" if len(jobs) == 1 else "wait"
+        yield _warning(
+            Code.WAITING,
+            f"{_counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
+            f" first for {waited_s / 60:,.0f} min",
+            f"slicewise why {longest.task}",
+            about=tenant,
+        )
+
+
+def _of_barred(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
+    """Yield what keeps jobs from their start that were lent quota."""
+    kept = defaultdict[tuple[str, str], list[JobView]](list)
+    for job in facts.jobs if facts.barred else ():
+        if (bar := facts.barred.get(job.job_id)) is not None and reader.may_see(job):
+            kept[holder_of(job), bar.reason].append(job)
+    for (tenant, reason), jobs in sorted(kept.items()):
+        first = min(jobs, key=lambda job: job.job_id)
+        due_s = min(facts.barred[job.job_id].due_s for job in jobs) - facts.now_s
+        yield _warning(
+            Code.WAITING,
+            f"{_counted(len(jobs), 'job')} of {tenant} had quota and did not start, for {reason}:"
+            f" none is lent for that again within {max(0, due_s) / 60:,.0f} min",
+            f"slicewise why {first.task}",
+            about=tenant,
+        )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

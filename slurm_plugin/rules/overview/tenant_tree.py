@@ -1,0 +1,77 @@
+"""Shows one reader the tree of tenants, and loans as flows between those that the reader sees."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+from slicewise.cluster.rpc.tenant_messages import LoanFlow, TenantInTree
+from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.slices import held_by_tenant, tenants_now
+from slicewise.slurm_plugin.rules.overview.types_in_use import types_in_use
+from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
+from slicewise.slurm_plugin.rules.quota.tenants import ancestors
+from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
+
+HIDDEN = ""
+"""Stands for all tenants together that the reader may not read."""
+
+
+def tenant_tree(facts: OverviewFacts, reader: Reader) -> tuple[TenantInTree, ...]:
+    """Return the tenants that the reader may read, each followed by those below it."""
+    now, policy, held = tenants_now(facts, reader), facts.policy, held_by_tenant(facts)
+    types = types_in_use(
+        policy, facts.jobs, facts.nodes, facts.partitions, costs=facts.costs, models=facts.models
+    )
+    parents = {
+        one.name: next(filter(reader.may_read, ancestors(policy, one.name)), "") for one in now
+    }
+    children = defaultdict[str, list[str]](list)
+    for one in now:
+        children[parents[one.name]].append(one.name)
+    return tuple(
+        TenantInTree(
+            **dict(one),
+            parent=parents[one.name],
+            children=tuple(children[one.name]),
+            own_nominal_millislices=(quota := policy[one.name].quota).nominal_millislices,
+            borrowing_limit_millislices=_limit(quota.borrowing_limit_millislices),
+            lending_limit_millislices=_limit(quota.lending_limit_millislices),
+            own_in_use_millislices=held[one.name],
+            types=types.get(one.name, ()),
+        )
+        for one in now
+    )
+
+
+def _limit(amount_millislices: int) -> int | None:
+    return None if amount_millislices == MAX_NOMINAL_MILLISLICES else amount_millislices
+
+
+def loan_flows(
+    lines: Iterable[LoanLine], reader: Reader, page: Collection[str]
+) -> tuple[LoanFlow, ...]:
+    """Return the loans that belong to a page of tenants, by lender and borrower.
+
+    A loan belongs to its borrower, or to its lender if the reader may not read the borrower. Of
+    loans with tenants that the reader may not read, those of one kind are one sum.
+    """
+    sums = defaultdict[tuple[str, str, bool], list[LoanLine]](list)
+    for line in lines:
+        lender, borrower = (
+            name if reader.may_read(name) else HIDDEN for name in (line.lender, line.borrower)
+        )
+        if (borrower or lender) in page:
+            sums[lender, borrower, line.is_recalled].append(line)
+    return tuple(_flow(*ends, found) for ends, found in sorted(sums.items()))
+
+
+def _flow(lender: str, borrower: str, is_recalled: bool, found: Sequence[LoanLine]) -> LoanFlow:
+    known = [one.until_s for one in found if one.until_s is not None]
+    first, last = min(known, default=None), max(known, default=None)
+    return LoanFlow(
+        lender=lender,
+        borrower=borrower,
+        amount_millislices=sum(one.amount_millislices for one in found),
+        is_recalled=is_recalled,
+        since_s=min(one.since_s for one in found),
+        until_s=last if is_recalled else first if len(known) == len(found) else None,
+    )

@@ -1,0 +1,210 @@
+"""Draws slices to scale: the cluster's by state, and each GPU with its MIG instances.
+
+Pictures are SVG without styles of their own, since the page's policy forbids these; classes name
+what a part is, and the page's one style sheet colours it. Every part says in words what it is.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from slicewise.cluster.language.gpus.mig_names import short_name
+from slicewise.cluster.language.printable import printable
+from slicewise.cluster.language.units import slices_text
+from slicewise.cluster.rpc.journal_messages import PlacedInstance
+from slicewise.cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState
+from slicewise.slurm_plugin.rules.pages.rows import named
+from slicewise.slurm_plugin.rules.pages.words import shortened
+
+_STATES = ("used", "lent", "idle", "draining", "down")
+_WIDE, _HIGH = 1000, 18
+"""The view box of a bar; the page stretches it."""
+_SLICE, _ROW, _GAP = 40, 24, 2
+"""Width and height of a memory slice, and the gap between instances."""
+_SLICES_A_LINE = 8
+"""Memory slices on a line where it is not known how they lie on GPUs."""
+_LETTER = 7
+"""Width of a letter."""
+
+
+_MOST_GPUS = 128
+"""GPUs that are drawn; of a larger cluster those with trouble or use."""
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """A node with its GPUs. ``condition`` is that of the node."""
+
+    node: str
+    condition: str
+    gpus: tuple[GpuNow, ...]
+
+    @property
+    def instances(self) -> tuple[InstanceNow, ...]:
+        """Those of all its GPUs."""
+        return tuple(one for gpu in self.gpus for one in gpu.instances)
+
+
+@dataclass(frozen=True)
+class NodesShown:
+    """The nodes that are drawn, by name.
+
+    Attributes:
+        matching: number of the nodes whose names have what was asked for.
+        whole: number of all nodes.
+    """
+
+    nodes: tuple[NodeGpus, ...]
+    matching: int
+    whole: int
+
+
+def nodes_shown(gpus: Iterable[GpuNow], wanted: str) -> NodesShown:
+    """The nodes that are drawn of those whose names have a text: first those in trouble, then
+    those in use, as many as there is room for; one at least.
+    """
+    by_node: dict[str, list[GpuNow]] = {}
+    for one in gpus:
+        by_node.setdefault(one.node, []).append(one)
+    matching = named(by_node, wanted, str)
+    nodes = [NodeGpus(name, by_node[name][0].condition, tuple(by_node[name])) for name in matching]
+    nodes.sort(key=_first_shown)
+    drawn: list[NodeGpus] = []
+    room = _MOST_GPUS
+    for node in nodes:
+        room -= len(node.gpus)
+        if drawn and room < 0:
+            break
+        drawn.append(node)
+    return NodesShown(tuple(sorted(drawn, key=lambda one: one.node)), len(nodes), len(by_node))
+
+
+def _first_shown(one: NodeGpus) -> tuple[int, int, str]:
+    held = sum(instance.is_held for instance in one.instances)
+    return _CONDITIONS.index(one.condition), -held, one.node
+
+
+_CONDITIONS = ("down", "draining", "reserved", "up")
+
+
+def state_bar(slices: SlicesByState) -> Markup:
+    """A bar of the whole capacity, divided by state."""
+    amounts = [(name, int(getattr(slices, f"{name}_millislices"))) for name in _STATES]
+    return _bar(amounts, slices.capacity_millislices)
+
+
+def share_bar(used: int, borrowed: int, whole: int) -> Markup:
+    """A bar of what a tenant has in use of what it may hold, in millislices."""
+    own = max(0, used - borrowed)
+    idle = max(0, whole - used)
+    return _bar([("used", own), ("lent", min(used, borrowed)), ("idle", idle)], max(whole, used))
+
+
+def _bar(amounts: Sequence[tuple[str, int]], whole: int) -> Markup:
+    words = ", ".join(f"{slices_text(amount)} {name}" for name, amount in amounts if amount)
+    parts, at = [], 0.0
+    for name, amount in amounts:
+        width = _WIDE * amount / whole if whole else 0.0
+        if width:
+            parts.append(_rect(name, at, 0, width, _HIGH))
+        at += width
+    return Markup(
+        '<svg class="bar" role="img" aria-label="{}" viewBox="0 0 {} {}"'
+        ' preserveAspectRatio="none">{}</svg>'
+    ).format(words or "nothing", _WIDE, _HIGH, Markup("").join(parts))
+
+
+def _rect(name: str, x: float, y: float, width: float, height: float) -> Markup:
+    return Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(
+        name, f"{x:.1f}", f"{y:.1f}", f"{width:.1f}", f"{height:.1f}"
+    )
+
+
+def board_map(gpu: GpuNow) -> Markup:
+    """A GPU as long as its memory slices, with each instance where it lies; of a node that was not
+    surveyed its instances one after another.
+    """
+    lines = tuple(_lines(gpu))
+    slices = max((length for length, _ in lines), default=1)
+    drawn = [
+        part for row, (length, placed) in enumerate(lines) for part in _line(row, length, placed)
+    ]
+    held = sum(one.is_held for one in gpu.instances)
+    return Markup(
+        '<svg class="board" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">'
+        "{}</svg>"
+    ).format(
+        f"{held} of {len(gpu.instances)} instances held",
+        *(slices * _SLICE, len(lines) * _ROW, slices * _SLICE, len(lines) * _ROW),
+        Markup("").join(drawn),
+    )
+
+
+def layout_map(placed: Sequence[PlacedInstance]) -> Markup:
+    """The instances of a GPU by their profiles, where they lie."""
+    instances = [(one.start, InstanceNow(gres_type=one.profile, size=one.size)) for one in placed]
+    length = max((one.start + one.size for one in placed), default=1)
+    return Markup(
+        '<svg class="board" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">'
+        "{}</svg>"
+    ).format(
+        _inert(", ".join(one.profile for one in placed) or "no instances"),
+        *(length * _SLICE, _ROW, length * _SLICE, _ROW),
+        Markup("").join(_line(0, length, instances)),
+    )
+
+
+_Placed = Sequence[tuple[int, InstanceNow]]
+
+
+def _lines(gpu: GpuNow) -> Iterator[tuple[int, _Placed]]:
+    if gpu.gpu is not None:
+        yield gpu.memory_slices, [(one.start or 0, one) for one in gpu.instances]
+        return
+    line: list[tuple[int, InstanceNow]] = []
+    at = 0
+    for one in gpu.instances:
+        if line and at + one.size > _SLICES_A_LINE:
+            yield at, line
+            line, at = [], 0
+        line.append((at, one))
+        at += one.size
+    if line:
+        yield at, line
+
+
+def _line(row: int, length: int, placed: _Placed) -> Iterator[Markup]:
+    top = row * _ROW
+    yield _rect("uncut", 0, top + 1, length * _SLICE, _ROW - _GAP)
+    for start, one in placed:
+        x, width = start * _SLICE, one.size * _SLICE - _GAP
+        kind = "idle" if not one.is_held else "lent" if one.is_borrowed else "used"
+        label = _label(one)
+        fitting = label if len(label) * _LETTER <= width - 4 else ""
+        yield Markup(
+            '<g><title>{}</title>{}<text x="{}" y="{}" text-anchor="middle">{}</text></g>'
+        ).format(
+            _inert(_words(one)),
+            _rect(kind, x, top + 1, width, _ROW - _GAP),
+            *(f"{x + width / 2:.1f}", top + _ROW - 8, _inert(fitting)),
+        )
+
+
+def _label(one: InstanceNow) -> str:
+    if one.is_held:
+        return one.service.partition("/")[2] or one.job or "held"
+    return short_name(one.gres_type)
+
+
+def _words(one: InstanceNow) -> str:
+    if not one.is_held:
+        return f"{one.gres_type}: free"
+    who = one.service or one.tenant
+    job = f"job {one.job}" if one.job else "a job that you may not see"
+    loan = ", on borrowed quota" if one.is_borrowed else ""
+    return f"{one.gres_type}: {job}{f' of {who}' if who else ''}{loan}"
+
+
+def _inert(text: str) -> str:
+    return shortened(printable(text))

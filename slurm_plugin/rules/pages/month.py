@@ -1,0 +1,207 @@
+"""What a month was like: the figures of ``slicewise report``, from history and from the books."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slicewise.cluster.rpc.history_messages import HistoryAnswer
+from slicewise.slurm_plugin.rules.accounting.statement import Day
+from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine, TenantTotal
+from slicewise.slurm_plugin.rules.common.history import TEN_S
+
+STATES = ("used", "lent", "idle", "draining", "down")
+"""The cluster's series that add up to all slices."""
+HELD = ("nominal", "in_use", "borrowed", "lent", "waiting", "late")
+"""A tenant's series of millislices."""
+
+
+@dataclass(frozen=True)
+class ServiceMonth:
+    """A service that was charged; its history is None where it is not asked for."""
+
+    name: str
+    used_millislice_s: int
+    history: HistoryAnswer | None
+
+
+@dataclass(frozen=True)
+class TenantMonth:
+    """A tenant's month.
+
+    Attributes:
+        charged: the sum of its statement; None if it had no run.
+        days: the same by day.
+        services: its services, those that used most first; of other jobs the name is "".
+        history: of the tenant with the tenants below it.
+    """
+
+    name: str
+    charged: TenantTotal | None
+    days: tuple[InvoiceLine, ...]
+    services: tuple[ServiceMonth, ...]
+    history: HistoryAnswer
+
+    @property
+    def used_millislice_s(self) -> int:
+        """What its own runs were charged."""
+        return self.charged.used_millislice_s if self.charged else 0
+
+
+@dataclass(frozen=True)
+class MonthFacts:
+    """All that a report says.
+
+    Attributes:
+        month: as ``2026-10``.
+        from_s, until_s: begin and end, or the time of the report if the month is not over.
+        zone: the ledger's time zone.
+        days: the days of the month that have begun.
+    """
+
+    cluster: str
+    month: str
+    from_s: int
+    until_s: int
+    zone: str
+    days: tuple[Day, ...]
+    slices: HistoryAnswer
+    tenants: tuple[TenantMonth, ...]
+
+
+def values_of(answer: HistoryAnswer, name: str) -> tuple[float | None, ...]:
+    """The means of a series; all gaps if there is none of that name."""
+    found = (one.values for one in answer.series if one.name == name)
+    return next(found, (None,) * len(answer.times_s))
+
+
+def highest_of(answer: HistoryAnswer, name: str) -> float | None:
+    """The greatest maximum of a series; None if nothing is known."""
+    found = (one.highest for one in answer.series if one.name == name)
+    return max((value for value in next(found, ()) if value is not None), default=None)
+
+
+def mean(answer: HistoryAnswer, name: str, within: range | None = None) -> float | None:
+    """The mean of a series over the time that is known, or over that part of it which begins
+    ``within`` these Unix seconds; None if nothing is known.
+    """
+    whole, looks = 0.0, 0
+    for at_s, value, samples in zip(
+        answer.times_s, values_of(answer, name), answer.samples, strict=True
+    ):
+        if value is not None and (within is None or at_s in within):
+            whole += value * samples
+            looks += samples
+    return ratio(whole, looks)
+
+
+def sum_millislice_s(answer: HistoryAnswer, name: str) -> int:
+    """Millislices times seconds of a series, over the time that is known."""
+    pairs = zip(values_of(answer, name), answer.samples, strict=True)
+    return round(sum(value * samples * TEN_S for value, samples in pairs if value is not None))
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Part of the whole; None of nothing."""
+    return part / whole if whole else None
+
+
+def recorded(answer: HistoryAnswer) -> float | None:
+    """The part of the time of which something is known."""
+    return ratio(sum(answer.samples) * TEN_S, len(answer.times_s) * answer.step_s)
+
+
+def in_use(slices: HistoryAnswer) -> float | None:
+    """The part of all slices that jobs held."""
+    amounts = [sum_millislice_s(slices, name) for name in STATES]
+    return ratio(amounts[0] + amounts[1], sum(amounts))
+
+
+def kept(answer: HistoryAnswer) -> float | None:
+    """Of the guaranteed slices that were wanted, the part that was there in time.
+
+    1 if nothing waited within guaranteed quota longer than a recall may take.
+    """
+    held, late = sum_millislice_s(answer, "used"), sum_millislice_s(answer, "late")
+    return ratio(held, held + late)
+
+
+def day_rows(facts: MonthFacts) -> list[Mapping[str, object]]:
+    """A row for each tenant and day: what was charged, and the day's means; None is not known."""
+    return [row for tenant in facts.tenants for row in _days_of(tenant, facts)]
+
+
+def _days_of(tenant: TenantMonth, facts: MonthFacts) -> Iterable[Mapping[str, object]]:
+    charged = {line.key: line for line in tenant.days}
+    ends_s = (*(day.start_s for day in facts.days[1:]), facts.until_s)
+    for day, end_s in zip(facts.days, ends_s, strict=True):
+        line = charged.get(day.text)
+        left = _within(tenant.history, "budget_left", day.start_s, end_s)
+        yield {
+            "tenant": tenant.name,
+            "day": day.text,
+            "charged_millislice_s": line.used_millislice_s if line else 0,
+            "waived_millislice_s": line.waived_millislice_s if line else 0,
+            **{
+                f"{name}_millislices": _whole(mean(tenant.history, name, range(day.start_s, end_s)))
+                for name in HELD
+            },
+            "budget_left_millislice_s": _whole(last(left)),
+        }
+
+
+def last(values: Sequence[float | None]) -> float | None:
+    """The last value that is known."""
+    return next((value for value in reversed(values) if value is not None), None)
+
+
+def _within(answer: HistoryAnswer, name: str, from_s: int, until_s: int) -> list[float | None]:
+    values = zip(answer.times_s, values_of(answer, name), strict=True)
+    return [value for at_s, value in values if from_s <= at_s < until_s]
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def report_json(facts: MonthFacts) -> Mapping[str, object]:
+    """The month with amounts in integers; means of what is known, null where nothing is."""
+    return {
+        "cluster": facts.cluster,
+        "month": facts.month,
+        "from_s": facts.from_s,
+        "until_s": facts.until_s,
+        "zone": facts.zone,
+        "in_use": in_use(facts.slices),
+        "guarantee_kept": kept(facts.slices),
+        "recorded": recorded(facts.slices),
+        "slices_millislice_s": {name: sum_millislice_s(facts.slices, name) for name in STATES},
+        "tenants": [_tenant_json(one) for one in facts.tenants],
+    }
+
+
+def _tenant_json(tenant: TenantMonth) -> Mapping[str, object]:
+    history = tenant.history
+    return {
+        "tenant": tenant.name,
+        "runs": tenant.charged.runs if tenant.charged else 0,
+        "charged_millislice_s": tenant.used_millislice_s,
+        "waived_millislice_s": tenant.charged.waived_millislice_s if tenant.charged else 0,
+        **{f"{name}_millislices": _whole(mean(history, name)) for name in HELD},
+        "guarantee_kept": kept_by_tenant(history),
+        "budget_left_millislice_s": _whole(last(values_of(history, "budget_left"))),
+        "services": [
+            {"service": one.name, "charged_millislice_s": one.used_millislice_s}
+            for one in tenant.services
+        ],
+    }
+
+
+def kept_by_tenant(history: HistoryAnswer) -> float | None:
+    """As ``kept``, of what a tenant held within its guarantee, by the means of each step: what it
+    held beyond in a part of an hour counts for the rest of that hour.
+    """
+    held = late = 0.0
+    series = (values_of(history, name) for name in ("in_use", "nominal", "late"))
+    for used, nominal, waited, samples in zip(*series, history.samples, strict=True):
+        held += min(used or 0.0, nominal or 0.0) * samples
+        late += (waited or 0.0) * samples
+    return ratio(held, held + late)

@@ -1,0 +1,72 @@
+"""A month of a statement: which runs, and what they add up to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from slicewise.cluster.language.periods import Period, date_text, next_start_s, period_start_s
+from slicewise.cluster.rpc.read_messages import StatementAnswer
+from slicewise.slurm_plugin.rules.accounting.statement import by_service, part, totals
+from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine, StatementRow, TenantTotal
+
+_MONTHS = 36
+_ROWS = TypeAdapter(tuple[StatementRow, ...])
+
+
+@dataclass(frozen=True)
+class Month:
+    """A month of the ledger's zone: ``2026-11``, from ``start_s`` up to ``end_s``, Unix seconds."""
+
+    name: str
+    start_s: int
+    end_s: int
+
+
+@dataclass(frozen=True)
+class MonthlyStatement:
+    """What was used in a month.
+
+    Attributes:
+        rows: each run, cut to the month, in the order of the answer.
+        lines: sums by tenant and service.
+        totals: sums by tenant.
+    """
+
+    rows: Sequence[StatementRow]
+    lines: Sequence[InvoiceLine]
+    totals: Sequence[TenantTotal]
+
+
+def months(now_s: float, zone: str) -> Sequence[Month]:
+    """The months that may be chosen, the one of ``now_s`` first."""
+    found: list[Month] = []
+    at_s = int(now_s)
+    for _ in range(_MONTHS):
+        start_s = period_start_s(Period.MONTH, at_s, zone)
+        end_s = next_start_s(Period.MONTH, start_s, zone) or start_s
+        found.append(Month(date_text(start_s, zone)[:7], start_s, end_s))
+        at_s = start_s - 1
+    return found
+
+
+def month_of(name: str, now_s: float, zone: str) -> Month:
+    """The month of that name; the one of ``now_s`` if it is none that may be chosen."""
+    known = months(now_s, zone)
+    return next((one for one in known if one.name == name), known[0])
+
+
+def joined(one: StatementAnswer, after: StatementAnswer) -> StatementAnswer:
+    """Two pages as one that follow each other."""
+    return after.model_copy(update={"rows": one.rows + after.rows})
+
+
+def month_rows(answer: StatementAnswer, month: Month) -> Sequence[StatementRow]:
+    """The runs of an answer, cut to the month."""
+    return part(_ROWS.validate_python(answer.rows), month.start_s, month.end_s)
+
+
+def monthly_statement(answer: StatementAnswer, month: Month) -> MonthlyStatement:
+    """Sum up what an answer has of a month."""
+    rows = month_rows(answer, month)
+    return MonthlyStatement(rows, by_service(rows), totals(rows))

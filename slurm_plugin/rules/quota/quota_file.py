@@ -1,0 +1,366 @@
+"""Reads a file of quotas: changes of several tenants together, in TOML."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
+from typing import Literal, TypeVar
+
+from slicewise.cluster.language.accounts import account_name
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.toml_text import read_toml, toml_key
+from slicewise.cluster.language.units import Millislices, millislices_from_text
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.rules.quota.amounts import (
+    NONE,
+    BudgetWords,
+    TypeLimits,
+    budget_from_words,
+    limit_from_text,
+    limits_from_texts,
+    type_nominals_from_texts,
+)
+from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, Quota, Tenant, TenantUpdate
+
+EXAMPLE = """\
+# What is to change, a table a tenant; what is left out stays as it is. The words are those of
+# slicewise tenant-quota set and slicewise budget set. Amounts are slices; budgets, slice-hours.
+[tenants.vision]
+nominal = 12                        # or 3.5
+borrowing_limit = "unlimited"       # or slices
+lending_limit = 3
+weight = 2
+limits = { "3g.40gb" = 2 }          # TYPE = COUNT, MODEL = SLICES, or NAME = "none"
+type_nominals = { "3g.40gb" = 1 }   # most that the nominal guarantees: TYPE = COUNT, or "none"
+
+[tenants.nlp]
+nominal = 9
+budget = { period = "month", amount = 1000, carry_over = "all", overdraft = 50 }    # or "none"
+
+[tenants.speech]
+parent = "nlp"                      # moved below another tenant; "" is at the top
+
+[tenants.course]
+remove = true                       # nothing else beside it; those below it are named, too
+"""
+
+_NAMES = ("vision", "nlp", "speech", "course")
+"""The tenants of ``EXAMPLE``, a table each, in its order."""
+_TYPE = "3g.40gb"
+
+
+def example(tenants: Sequence[str], types: Sequence[str]) -> str:
+    """Return ``EXAMPLE`` with a site's first tenants and its first GPU type.
+
+    Tables for which the site has no tenant are comments. A site without tenants gets it as it is.
+    """
+    text = EXAMPLE.replace(f'"{_TYPE}"', f'"{types[0] if types else _TYPE}"')
+    if not tenants:
+        return text
+    head, *tables = text.split("[tenants.")
+    tables = [f"[tenants.{table}" for table in tables]
+    for number in range(len(tenants), len(tables)):
+        tables[number] = "".join(f"# {line}" for line in tables[number].splitlines(keepends=True))
+    text = head + "".join(tables)
+    # In one pass: a site's own tenant may have the name of another table.
+    names = dict(zip(_NAMES, tenants, strict=False))
+
+    def written(before: str, name: str) -> str:
+        return name if before.endswith('"') else toml_key(name)
+
+    return re.sub(
+        rf'(\[tenants\.|parent = ")({"|".join(_NAMES)})(?=[\]"])',
+        lambda found: found[1] + written(found[1], names.get(found[2], found[2])),
+        text,
+    )
+
+
+_TENANTS = "tenants"
+_REMOVE = "remove"
+_KEYS = (
+    "nominal",
+    "borrowing_limit",
+    "lending_limit",
+    "weight",
+    "limits",
+    "type_nominals",
+    "budget",
+    "parent",
+    _REMOVE,
+)
+_BUDGET_KEYS = ("period", "amount", "carry_over", "overdraft")
+
+_HEADING = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*[\].]""")
+_ANY_HEADING = re.compile(r"\s*\[\[?[^\[\]=,]+\]\]?\s*(#.*)?$")
+
+_T = TypeVar("_T")
+
+
+class FileFaults:
+    """Collects everything that is wrong with a file, to report all of it together.
+
+    ``file`` is what the file is called in words, ``text`` its text where it has lines to name.
+    """
+
+    def __init__(self, file: str, text: str = "") -> None:
+        self._file = file
+        self._lines = _table_lines(text)
+        self._faults: dict[str, list[str]] = {}
+
+    @property
+    def tenants(self) -> AbstractSet[str]:
+        """The tenants whose tables are faulty."""
+        return self._faults.keys()
+
+    def add(self, tenant: str, error: InvalidInputError) -> None:
+        """Note a fault in the table of that tenant."""
+        several = self._lines.get(tenant, ())
+        line = f"line {several[0][0]}: " if several else ""
+        self._faults.setdefault(tenant, []).append(f"{line}[{_TENANTS}.{tenant}] {error}")
+
+    def tried(self, tenant: str, read: Callable[..., _T | None], *given: object) -> _T | None:
+        """Return what ``read`` returns; if it refuses, note the fault and return None."""
+        try:
+            return read(*given)
+        except InvalidInputError as error:
+            self.add(tenant, error)
+            return None
+
+    def check_spellings(self, written: Iterable[str]) -> None:
+        """Note the accounts of which there are several tables, in several spellings."""
+        names: dict[str, list[str]] = {}
+        for name in written:
+            names.setdefault(account_name(name), []).append(name)
+        for account, several in names.items():
+            if len(several) > 1:
+                lines = " and ".join(str(first) for first, _ in self._lines.get(account, ()))
+                where = f", lines {lines}," if lines else ""
+                error = InvalidInputError(
+                    Code.INPUT_FILE,
+                    f"{' and '.join(several)}{where} are one account.",
+                    "Slurm's account names know no case: write one table.",
+                )
+                self.add(account, error)
+
+    def check(self, right: Sequence[str] = ()) -> None:
+        """Raise InvalidInputError (SW-INPUT-FILE) if there are faults.
+
+        ``right`` says what the other tables would set, a text for each.
+        """
+        if not self._faults:
+            return
+        said = [one for several in self._faults.values() for one in several]
+        if right:
+            ranges = [lines for name in self._faults for lines in self._lines.get(name, ())]
+            where = ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in sorted(ranges))
+            taken = f"lines {where}" if where else ", ".join(map(_table_name, self._faults))
+            said += [f"The other {len(right)} are right. Without {taken} it would set:", *right]
+        raise unreadable(self._file, "\n".join(("nothing was changed.", *said)))
+
+
+def _table_name(tenant: str) -> str:
+    return f"[{_TENANTS}.{tenant}]"
+
+
+def _table_lines(text: str) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """The first and last line of each table, by account; an account may have several."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    name, first, last = "", 0, 0
+
+    def end() -> None:
+        if name:
+            found.setdefault(account_name(name), []).append((first, last))
+
+    for number, line in enumerate(text.split("\n"), 1):
+        heading = _HEADING.match(line)
+        written = _name(heading["name"]) if heading is not None else ""
+        if heading is not None and written != name:
+            end()
+            name, first, last = written, number, number
+        elif heading is None and _ANY_HEADING.match(line):
+            end()
+            name = ""
+        elif line.strip() and not line.lstrip().startswith("#"):
+            last = number
+    end()
+    return found
+
+
+def _name(key: str) -> str:
+    return key[1:-1] if key[0] in {"'", '"'} else key
+
+
+def quota_updates(
+    file: str, text: str, policy: Policy, settings: Settings
+) -> tuple[tuple[TenantUpdate, ...], FileFaults]:
+    """Return one update for each table of a file's text, in its order, and what is wrong with the
+    others: ``FileFaults.check`` must be asked before anything is done.
+
+    Raises InvalidInputError (SW-INPUT-FILE) for text that is no such file.
+    """
+    faults = FileFaults(file, text)
+    found = table_updates(_tables(file, text), policy, settings, faults)
+    return found, faults
+
+
+def table_updates(
+    tables: Mapping[str, object], policy: Policy, settings: Settings, faults: FileFaults
+) -> tuple[TenantUpdate, ...]:
+    """Return what each table sets of its account, without those in which something is wrong."""
+    faults.check_spellings(tables)
+    found = tuple(
+        table_update(account_name(name), table, policy, settings, faults)
+        for name, table in tables.items()
+    )
+    return tuple(update for update in found if update.tenant not in faults.tenants)
+
+
+def _tables(file: str, text: str) -> Mapping[str, object]:
+    try:
+        # Numbers with a point stay text, because amounts are read exactly.
+        content = read_toml(text, parse_float=str)
+    except ValueError as error:
+        raise unreadable(file, f"it is not TOML: {error}.") from None
+    tables = content.get(_TENANTS)
+    if not isinstance(tables, dict) or not tables or len(content) != 1:
+        others = "".join(f" [{name}]" for name in content if name != _TENANTS)
+        found = f" Found:{others}." if others else ""
+        raise unreadable(file, f"it must hold tables [tenants.NAME], and nothing else.{found}")
+    return tables
+
+
+def unreadable(file: str, why: str) -> InvalidInputError:
+    """Return the error SW-INPUT-FILE for that file."""
+    return InvalidInputError(
+        Code.INPUT_FILE, f"{file}: {why}", "See: slicewise tenant-quota plan --example"
+    )
+
+
+def table_update(
+    name: str, table: object, policy: Policy, settings: Settings, faults: FileFaults
+) -> TenantUpdate:
+    """Return what one table of a file sets; what is wrong in the table goes to ``faults``."""
+    faults.tried(name, _keyed, "it", table, _KEYS)
+    words = table if isinstance(table, dict) else {}
+    if _REMOVE in words:
+        faults.tried(name, _check_removal, words)
+        return TenantUpdate(name, removed=True)
+    before = policy.get(name, Tenant(name, "", Quota(Millislices(0))))
+    limits = faults.tried(name, _limits, words, before.quota, settings)
+    return TenantUpdate(
+        name,
+        nominal_millislices=faults.tried(name, _read, words, "nominal", millislices_from_text),
+        borrowing_limit_millislices=faults.tried(
+            name, _read, words, "borrowing_limit", limit_from_text
+        ),
+        lending_limit_millislices=faults.tried(
+            name, _read, words, "lending_limit", limit_from_text
+        ),
+        weight=faults.tried(name, _read, words, "weight", _weight),
+        type_limits=limits.types if limits else None,
+        model_limits=limits.models if limits else None,
+        budget=faults.tried(name, _budget, before, words),
+        parent=faults.tried(name, _parent, words),
+        type_nominals=faults.tried(name, _type_nominals, words, before.quota, settings),
+    )
+
+
+def _check_removal(words: Mapping[str, object]) -> None:
+    if words[_REMOVE] is not True or len(words) > 1:
+        raise InvalidInputError(
+            Code.INPUT_FILE,
+            "remove is true, and the only key of its table.",
+            "Take out the other keys, or the key remove.",
+        )
+
+
+def _parent(words: Mapping[str, object]) -> str | None:
+    given = words.get("parent")
+    if given is None or isinstance(given, str):
+        return given if given is None else account_name(given)
+    raise InvalidInputError(
+        Code.VALUE, f"parent: {given!r} is not text.", 'Name a tenant; "" is at the top.'
+    )
+
+
+def _keyed(what: str, table: object, known: tuple[str, ...]) -> Mapping[str, object]:
+    """Return the table; raises InvalidInputError (SW-INPUT-FILE) if empty or with other keys."""
+    if not isinstance(table, dict) or not table:
+        raise _bad(f"{what} must be a table that sets something", known)
+    if unknown := [key for key in table if key not in known]:
+        raise _bad(f"no such key: {', '.join(_like(key, known) for key in unknown)}", known)
+    return table
+
+
+def _like(key: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(key, known, 1)
+    return f"{key} (did you mean {near[0]}?)" if near else key
+
+
+def _bad(problem: str, known: tuple[str, ...]) -> InvalidInputError:
+    return InvalidInputError(Code.INPUT_FILE, f"{problem}.", f"Keys: {', '.join(known)}.")
+
+
+def _read(words: Mapping[str, object], key: str, reader: Callable[[str, str], _T]) -> _T | None:
+    return reader(_text(words[key], key), key) if key in words else None
+
+
+def _text(value: object, key: str) -> str:
+    """Return a number or text as text, for the parsers of the command's options.
+
+    Raises InvalidInputError (SW-VALUE) for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise InvalidInputError(Code.VALUE, f"{key}: {value!r} is neither a number nor text.")
+    return str(value)
+
+
+_WEIGHT = re.compile(r"[0-9]{1,9}")
+
+
+def _weight(text: str, key: str) -> int:
+    if not _WEIGHT.fullmatch(text):
+        raise InvalidInputError(
+            Code.VALUE,
+            f"{key}: {text!r} is not a whole number.",
+            "2 gets twice the share of 1.",
+        )
+    return int(text)
+
+
+def _limits(words: Mapping[str, object], quota: Quota, settings: Settings) -> TypeLimits | None:
+    """Return all limits, unchanged ones included; None if the table does not set any."""
+    if "limits" not in words:
+        return None
+    given = words["limits"]
+    if not isinstance(given, dict) or not given:
+        raise _bad("limits: it must be a table such as { '3g.40gb' = 2 }", ("TYPE", "MODEL"))
+    return limits_from_texts(_pairs(given), quota, settings.costs, settings.gpus)
+
+
+def _type_nominals(
+    words: Mapping[str, object], quota: Quota, settings: Settings
+) -> Mapping[str, int] | None:
+    """Return all guarantees by type, unchanged ones included; None if the table sets none."""
+    if "type_nominals" not in words:
+        return None
+    given = words["type_nominals"]
+    if not isinstance(given, dict) or not given:
+        raise _bad("type_nominals: it must be a table such as { '3g.40gb' = 1 }", ("TYPE",))
+    return type_nominals_from_texts(_pairs(given), quota, settings.costs)
+
+
+def _pairs(given: Mapping[str, object]) -> Iterator[str]:
+    for name, amount in given.items():
+        yield f"{name}={_text(amount, name)}"
+
+
+def _budget(before: Tenant, words: Mapping[str, object]) -> Budget | Literal["off"] | None:
+    if "budget" not in words:
+        return None
+    if words["budget"] == NONE:
+        return "off"
+    given = _keyed("budget", words["budget"], _BUDGET_KEYS)
+    texts = {key: _text(value, key) for key, value in given.items()}
+    return budget_from_words(before.name, before.budget, BudgetWords(**texts))

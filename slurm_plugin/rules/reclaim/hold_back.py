@@ -1,0 +1,55 @@
+"""Finds borrowers that must not start new replicas for now.
+
+Slices freed by a replica that was told to go are kept for the lender that takes them back.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.common.qos_names import is_own
+from slicewise.slurm_plugin.rules.quota.demand import waiting_for_own
+from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
+from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
+from slicewise.slurm_plugin.rules.services.state import used_by_tenant
+
+Lenders = Mapping[str, frozenset[str]]
+"""By borrower with slots that must wait: the lenders for which its replicas went."""
+
+
+def still_waiting(
+    before: Lenders, going: Collection[str], recalls: Iterable[Recall], starting: Collection[str]
+) -> Lenders:
+    """Borrowers with slots that must go on waiting.
+
+    A borrower waits while replicas of its own are still ``going``, or a lender for which they went
+    still takes something back (``recalls``) or is about to start a job (``starting``). A replica
+    may go for any lender that takes back quota at that time, whichever tenant borrowed from it.
+    """
+    back = frozenset(one.lender for one in recalls)
+    now = {
+        borrower: lenders | back if borrower in going else lenders
+        for borrower, lenders in before.items()
+    }
+    return {
+        borrower: lenders
+        for borrower, lenders in now.items()
+        if borrower in going or not lenders.isdisjoint(back | frozenset(starting))
+    }
+
+
+def about_to_start(
+    policy: Policy,
+    jobs: Collection[JobView],
+    partitions: frozenset[str],
+    costs: Mapping[str, Millislices],
+) -> frozenset[str]:
+    """Tenants with a job that waits for their own quota and fits into what is left of that."""
+    own = guaranteed_quota(policy)
+    guaranteed = (job for job in jobs if is_own(job.qos))
+    held = used_by_tenant(guaranteed, partitions, costs)
+    return frozenset(
+        name
+        for name, waiting in waiting_for_own(jobs, partitions, costs).items()
+        if any(one.cost_millislices <= own.get(name, 0) - held.get(name, 0) for one in waiting)
+    )

@@ -1,0 +1,96 @@
+"""Explains for which job each run ends, and why a job has no room."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, JobNeed, Shape
+
+
+def beneficiaries(
+    needs: Iterable[JobNeed],
+    places: Mapping[int, Sequence[str]],
+    free: Mapping[str, Mapping[str, int]],
+    gone: Sequence[Candidate],
+) -> Mapping[int, int]:
+    """The key of the job for which each run ends, by the run's job id; the first of several."""
+    needs = tuple(needs)
+    found = _on_places(needs, places, free, gone)
+    waiting: dict[str, deque[int]] = defaultdict(deque)
+    for need in needs:
+        if need.is_single:
+            waiting[need.shape[0][0]].append(need.key)
+    for run in gone:
+        if run.job_id not in found:
+            keys = [key for kind, count in run.total for key in _next(waiting[kind], count)]
+            found[run.job_id] = keys[0] if keys else _alike(needs, run).key
+    return found
+
+
+def _alike(needs: Sequence[JobNeed], run: Candidate) -> JobNeed:
+    """The first job that needs some of what the run has; else the first of all jobs."""
+    kinds = {kind for kind, _ in run.total}
+    found = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
+    return next(found, needs[0])
+
+
+def _next(waiting: deque[int], count: int) -> Sequence[int]:
+    return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+
+def _on_places(
+    needs: Iterable[JobNeed],
+    places: Mapping[int, Sequence[str]],
+    free: Mapping[str, Mapping[str, int]],
+    gone: Iterable[Candidate],
+) -> dict[int, int]:
+    """For each run that ends on the nodes of a job with ``places``: the key of that job."""
+    left = {(node, kind): count for node, there in free.items() for kind, count in there.items()}
+    given: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    for run in gone:
+        for node, there in run.instances.items():
+            for kind in there:
+                given[node, kind].append(run)
+    found: dict[int, int] = {}
+    for need in needs:
+        for node in places.get(need.key, ()):
+            for kind, count in need.shape:
+                lacks = count - left.get((node, kind), 0)
+                while lacks > 0 and given[node, kind]:
+                    run = given[node, kind].pop(0)
+                    found.setdefault(run.job_id, need.key)
+                    lacks -= run.instances[node][kind]
+                left[node, kind] = -min(lacks, 0)
+    return found
+
+
+def why_no_room(
+    wanted: Iterable[tuple[Shape, int]],
+    layers: Iterable[tuple[Iterable[Mapping[str, Mapping[str, int]]], str]],
+) -> Mapping[tuple[Shape, int], str]:
+    """Explain for each wanted shape and number of nodes why there is no room.
+
+    The explanation is the text of the first layer with which there would be enough. A layer adds
+    instances, by node and type, to the layers before it.
+    """
+    there: dict[str, Counter[str]] = defaultdict(Counter)
+    open_ = set(wanted)
+    why: dict[tuple[Shape, int], str] = {}
+    for layer, words in layers:
+        for instances in layer:
+            for node, counts in instances.items():
+                there[node].update(counts)
+        enough = {one for one in open_ if _nodes_with(there, one[0]) >= one[1]}
+        why |= dict.fromkeys(enough, words)
+        open_ -= enough
+    return why | {one: _nowhere(*one) for one in open_}
+
+
+def _nodes_with(there: Mapping[str, Counter[str]], shape: Shape) -> int:
+    return sum(all(free[kind] >= count for kind, count in shape) for free in there.values())
+
+
+def _nowhere(shape: Shape, nodes: int) -> str:
+    words = " and ".join(f"{count} x {kind}" for kind, count in shape)
+    if nodes > 1:
+        return f"no {nodes} nodes have {words} each that is free or lent"
+    return f"no node has {words} that is free or lent"

@@ -1,0 +1,79 @@
+"""Finds the batch jobs on borrowed quota that Slicewise may requeue before Slurm preempts any.
+
+Only what Slurm's own preemption would requeue now, and no harder than it would.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
+
+from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.language.jobs import JobState, JobTag, JobView, RunOfJob
+from slicewise.cluster.language.slurm.fields import duration_s
+from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed, is_own
+from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import PREEMPT_QOS
+
+_REQUEUE, _OF_CLUSTER = "requeue", "cluster"
+_SECONDS = re.compile(r"\d{1,9}")
+_KILL_WAIT_S = 30
+"""Slurm's default."""
+
+
+def requeueable(
+    jobs: Iterable[JobView],
+    qos: Iterable[Qos],
+    config: Mapping[str, str],
+    *,
+    grace_s: int,
+    now_s: float,
+    refused: Collection[RunOfJob] = (),
+) -> frozenset[RunOfJob]:
+    """The runs of batch jobs on borrowed quota that may be requeued for a lender.
+
+    Slurm would requeue them, too: it preempts by QOS, their QOS is in the list of a tenant's own
+    one, its mode is to requeue, and they have run for as long as it lets them alone
+    (PreemptExemptTime). A QOS with a GraceTime is left to Slurm, which announces the end first. So
+    are jobs of a site with JobRequeue=0, those that Slurm ``refused`` to requeue (preemption
+    cancels them), and those that Slicewise has not admitted. Nothing may be requeued unless
+    ``grace_s``, the grace of a recall, is longer than KillWait: the lender's limit would rise while
+    these runs still end, and Slurm would preempt others.
+    """
+    by_qos = config.get("PreemptType") == PREEMPT_QOS and config.get("JobRequeue") != "0"
+    if not by_qos or grace_s <= _kill_wait_s(config):
+        return frozenset()
+    exempt_s = dict(_exempt_s(qos, config))
+    return frozenset(
+        (job.job_id, job.start_s)
+        for job in jobs
+        if job.qos in exempt_s and job.state is JobState.RUNNING and not job.is_doubtful
+        if job.start_s is not None and now_s - job.start_s >= exempt_s[job.qos]
+        if _is_batch(job) and (job.job_id, job.start_s) not in refused
+    )
+
+
+def _is_batch(job: JobView) -> bool:
+    """Whether Slicewise has admitted it, and it is no slot of a service."""
+    tag = JobTag.find(job.admin_comment)
+    return tag is not None and tag.service is None
+
+
+def _kill_wait_s(config: Mapping[str, str]) -> int:
+    found = _SECONDS.match(config.get("KillWait", ""))
+    return int(found[0]) if found else _KILL_WAIT_S
+
+
+def _exempt_s(qos: Iterable[Qos], config: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    """The borrowed QOS whose jobs Slurm requeues, with the seconds for which it lets them alone."""
+    rows = tuple(qos)
+    preempted = {name for one in rows if is_own(one.name) for name in one.preempt}
+    of_cluster = config.get("PreemptMode", "").lower()
+    try:
+        else_s: float = duration_s(config.get("PreemptExemptTime", "")) or 0
+    except OutsideError:
+        else_s = inf
+    for one in rows:
+        mode = of_cluster if one.preempt_mode == _OF_CLUSTER else one.preempt_mode
+        is_one = is_borrowed(one.name) and one.name in preempted
+        if is_one and mode == _REQUEUE and not one.grace_s:
+            yield one.name, else_s if one.preempt_exempt_s is None else one.preempt_exempt_s

@@ -1,0 +1,128 @@
+"""Finds the waiting jobs that have room now, without the end of any run."""
+
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
+
+
+def ready(
+    needs: Iterable[JobNeed],
+    free: Mapping[str, Mapping[str, int]],
+    places: Mapping[int, Sequence[str]],
+) -> frozenset[int]:
+    """Keys of the jobs that fit into what is free, after what earlier jobs take.
+
+    ``places`` are the nodes on which room is being made for jobs: what is free there is kept for
+    these jobs, even if it does not suffice yet. Otherwise a later job would start on it, and one
+    more run would have to end.
+    """
+    left = FreeInstances(free)
+    found: set[int] = set()
+    for need in needs:
+        if need.is_single:
+            if left.take_anywhere(need):
+                found.add(need.key)
+            continue
+        planned = places.get(need.key, ())
+        nodes = planned if left.is_on(planned, need) else left.nodes(need)
+        left.take(need, nodes or planned)
+        if nodes:
+            found.add(need.key)
+    return frozenset(found)
+
+
+class FreeInstances:
+    """Free instances of each type, by node and in total.
+
+    A job of a single instance takes one from the total, and has no node.
+    """
+
+    def __init__(self, free: Mapping[str, Mapping[str, int]]) -> None:
+        self._on: dict[str, dict[str, int]] = defaultdict(dict)
+        self._all: Counter[str] = Counter()
+        for node, there in free.items():
+            for kind, count in there.items():
+                self._on[kind][node] = count
+                self._all[kind] += count
+        # Nodes sorted by their number of free instances.
+        self._sorted = {
+            kind: sorted((count, node) for node, count in nodes.items())
+            for kind, nodes in self._on.items()
+        }
+
+    def take_anywhere(self, need: JobNeed) -> bool:
+        """Take one instance for a job that needs a single one. Returns whether there was one."""
+        kind = need.shape[0][0]
+        is_there = self._all[kind] > 0
+        self._all[kind] -= is_there
+        return is_there
+
+    def is_on(self, nodes: Sequence[str], need: JobNeed) -> bool:
+        """Whether these nodes, at least one, have enough for the job."""
+        return all(
+            self._all[kind] >= count * need.nodes
+            and all(self._on[kind].get(node, 0) >= count for node in nodes)
+            for kind, count in need.shape
+        ) and bool(nodes)
+
+    def has(self, node: str, need: JobNeed, more: Mapping[str, int]) -> bool:
+        """Whether one node has enough for the job, with some ``more`` instances there."""
+        return all(
+            self._on[kind].get(node, 0) + more.get(kind, 0) >= count for kind, count in need.shape
+        )
+
+    def nodes(self, need: JobNeed) -> Sequence[str]:
+        """Nodes with enough for the job, the fullest first; empty if there are too few."""
+        if any(self._all[kind] < count * need.nodes for kind, count in need.shape):
+            return ()
+        if len(need.shape) == 1:
+            ((kind, count),) = need.shape
+            there = self._sorted.get(kind, ())
+            first = bisect_left(there, (count, ""))
+            fit = [node for _, node in there[first : first + need.nodes]]
+        else:
+            fit = self._with_all(need)[: need.nodes]
+        return fit if len(fit) == need.nodes else ()
+
+    def _with_all(self, need: JobNeed) -> list[str]:
+        on = [self._on[kind] for kind, _ in need.shape]
+        counts = [count for _, count in need.shape]
+        fit = [
+            node
+            for node in on[0]
+            if all(there.get(node, 0) >= count for there, count in zip(on, counts, strict=True))
+        ]
+        return sorted(fit, key=lambda node: (sum(there[node] for there in on), node))
+
+    def place(self, need: JobNeed) -> bool:
+        """Take what the job needs, on the fullest nodes. False if there is not enough."""
+        nodes = self.nodes(need)
+        self.take(need, nodes)
+        return bool(nodes)
+
+    def on(self, node: str) -> Counter[str]:
+        """Instances left on a node, by type."""
+        return Counter({kind: there.get(node, 0) for kind, there in self._on.items()})
+
+    def by_node(self) -> dict[str, Mapping[str, int]]:
+        """Instances left on each node, by type."""
+        there: dict[str, dict[str, int]] = defaultdict(dict)
+        for kind, nodes in self._on.items():
+            for node, count in nodes.items():
+                there[node][kind] = count
+        return dict(there)
+
+    def take(self, need: JobNeed, nodes: Iterable[str]) -> None:
+        """Take what the job needs on these nodes, or what is left there if that is less."""
+        for node in nodes:
+            for kind, count in need.shape:
+                before = self._on[kind].get(node, 0)
+                taken = min(count, before, self._all[kind])
+                self._on[kind][node] = before - taken
+                self._all[kind] -= taken
+                there = self._sorted.setdefault(kind, [])
+                place = bisect_left(there, (before, node))
+                del there[place : place + (there[place : place + 1] == [(before, node)])]
+                insort(there, (before - taken, node))

@@ -1,0 +1,439 @@
+"""Chooses which borrowed runs end when a lender needs its quota again."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Self
+
+from slicewise.cluster.language.jobs import JobView, RunOfJob
+from slicewise.cluster.language.units import slices_words
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of
+from slicewise.slurm_plugin.rules.quota.demand import gpus_on_nodes
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
+from slicewise.slurm_plugin.rules.reclaim.reasons import beneficiaries, why_no_room
+from slicewise.slurm_plugin.rules.reclaim.search import all_served, some_served
+from slicewise.slurm_plugin.rules.reclaim.startable import ready
+from slicewise.slurm_plugin.rules.reclaim.subset_sum import covering
+
+_NAMED = 3
+"""Most jobs that one line names."""
+_LEFT = "would have to go: left to Slurm's preemption"
+_TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
+_IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
+_WITHIN = "the tenants that hold what it needs hold too little above their guaranteed quota"
+
+
+@dataclass(frozen=True)
+class Wanting:
+    """A waiting job of a lender, or one task of an array, that the tenant's guaranteed quota pays
+    for.
+
+    Attributes:
+        job_id: Slurm's job id. Array tasks that Slurm has not split off yet share their array's.
+        priority: Slurm's priority.
+        cost_millislices: cost of the whole job.
+        instances: GPU instances by type that it needs on each of its nodes.
+        nodes: number of different nodes that it needs.
+        task: the name that a person uses, where that is not the job id.
+    """
+
+    job_id: int
+    tenant: str
+    priority: int
+    cost_millislices: int
+    instances: Mapping[str, int] = field(hash=False)
+    nodes: int = 1
+    task: str = ""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run on borrowed quota; in any QOS also one that is completing, or of a tenant beyond a cap.
+
+    Attributes:
+        start_s: Unix seconds; None while it is only about to start.
+        is_replica: whether it is a service's replica: another replica can serve its requests; else
+            it is a batch job.
+        instances: GPU instances by node and type; without nodes that Slurm can't use.
+        may_requeue: whether it is a batch job that Slicewise may requeue (``requeueable``); all
+            others are left to Slurm's preemption.
+    """
+
+    job_id: int
+    tenant: str
+    cost_millislices: int
+    start_s: int | None
+    is_replica: bool
+    instances: Mapping[str, Mapping[str, int]] = field(hash=False)
+    priority: int = 0
+    may_requeue: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        job: JobView,
+        cost: int,
+        usable: Collection[str],
+        *,
+        is_replica: bool,
+        may_requeue: bool = False,
+    ) -> Self:
+        """The run of a job that holds ``cost`` millislices; ``usable`` are the nodes that count."""
+        return cls(
+            job_id=job.job_id,
+            tenant=holder_of(job),
+            cost_millislices=cost,
+            start_s=job.start_s,
+            is_replica=is_replica,
+            instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
+            priority=job.priority,
+            may_requeue=may_requeue,
+        )
+
+    @property
+    def run(self) -> RunOfJob:
+        """Which run of the job it is."""
+        return self.job_id, self.start_s
+
+    def age_s(self, now_s: float) -> float:
+        """Seconds since its start."""
+        return 0.0 if self.start_s is None else now_s - self.start_s
+
+
+@dataclass(frozen=True)
+class ReclaimInput:
+    """The input of reclaiming.
+
+    Attributes:
+        wanting: waiting jobs of lenders.
+        running: runs that hold what could be reclaimed.
+        free: GPU instances that no job holds, by node and type; only of nodes that Slurm can use.
+        above_nominal_millislices: what each tenant holds beyond its guaranteed quota; 0 if absent.
+        shrink: millislices that tenants must give up, in instances of any shape.
+        leaving: runs that have been told to end, or that end anyway.
+        weights: weights of tenants; 1 if absent.
+        now_s: Unix seconds.
+        term_s: seconds after its start for which a run is left alone.
+        recalled: millislices that were lent to tenants and are recalled: the tenants start nothing
+            in place of runs that end for these.
+    """
+
+    wanting: tuple[Wanting, ...]
+    running: tuple[Running, ...]
+    free: Mapping[str, Mapping[str, int]] = field(hash=False)
+    above_nominal_millislices: Mapping[str, int] = field(hash=False)
+    shrink: Mapping[str, int] = field(hash=False)
+    leaving: frozenset[RunOfJob]
+    weights: Mapping[str, int] = field(hash=False)
+    now_s: float
+    term_s: int
+    recalled: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    """The result of reclaiming.
+
+    Attributes:
+        victims: runs of replicas to drain now, with the reason for people to read. Replicas that
+            are leaving already are included while their end is needed. A job that was requeued
+            since is none of them.
+        requeues: runs of batch jobs to requeue now, with the reason likewise, without those that
+            are leaving already.
+        ready: millislices of each tenant's waiting jobs that fit into what is free now.
+        missing: why ending replicas would not let a waiting job start, by its job id.
+        places: the nodes of jobs that need more than a single instance, by job id.
+    """
+
+    victims: Mapping[RunOfJob, str] = field(hash=False)
+    requeues: Mapping[RunOfJob, str] = field(hash=False)
+    ready: Mapping[str, int] = field(hash=False)
+    missing: Mapping[int, str] = field(hash=False)
+    places: Mapping[int, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+NOBODY = Reclaim(victims={}, requeues={}, ready={}, missing={})
+
+
+def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
+    """The smallest set of borrowed runs whose end lets the lenders' waiting jobs start.
+
+    Waiting jobs are served by Slurm's priority. Jobs that fit into what is free are ready. For the
+    others the set has the fewest millislices possible, then the fewest runs. Of equal sets it is
+    the one to which this order of victims leads: first runs of tenants that must shrink or from
+    which loans are recalled, up to that amount; then runs of the tenant with the largest share
+    above its guaranteed quota, which falls with each of its victims; then runs that lose the least
+    work (a replica loses none); then the youngest. Runs in their term are never chosen, and no
+    tenant is brought below its guaranteed quota. Runs that are leaving count as victims already, so
+    a second call with the victims leaving changes nothing.
+
+    Batch jobs lose work, so they are in the set only where replicas alone make no room: those that
+    may be requeued first, and others only where these do not suffice either. Where a set has others
+    in it, its replicas are drained, and all of its batch jobs are left to Slurm's preemption.
+
+    A tenant that must shrink gives up replicas that cover the amount, with the least beyond it.
+    ``search.py`` says when the set is certain to be the smallest, ``subset_sum.py`` when the excess
+    over an amount is certain to be the least.
+    """
+    jobs = sorted(reclaim_input.wanting, key=lambda job: (-job.priority, job.job_id))
+    needs = [JobNeed(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
+    runs = _sorted(reclaim_input)
+    plan = _plan(reclaim_input, runs, needs)
+    now = ready(needs, reclaim_input.free, plan.places)
+    waiting = [need for need in needs if need.key not in now | plan.out]
+    goes_for = beneficiaries(waiting or needs, plan.places, reclaim_input.free, plan.gone)
+    left = _left_to_slurm(runs, plan, goes_for)
+    missing = left | _without_room(reclaim_input, runs, plan, needs)
+    why = _reasons(reclaim_input, plan, {run: jobs[key] for run, key in goes_for.items()})
+    asked = [run for run in reclaim_input.running if run.job_id in why]
+    leaving = reclaim_input.leaving
+    return Reclaim(
+        victims={run.run: why[run.job_id] for run in asked if run.is_replica},
+        requeues={
+            run.run: why[run.job_id]
+            for run in asked
+            if run.may_requeue and run.run not in leaving and goes_for[run.job_id] not in left
+        },
+        ready=_millislices(jobs[key] for key in now),
+        missing={jobs[key].job_id: why for key, why in missing.items()},
+        places={jobs[key].job_id: nodes for key, nodes in plan.places.items()},
+    )
+
+
+def may_give(reclaim_input: ReclaimInput) -> Mapping[str, int]:
+    """Millislices that each tenant's runs may free.
+
+    They count its runs that are leaving, and its replicas that may be drained, the replicas up to
+    what it holds above its guaranteed quota.
+    """
+    runs = _sorted(reclaim_input)
+    given: Counter[str] = Counter()
+    for run in runs.replicas:
+        given[run.tenant] += run.cost
+    given &= runs.above
+    for run in runs.leaving:
+        given[run.tenant] += run.cost
+    return given
+
+
+def _millislices(jobs: Iterable[Wanting]) -> Mapping[str, int]:
+    amounts: Counter[str] = Counter()
+    for job in jobs:
+        amounts[job.tenant] += job.cost_millislices
+    return amounts
+
+
+@dataclass
+class _Runs:
+    """All runs, grouped by whether they may end.
+
+    Attributes:
+        leaving: runs that have been told to end, or that end anyway.
+        replicas, batch: runs that may be ended: replicas, and batch jobs that may be requeued.
+        left: batch jobs that only Slurm may end.
+        young: runs in their term.
+        within: runs that cost more than their tenants hold above their guaranteed quota.
+        above, shrink, called: millislices by tenant: what it holds above its guaranteed quota, must
+            give up, and should give before other tenants (the larger of what must shrink and what
+            is recalled). Each is less the runs that are leaving.
+    """
+
+    leaving: list[Candidate] = field(default_factory=list)
+    replicas: list[Candidate] = field(default_factory=list)
+    batch: list[Candidate] = field(default_factory=list)
+    left: list[Candidate] = field(default_factory=list)
+    young: list[Candidate] = field(default_factory=list)
+    within: list[Candidate] = field(default_factory=list)
+    above: Counter[str] = field(default_factory=Counter)
+    shrink: Counter[str] = field(default_factory=Counter)
+    called: Counter[str] = field(default_factory=Counter)
+
+
+def _sorted(reclaim_input: ReclaimInput) -> _Runs:
+    runs = _Runs(
+        above=Counter(reclaim_input.above_nominal_millislices),
+        shrink=Counter(reclaim_input.shrink),
+        called=Counter(reclaim_input.recalled) | Counter(reclaim_input.shrink),
+    )
+    for run in reclaim_input.running:
+        if run.run in reclaim_input.leaving:
+            runs.leaving.append(_run(run, reclaim_input))
+            for amounts in (runs.above, runs.shrink, runs.called):
+                amounts[run.tenant] -= run.cost_millislices
+    for run in reclaim_input.running:
+        if run.run not in reclaim_input.leaving:
+            _group(runs, run, reclaim_input).append(_run(run, reclaim_input))
+    return runs
+
+
+def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candidate]:
+    if run.age_s(reclaim_input.now_s) < reclaim_input.term_s:
+        return runs.young
+    if run.cost_millislices > runs.above[run.tenant]:
+        return runs.within
+    if run.is_replica:
+        return runs.replicas
+    return runs.batch if run.may_requeue else runs.left
+
+
+def _run(run: Running, reclaim_input: ReclaimInput) -> Candidate:
+    age_s = run.age_s(reclaim_input.now_s)
+    lost = 0.0 if run.is_replica else age_s * run.cost_millislices
+    return Candidate(
+        run.job_id,
+        run.tenant,
+        run.cost_millislices,
+        not run.is_replica,
+        (lost, age_s, run.job_id),
+        run.instances,
+        shape_of(_total(run.instances)),
+    )
+
+
+def _total(instances: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
+    """GPU instances by type on all nodes; nearly every run has one node only."""
+    if len(instances) == 1:
+        return next(iter(instances.values()))
+    total: Counter[str] = Counter()
+    for there in instances.values():
+        total.update(there)
+    return total
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The runs that are to end, and the jobs for which they end.
+
+    Attributes:
+        gone: runs that end for jobs, including batch jobs and runs that are leaving and needed.
+        shrunk: further replicas that end because their tenants must shrink.
+        places: the nodes of jobs that need more than a single instance, by key.
+        out: keys of jobs without room.
+    """
+
+    gone: Sequence[Candidate]
+    shrunk: Sequence[Candidate]
+    places: Mapping[int, tuple[str, ...]]
+    out: frozenset[int]
+
+
+def _plan(reclaim_input: ReclaimInput, runs: _Runs, needs: Sequence[JobNeed]) -> _Plan:
+    kinds = {kind for need in needs for kind, _ in need.shape}
+    may_go = [*runs.replicas]
+    room = _room(reclaim_input, runs, _with(kinds, may_go))
+    got = all_served(room, needs)
+    for more in (runs.batch, runs.left):
+        if got is None and more:
+            may_go += more
+            room = _room(reclaim_input, runs, _with(kinds, may_go))
+            got = all_served(room, needs)
+    got = got or some_served(room, needs)
+    gone = [*room.taken.values()]
+    shrunk = [*_more(runs, gone, room.above)]
+    for run in shrunk:
+        room.leave(run)
+    going = sorted((*gone, *runs.leaving), key=lambda run: run.rank)
+    needed = _needed(room, going)
+    ids = {run.job_id for run in needed}
+    kept = _kept(reclaim_input, [r for r in going if r.job_id not in ids], [*needed, *shrunk])
+    return _Plan(needed, [*shrunk, *kept], got.places, got.out)
+
+
+def _room(reclaim_input: ReclaimInput, runs: _Runs, candidates: Iterable[Candidate]) -> Capacity:
+    room = Capacity(reclaim_input.free, candidates, runs.above, reclaim_input.weights, runs.called)
+    for run in runs.leaving:
+        room.leave(run)
+    return room
+
+
+def _with(kinds: Collection[str], runs: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Runs that hold an instance of one of these types."""
+    return (run for run in runs if any(kind in kinds for kind, _ in run.total))
+
+
+def _more(runs: _Runs, gone: Sequence[Candidate], above: Mapping[str, int]) -> Iterator[Candidate]:
+    """Further replicas of tenants that must give up more than runs in ``gone`` or leaving cover."""
+    ids = {run.job_id for run in gone}
+    for tenant, left in runs.shrink.items():
+        amount = left - sum(run.cost for run in gone if run.tenant == tenant)
+        if amount > 0:
+            own = [r for r in runs.replicas if r.tenant == tenant and r.job_id not in ids]
+            own.sort(key=lambda run: run.rank)
+            chosen = covering([run.cost for run in own], amount, above[tenant])
+            yield from (own[nth] for nth in chosen)
+
+
+def _kept(
+    reclaim_input: ReclaimInput, spared: Iterable[Candidate], going: Iterable[Candidate]
+) -> Iterator[Candidate]:
+    """Runs of ``spared`` that no job needs, but without which a tenant would not shrink enough."""
+    left = Counter(reclaim_input.shrink)
+    for run in going:
+        left[run.tenant] -= run.cost
+    for run in spared:
+        if left[run.tenant] > 0:
+            left[run.tenant] -= run.cost
+            yield run
+
+
+def _needed(room: Capacity, runs: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Runs without which some job would have no room; the last in order are spared first."""
+    needed: list[Candidate] = []
+    for run in reversed(runs):
+        if room.is_needless(run):
+            room.leave(run, -1)
+        else:
+            needed.append(run)
+    return needed[::-1]
+
+
+def _reasons(
+    reclaim_input: ReclaimInput, plan: _Plan, goes_for: Mapping[int, Wanting]
+) -> Mapping[int, str]:
+    """Why each run of the plan ends, for people, by job id."""
+    why: dict[int, str] = {}
+    for run in plan.shrunk:
+        amount = slices_words(reclaim_input.shrink[run.tenant])
+        why[run.job_id] = f"{run.tenant} has to give back {amount}"
+    for run in plan.gone:
+        job = goes_for[run.job_id]
+        amount, task = slices_words(run.cost), job.task or job.job_id
+        why[run.job_id] = f"{job.tenant} takes back {amount}: job {task} waits"
+    return why
+
+
+def _left_to_slurm(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
+    """Explanations for jobs that need batch jobs to end which only Slurm may end, by key."""
+    ids = {run.job_id for run in runs.left}
+    found: dict[int, list[int]] = defaultdict(list)
+    for run in plan.gone:
+        if run.job_id in ids:
+            found[goes_for[run.job_id]].append(run.job_id)
+    return {key: f"{_named(batch)} {_LEFT}" for key, batch in found.items()}
+
+
+def _named(batch: Sequence[int]) -> str:
+    jobs = "batch job" if len(batch) == 1 else "batch jobs"
+    named = ", ".join(map(str, sorted(batch)[:_NAMED]))
+    more = f" and {len(batch) - _NAMED} more" if len(batch) > _NAMED else ""
+    return f"{jobs} {named}{more}"
+
+
+def _without_room(
+    reclaim_input: ReclaimInput, runs: _Runs, plan: _Plan, needs: Iterable[JobNeed]
+) -> dict[int, str]:
+    """Explanations for jobs for which no runs that may end make room, by key."""
+    out = [need for need in needs if need.key in plan.out]
+    ends_s = [
+        reclaim_input.term_s - run.age_s(reclaim_input.now_s) for run in reclaim_input.running
+    ]
+    soonest_s = ceil(min((left_s for left_s in ends_s if left_s > 0), default=0))
+    may = (*runs.leaving, *runs.replicas, *runs.batch, *runs.left)
+    layers = (
+        ([reclaim_input.free, *(run.instances for run in may)], _TOO_LITTLE),
+        ([run.instances for run in runs.young], _IN_TERM.format(soonest_s)),
+        ([run.instances for run in runs.within], _WITHIN),
+    )
+    why = why_no_room({(need.shape, need.nodes) for need in out}, layers) if out else {}
+    return {need.key: why[need.shape, need.nodes] for need in out}

@@ -1,0 +1,129 @@
+"""Decides when a round of quotas is due: as soon as somebody waits whom it would help.
+
+What tenants' jobs need changes with every submission, start and end. A round is caused only by
+those changes for which a job waits that a limit keeps back: others, such as a loan that nobody
+uses any more, are followed by the regular round.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slicewise.slurm_plugin.rules.accounting.types import Balance
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
+from slicewise.slurm_plugin.rules.quota.standings import QosUse, Standing
+from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.round import RoundPlan
+
+REGULAR_S = 15.0
+"""Seconds between rounds while nobody needs one: limits are changed outside Slicewise, budgets are
+used up, what nobody uses is to be lent to others."""
+REST = 4.0
+"""What took long is followed by a pause of so many times as long."""
+_QUICK_S = 0.5
+"""A round that took longer is followed by a pause. Nearly all of that are answers of slurmdbd and
+slurmctld, which are slow where they have much to do: on a large cluster slurmdbd takes several
+seconds to show all associations. Quick ones come as looks do, which are a second apart while
+something moves."""
+_LONGEST_S = 60.0
+"""Upper bound of that pause, so that jobs which could borrow wait no longer, however slow slurmdbd
+was once."""
+
+
+@dataclass(frozen=True)
+class RoundNeeds:
+    """What a round would change for those who wait.
+
+    Attributes:
+        limits: QOS and millislices of each limit that would grow and keeps back a job now.
+        recalls: the recalls that would be in place of others; None if those stay.
+    """
+
+    limits: frozenset[tuple[str, int]] = frozenset()
+    recalls: frozenset[Recall] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody waits for a round."""
+        return bool(self.limits) or self.recalls is not None
+
+
+NO_NEEDS = RoundNeeds()
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """What is known of the last round; times are seconds of a clock that is never set.
+
+    Attributes:
+        took_s: how long Slurm and ledger took for it.
+        unserved: the limits that it was to let grow, if it changed nothing in Slurm.
+    """
+
+    ended_s: float
+    took_s: float
+    unserved: frozenset[tuple[str, int]] = frozenset()
+
+
+def needs(inputs: QuotaInputs, found: RoundPlan, in_force: Mapping[str, Standing]) -> RoundNeeds:
+    """What a round with this plan would change for those who wait.
+
+    ``in_force`` has the limits in Slurm, by tenant. A tenant that is not among them is new: the
+    ledger says so.
+    """
+    recalls = frozenset(found.recalls)
+    then = inputs.after(found.loans, found.recalls)
+    use, allowed = then.use, then.allowed().standings
+    growing = (
+        (qos, limit)
+        for name, standing in allowed.items()
+        if name in in_force and standing != in_force[name]
+        for qos, before, limit in _limits(name, in_force[name], standing)
+        if before < limit and _lacks(use, qos, before)
+    )
+    is_same = recalls == frozenset(inputs.ledger_view.recalls)
+    return RoundNeeds(frozenset(growing), None if is_same else recalls)
+
+
+def is_due(last: LastRound, wanted: RoundNeeds, now_s: float) -> bool:
+    """Whether a round is due now, for what is ``wanted`` or since it is time.
+
+    What the last round could not do is left to the regular one.
+    """
+    pause_s = rest_s(last.took_s, _QUICK_S, _LONGEST_S)
+    if wanted.recalls is None and wanted.limits <= last.unserved:
+        pause_s = max(pause_s, REGULAR_S)
+    return now_s >= last.ended_s + pause_s
+
+
+def granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int]:
+    """Millislice-seconds granted to each tenant; {} if no tenant has a budget. A round is due at
+    once when they change, as for another policy.
+    """
+    if not any(tenant.budget for tenant in policy.values()):
+        return {}
+    return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
+
+
+def rest_s(took_s: float, quick_s: float, longest_s: float) -> float:
+    """Return for how many seconds to pause after what took so long; 0 after what was quick."""
+    return min(REST * took_s, longest_s) if took_s > quick_s else 0.0
+
+
+def _limits(
+    tenant: str, before: Standing, then: Standing
+) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
+    return (
+        (qos_name(tenant), before.own_qos_limit_millislices, then.own_qos_limit_millislices),
+        (
+            borrowed_qos(tenant),
+            before.borrowed_qos_limit_millislices,
+            then.borrowed_qos_limit_millislices,
+        ),
+    )
+
+
+def _lacks(use: QosUse, qos: str, limit: int) -> bool:
+    """Whether a job waits in the QOS for which its limit is too small."""
+    tasks = use.tasks.get(qos, ())
+    return bool(tasks) and use.held.get(qos, 0) + sum(tasks) > limit

@@ -1,0 +1,97 @@
+"""Decides which settings Slurm should have, on one look at Slurm and one view of the ledger."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from slicewise.cluster.language.billing import BillingUnit
+from slicewise.cluster.language.jobs import JobView, NodeView, PartitionView
+from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.slurm_plugin.rules.limits.desired import (
+    Allowed,
+    DesiredLimits,
+    InUse,
+    SlurmLimits,
+    desired_limits,
+    found_of,
+    in_use,
+)
+from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.standings import QosUse
+from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+
+
+@dataclass(frozen=True)
+class Conf:
+    """The parts of slurm.conf that matter for limits, as slurmctld has read them."""
+
+    config: Mapping[str, str] = field(hash=False)
+    partitions: tuple[PartitionView, ...]
+
+
+@dataclass(frozen=True)
+class SlurmNow:
+    """Slurm's limits, and the jobs and nodes that they bind.
+
+    Attributes:
+        is_fresh: whether the jobs were read no earlier than the limits.
+        barred: the jobs that want no quota, see ``barred``.
+    """
+
+    associations: tuple[Association, ...]
+    qos: tuple[Qos, ...]
+    conf: Conf
+    jobs: tuple[JobView, ...]
+    nodes: tuple[NodeView, ...]
+    is_fresh: bool = True
+    barred: Barred = NOTHING_BARRED
+
+    @cached_property
+    def quota_jobs(self) -> tuple[JobView, ...]:
+        """The jobs as quota is decided for them."""
+        return self.barred.told(self.jobs)
+
+
+@dataclass(frozen=True)
+class WantedLimits:
+    """What the ledger allows, what Slurm has, and the settings that follow."""
+
+    allowed: Allowed
+    found: SlurmLimits
+    limits: DesiredLimits
+
+
+@dataclass(frozen=True)
+class PlannedFor:
+    """The use for which limits are wanted, where it is not what the look itself shows."""
+
+    use: QosUse
+    in_use: InUse
+
+
+def wanted_limits(
+    inputs: QuotaInputs,
+    shown: SlurmNow,
+    cluster: str,
+    billing: BillingUnit,
+    planned: PlannedFor | None = None,
+) -> WantedLimits:
+    """Translate what the ledger allows into the settings that the ``cluster`` should have.
+
+    Raises InvalidInputError (SW-CLUSTER-NAME) if Slurm's replies are from another cluster.
+    """
+    rules = inputs.rules
+    allowed = inputs.allowed(planned.use if planned else inputs.use)
+    there = inputs.seen_holdings
+    if shown.quota_jobs is not inputs.seen.jobs:
+        there = holdings(shown.quota_jobs, rules.partitions, rules.costs, rules.models)
+    now_s, has_budgets = inputs.ledger_view.now_s, bool(allowed.run_minutes)
+    used = (
+        planned.in_use
+        if planned
+        else in_use(there, now_s=now_s, has_budgets=has_budgets, billing=billing)
+    )
+    config = shown.conf.config
+    found = found_of(cluster, shown.associations, shown.qos, config, used, billing=billing)
+    return WantedLimits(allowed, found, desired_limits(allowed, found, inputs.ledger_view.known))

@@ -1,0 +1,806 @@
+"""Lends idle quota in units of whole jobs: to waiting jobs that can start on it.
+
+``lending.lend`` shares idle quota as if it were a fluid: two tenants that each wait for a whole GPU
+get half of one each, and neither starts. So a round lends twice. The first pass determines by fair
+sharing how much each borrower may hold. Running jobs keep what they hold within that. The rest is
+granted job by job, in this order:
+
+1. Jobs that have waited for ``turn_s``, of tenants below their shares: the tenant that has least
+   for its weight comes first, and in every second window of ``turn_s`` another one. While its job
+   can't start, the tenant keeps its fair share, and replicas of tenants beyond their shares are
+   drained for it, for their GPUs or their quota (``reclaim.turns``). Where batch jobs are in the
+   way, nothing starts in their places until the job can (``_gather``).
+2. Jobs that can start: GPUs of their types are free on enough nodes. The next job always belongs to
+   the tenant that has least for its weight, at every level of the tree (progressive filling, as in
+   ``lending``); within a tenant it is the first by Slurm's priority that can start. Jobs that use
+   what is left of their tenants' guaranteed quotas, and keep the tenants within their shares, come
+   before all others: otherwise replicas would have to be drained for them again.
+3. Jobs of tenants below their shares that fit in the place of a run of a tenant beyond its share,
+   which then starts nothing in that place (``_follow``); then running jobs of tenants beyond their
+   shares, with what no job can start on.
+4. Jobs that can start, of tenants beyond their shares, if all runs of the tenant stay: otherwise
+   Slurm would start them in place of the runs that are to end.
+5. Jobs for which no GPU is free now: given quota, Slurm plans their start, and GPUs are cut again
+   for them. Also jobs that Slurm does not start although a GPU is free (``standstill``). In every
+   second window of ``turn_s``, once one of them has waited for ``turn_s``, these come before 4:
+   otherwise tenants beyond their shares could take whatever becomes idle, for ever.
+
+The second pass lends what was granted.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heapreplace
+from typing import Literal, NamedTuple
+
+from slicewise.cluster.language.jobs import JobView
+from slicewise.slurm_plugin.rules.common.costs import job_cost
+from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed, is_own
+from slicewise.slurm_plugin.rules.quota.demand import (
+    demand_of,
+    waits_for_nodes,
+    waits_for_quota,
+    waits_since_s,
+    within_guarantees,
+)
+from slicewise.slurm_plugin.rules.quota.holdings import Holdings, QosQueue, place_in_order
+from slicewise.slurm_plugin.rules.quota.lending import (
+    NANOSLICES,
+    Flow,
+    borrowed_lately,
+    fair_shares,
+    lend,
+    lends_anew,
+    used_lately,
+)
+from slicewise.slurm_plugin.rules.quota.tenants import downward, guaranteed_quota, parent
+from slicewise.slurm_plugin.rules.quota.types import MAX_WEIGHT, Loan, Policy
+from slicewise.slurm_plugin.rules.reclaim.busy import need_of
+from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed, Shape
+from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
+from slicewise.slurm_plugin.rules.reclaim.turns import Turn, for_turns, reclaim_for
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, may_give
+from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+
+_LATEST_S = 1 << 62
+"""Stands for the start of the wait where Slurm does not report one; later than any other."""
+
+TURN_S = 1800
+"""Seconds of waiting for borrowed quota after which a job gets a turn, and for which it then comes
+before all others. Jobs that start soon anyway need none; longer than that nobody should have to
+wait for a start that smaller jobs take away again and again."""
+
+_NOTHING: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A job, or tasks of an array, that could start if its tenant had more quota on loan.
+
+    Attributes:
+        need: GPU instances of each task.
+        cost_millislices: cost of each task.
+        since_s: Unix seconds since when the job waits; None where Slurm does not say.
+        tasks: number of tasks; 1 for a plain job.
+        would_start: whether Slurm would start the job given quota and GPUs: not while its nodes are
+            down or reserved, nor if it had both and did not start.
+    """
+
+    need: JobNeed
+    cost_millislices: int
+    since_s: int | None
+    tasks: int = 1
+    would_start: bool = True
+
+    @property
+    def total_millislices(self) -> int:
+        """Cost of all tasks together."""
+        return self.cost_millislices * self.tasks
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Jobs that wait for a loan, and the GPU instances on which they could start.
+
+    Attributes:
+        queues: waiting jobs of each account, in the order in which Slurm would start them.
+        free: GPU instances by node and type that no job holds and no guaranteed job is about to
+            take.
+        reclaim_input: runs on borrowed quota, which may have to end for a turn.
+        batch: all other runs on borrowed quota: they end by themselves.
+        turn_s: seconds of waiting for a loan after which a job comes first, and for which it then
+            comes first.
+        guaranteed: tenants with jobs that wait in their own QOS and that their guaranteed quotas
+            pay for.
+        capped: tenants beyond a cap: their replicas are drained for the cap, and for no turn.
+        busy: millislices of jobs that tenants' guaranteed quotas pay for and whose GPUs are busy.
+    """
+
+    queues: Mapping[str, Sequence[WaitingJob]] = field(hash=False)
+    free: Mapping[str, Mapping[str, int]] = field(hash=False)
+    reclaim_input: ReclaimInput
+    turn_s: int
+    guaranteed: frozenset[str] = frozenset()
+    capped: frozenset[str] = frozenset()
+    batch: tuple[Running, ...] = ()
+    busy: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Lent:
+    """The result of a round of lending; ``turn`` is None if no run has to end for a job's turn."""
+
+    loans: tuple[Loan, ...]
+    turn: Turn | None = None
+
+
+def waits(
+    inputs: QuotaInputs, reclaim_input: ReclaimInput, capped: frozenset[str] = frozenset()
+) -> Waits:
+    """Collect the jobs that wait for loans, and the GPU instances left for them.
+
+    Jobs in their tenants' own QOS come first: as many as their tenants' guaranteed quotas pay for
+    take their free GPU instances before any job that waits for a loan.
+    """
+    there, turn_s = inputs.startable, inputs.rules.turn_s
+    free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.fitted))
+    if first:
+        left = FreeInstances(free)
+        for job in first:
+            left.place(need_of(job))
+        free = dict.fromkeys(free, _NOTHING) | left.by_node()
+    guaranteed = frozenset(holder_of(job) for job in first)
+    queues = waiting_for_loans(there, inputs.seen.stuck)
+    batch = tuple(batch_runs(inputs, reclaim_input)) if queues else ()
+    return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped, batch, inputs.busy)
+
+
+def batch_runs(inputs: QuotaInputs, reclaim_input: ReclaimInput) -> Iterator[Running]:
+    """The runs on borrowed quota that nobody tells to go."""
+    known, usable = {run.job_id for run in reclaim_input.running}, reclaim_input.free
+    for (_, qos), runs in inputs.holdings.places.items():
+        for job, cost, _ in runs if is_borrowed(qos) else ():
+            if cost and job.job_id not in known and not job.is_doubtful:
+                yield Running.of(job, cost, usable, is_replica=False)
+
+
+def waiting_for_loans(
+    there: Holdings, stuck: frozenset[int] = frozenset()
+) -> Mapping[str, Sequence[WaitingJob]]:
+    """The jobs of each tenant that wait outside its own QOS.
+
+    They come in the order in which Slurm would start them. ``stuck`` are the ids of jobs that had
+    quota and GPUs and did not start.
+    """
+    found = [
+        (tenant, jobs)
+        for qos, queue in there.queues.items()
+        if not is_own(qos)
+        for tenant, jobs in _for_loans(queue).items()
+    ]
+    queues: dict[str, Sequence[_ForLoan]] = {}
+    for tenant, jobs in found:
+        # Few tenants' jobs wait in several QOS.
+        both = (*queues.get(tenant, ()), *jobs)
+        queues[tenant] = sorted(both, key=lambda one: place_in_order(one.record))
+    return {tenant: _without(stuck, jobs) for tenant, jobs in queues.items()}
+
+
+class _ForLoan(NamedTuple):
+    """A record that waits for a loan, and what it waits for."""
+
+    record: JobView
+    job: WaitingJob
+
+
+def _for_loans(queue: QosQueue) -> Mapping[str, Sequence[_ForLoan]]:
+    """The jobs of a QOS that wait for loans, by tenant, in the order in which they would start."""
+    found = defaultdict[str, list[_ForLoan]](list)
+    for record in queue.jobs:
+        if waits_for_quota(record) and (cost := job_cost(record, queue.costs)):
+            job = WaitingJob(
+                need_of(record),
+                cost,
+                waits_since_s(record),
+                max(1, len(record.untouched)),
+                would_start=not waits_for_nodes(record),
+            )
+            found[holder_of(record)].append(_ForLoan(record, job))
+    return found
+
+
+def _without(stuck: frozenset[int], jobs: Iterable[_ForLoan]) -> Sequence[WaitingJob]:
+    """The jobs; those that are ``stuck`` would not start."""
+    if not stuck:
+        return [one.job for one in jobs]
+    return [
+        replace(one.job, would_start=False) if one.record.job_id in stuck else one.job
+        for one in jobs
+    ]
+
+
+def own_needs(
+    policy: Policy, demand: Mapping[str, int], queues: Mapping[str, Sequence[WaitingJob]]
+) -> Mapping[str, int]:
+    """Millislices that each account needs, not counting its jobs that wait for a loan.
+
+    These jobs keep nothing from other tenants: one for which no GPU is free would keep it for
+    nothing, and one that can start comes before all others.
+    """
+    queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
+    return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
+
+
+def own_needs_now(policy: Policy, there: Holdings) -> Mapping[str, int]:
+    """Compute ``own_needs`` from Slurm's jobs."""
+    return own_needs(policy, demand_of(policy, there), waiting_for_loans(there))
+
+
+def lend_whole_jobs(
+    policy: Policy,
+    demand: Mapping[str, int],
+    waits: Waits,
+    current: Sequence[Loan],
+    *,
+    capacity: int | None,
+    lately: Mapping[str, float],
+    at_most: Mapping[str, int] = _NOTHING,
+) -> Lent:
+    """The loans that should exist, by lender and borrower: like ``lend``, in units of waiting jobs.
+
+    ``at_most`` bounds the demand of tenants that may not have all of it. The other parameters are
+    those of ``lend``.
+    """
+    wanted = {name: min(amount, at_most.get(name, amount)) for name, amount in demand.items()}
+    if not waits.queues or not lends_anew(policy, capacity):
+        return Lent(lend(policy, wanted, current, capacity, lately))
+    past = borrowed_lately(policy, lately)
+    grants = _Grants(
+        policy,
+        wanted,
+        waits,
+        fair_shares(policy, wanted, past),
+        used=own_needs(policy, demand, waits.queues),
+        past=past,
+        lately=used_lately(policy, lately),
+    )
+    levels, turn = grants.decided()
+    return Lent(lend(policy, levels, current, capacity, lately), turn)
+
+
+class _Grants:
+    """Decides how much of its demand each account is granted, and whose turn it is."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        demand: Mapping[str, int],
+        waits: Waits,
+        borrowed: Mapping[str, int],
+        *,
+        used: Mapping[str, int],
+        past: Flow,
+        lately: Flow,
+    ) -> None:
+        self._policy, self._waits, self._past, self._lately = policy, waits, past, lately
+        self._demand = {name: demand.get(name, 0) for name in policy}
+        own = guaranteed_quota(policy)
+        self._shares = {name: own[name] + borrowed[name] for name in policy}
+        self._used = dict(used)
+        self._over = {name for name, used in self._used.items() if used > self._shares[name]}
+        self._own = own
+        levels = {name: min(self._shares[name], need) for name, need in used.items()}
+        self._tree = _Tree(policy, own, levels)
+        # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
+        above = Counter(waits.reclaim_input.above_nominal_millislices) - Counter(borrowed)
+        self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
+        gives = may_give(for_turns(waits.reclaim_input, self._beyond))
+        least = {
+            name: max(min(own[name], level), min(level, used[name] - gives.get(name, 0)))
+            for name, level in levels.items()
+        }
+        self._soon = _Tree(policy, own, least)
+        # A replica that is told of less would have to go; a batch job runs to its end.
+        stays = {run.tenant for run in waits.reclaim_input.running if run.is_replica}
+        self._batch = sorted(
+            (run for run in waits.batch if run.tenant not in stays and run.tenant in policy),
+            key=lambda run: (-run.age_s(waits.reclaim_input.now_s), run.job_id),
+        )
+        self._left = FreeInstances(waits.free)
+        self._nowhere: set[tuple[Shape, int]] = set()
+        self._hopeless: set[tuple[Shape, int]] = set()
+        self._in_vain: set[tuple[str, Shape]] = set()
+        self._reserved = Counter[str]()
+
+    def decided(self) -> tuple[Mapping[str, int], Turn | None]:
+        """Millislices that each account may have, and the turn, if runs have to end for one."""
+        used = dict(self._used)
+        queues = {
+            name: deque(queue)
+            for name, queue in self._waits.queues.items()
+            if queue and name in self._policy
+        }
+        below = {name: queue for name, queue in queues.items() if name not in self._over}
+        turn = self._grant_turn(below)
+        beyond = self._grant_fairly(below, self._start_on_own)
+        later = self._grant_fairly(beyond, self._start)
+        later = self._grant_fairly(later, self._follow)
+        self._keep_runs()
+        stay = {name for name in self._over if self._tree.levels[name] >= used[name]}
+        above = {name: queues[name] for name in stay & queues.keys()}
+        if self._is_for_plans(later):
+            self._keep_for_busy()
+            self._grant_fairly(later, self._plan)
+            self._grant_fairly(above, self._start)
+        else:
+            self._grant_fairly(above, self._start)
+            self._keep_for_busy()
+            self._grant_fairly(later, self._plan)
+        levels = self._tree.levels
+        return {name: level - self._reserved[name] for name, level in levels.items()}, turn
+
+    def _keep_for_busy(self) -> None:
+        """Leave what nobody starts on to jobs that it is guaranteed to, whose GPUs are busy."""
+        busy = self._waits.busy
+        self._raise(self._tree, {name: self._used[name] + amount for name, amount in busy.items()})
+
+    def _is_for_plans(self, queues: Mapping[str, Iterable[WaitingJob]]) -> bool:
+        """Whether jobs for which no GPU is free come before those of tenants beyond their shares.
+
+        They do in every second window of ``turn_s``, if one of them has waited for ``turn_s``.
+        """
+        now_s, turn_s = self._waits.reclaim_input.now_s, self._waits.turn_s
+        waits_s = [job.since_s for queue in queues.values() for job in queue if job.since_s]
+        return int(now_s // turn_s) % 2 == 1 and min(waits_s, default=now_s) <= now_s - turn_s
+
+    def _grant_turn(self, queues: Mapping[str, deque[WaitingJob]]) -> Turn | None:
+        """Grant one task of the job that comes first, among tenants below their shares.
+
+        Returns the turn if that job can't start now. Its tenant's share is then kept, and on the
+        nodes that have, or will have, enough for the job no other job gets what is free. A job is
+        passed over if replicas of tenants beyond their shares could not free enough GPUs and quota
+        for it.
+        """
+        now_s, turn_s = self._waits.reclaim_input.now_s, self._waits.turn_s
+        due = self._due(queues)
+        self._gather_for(due, queues)
+        while due:
+            one = due.pop(whose_turn(due, now_s, turn_s))
+            for nth in one.jobs:
+                job = queues[one.name][nth]
+                if self._start(one.name, job):
+                    _take(queues[one.name], nth)
+                    return None
+                if turn := self._kept_for(one.name, job):
+                    return turn
+        return None
+
+    def _due(self, queues: Mapping[str, deque[WaitingJob]]) -> list["_Due"]:
+        """The tenants below their shares with jobs that have waited for ``turn_s``.
+
+        Who has least for its weight comes first.
+        """
+        before_s = self._waits.reclaim_input.now_s - self._waits.turn_s
+        found: list[_Due] = []
+        for name, queue in queues.items():
+            jobs = [
+                (job.since_s, nth)
+                for nth, job in enumerate(queue)
+                if job.would_start and job.since_s is not None and job.since_s <= before_s
+                # The demand may be bounded because the tenant must not borrow more at present.
+                if self._used[name] + job.cost_millislices <= self._demand[name]
+            ]
+            if jobs and self._used[name] < self._shares[name]:
+                part = self._part(name, min(jobs)[0], is_account=True)
+                of_tenant = [nth for _, nth in sorted(jobs)]
+                found.append(_Due(part.borrowed, part.past, part.since_s, name, of_tenant))
+        return sorted(found)
+
+    def _gather_for(self, due: list["_Due"], queues: Mapping[str, deque[WaitingJob]]) -> None:
+        """Grant what others hold to the first job that only batch jobs keep out."""
+        for one in due if self._batch else ():
+            for nth in one.jobs:
+                job = queues[one.name][nth]
+                if self._left.nodes(job.need) and self._may_plan(one.name, job):
+                    return
+                if self._may_drain(one.name, job):
+                    continue
+                if self._gather(one.name, job):
+                    due.remove(one)
+                    _take(queues[one.name], nth)
+                    return
+
+    def _may_drain(self, name: str, job: WaitingJob) -> bool:
+        """Whether replicas of others may be able to make room for one task of the job."""
+        level = self._used[name] + job.cost_millislices
+        return self._soon.may_raise(name, level) and self._drained_for(name, job) is not None
+
+    def _drained_for(self, name: str, job: WaitingJob) -> Reclaim | None:
+        """The replicas that could end to free GPUs for one task of the job."""
+        shape = job.need.shape, job.need.nodes
+        found = None if shape in self._hopeless else self._room(_turn_of(name, job))
+        if found is None:
+            self._hopeless.add(shape)
+        return found
+
+    def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
+        """Keep available GPUs and quota for one task; None if others can't give up the rest."""
+        level, turn = self._used[name] + job.cost_millislices, _turn_of(name, job)
+        if not self._soon.may_raise(name, level):
+            return None
+        found = self._drained_for(name, job)
+        if found is not None and (quota := self._lacking(name, level)):
+            turn = replace(turn, quota=quota)
+            found = self._room(turn)
+        if found is None:
+            return None
+        nodes = found.places.get(job.need.key, ())
+        self._left.take(job.need, nodes or self._left.nodes(job.need))
+        share = min(self._shares[name], self._demand[name])
+        self._raise(self._tree, {name: max(share, level)})
+        # The tenant's other jobs must not start in place of the runs that end.
+        reclaim_input, gone = self._waits.reclaim_input, Counter[str]()
+        for run in reclaim_input.running:
+            if run.run in found.victims and run.tenant in self._beyond:
+                gone[run.tenant] += run.cost_millislices
+        for one, amount in gone.items():
+            held = self._own[one] + reclaim_input.above_nominal_millislices[one]
+            self._used[one] = min(self._used[one], held) - amount
+        return replace(turn, nodes=nodes)
+
+    def _room(self, turn: Turn) -> Reclaim | None:
+        return reclaim_for(turn, self._waits.reclaim_input, self._beyond, self._waits.free)
+
+    def _lacking(self, name: str, level: int) -> Mapping[str, int]:
+        """Millislices that each other tenant gives up so that the account may have ``level``.
+
+        Tenants that have least for their weight keep theirs first.
+        """
+        before = self._tree.levels
+        if self._tree.may_raise(name, level):
+            return {}
+        soon = _Tree(self._policy, self._own, self._soon.levels)
+        soon.raise_to(name, level)
+        self._raise(
+            soon, {one: before[one] for one, left in soon.levels.items() if left < before[one]}
+        )
+        return {
+            one: self._used[one] - left for one, left in soon.levels.items() if left < before[one]
+        }
+
+    def _start(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of the job, if it has both quota and free GPUs. Returns whether it did."""
+        shape = job.need.shape, job.need.nodes
+        if not job.would_start or shape in self._nowhere or not self._may_plan(name, job):
+            return False
+        if not self._left.place(job.need):
+            self._nowhere.add(shape)
+            return False
+        return self._plan(name, job)
+
+    def _follow(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of the job the place of a run of a tenant beyond its share.
+
+        The run goes on, and its tenant starts nothing in its place: its quota is the job's already.
+        So tenants take turns on GPUs of which each would need a part. Those that hold most for
+        their weight give way first. Returns whether there is such a run.
+        """
+        need, level = job.need, self._used[name] + job.cost_millislices
+        if not job.would_start or self._used[name] >= self._shares[name]:
+            return False
+        if need.nodes > 1 or level > self._demand[name] or (name, need.shape) in self._in_vain:
+            return False
+        # Of a tenant's runs that are alike the oldest gives its place.
+        fits: dict[tuple[str, int], Running] = {}
+        for run in self._batch:
+            one = run.tenant, run.cost_millislices
+            if run.tenant not in self._over or run.tenant == name or one in fits:
+                continue
+            if any(self._left.has(node, need, more) for node, more in run.instances.items()):
+                fits[one] = run
+        if any(self._succeed(name, job, [run]) for run in self._by_most(fits.values())):
+            return True
+        self._in_vain.add((name, need.shape))
+        return False
+
+    def _by_most(self, runs: Iterable[Running]) -> Sequence[Running]:
+        """The runs, those of tenants that have most for their weight first."""
+
+        def has(run: Running) -> tuple[int, int]:
+            part = self._part(run.tenant, 0, is_account=True)
+            return part.borrowed, part.past
+
+        return sorted(runs, key=has, reverse=True)
+
+    def _gather(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of a job that is due what runs of others hold, once they have ended.
+
+        These run to their end, and until then nothing starts in their places, whatever is their
+        tenants' share: else smaller jobs that come and go would keep the job out for ever. Returns
+        whether runs that end by themselves make room for it.
+        """
+        others = [run for run in self._batch if run.tenant != name]
+        found = self._making_room(job.need, others)
+        if found is None:
+            return False
+        nodes, ends = found
+        known = {run.job_id for run in ends}
+        more = self._by_most([run for run in others if run.job_id not in known])
+        counts = range(len(more) + 1)
+        count = bisect_left(
+            counts, True, key=lambda n: self._tree_after(name, job, [*ends, *more[:n]]) is not None
+        )
+        if not self._succeed(name, job, [*ends, *more[:count]]):
+            return False
+        self._left.take(job.need, nodes)
+        return True
+
+    def _making_room(
+        self, need: JobNeed, runs: Sequence[Running]
+    ) -> tuple[Sequence[str], Sequence[Running]] | None:
+        """Nodes for the job on which least has to end, and the runs that have to."""
+        on = defaultdict[str, list[Running]](list)
+        for run in runs:
+            for node in run.instances:
+                on[node].append(run)
+        found: list[tuple[int, str, Sequence[Running]]] = []
+        for node in self._waits.free:
+            ends: list[Running] = []
+            there = Counter[str]()
+            for run in on[node]:
+                if self._left.has(node, need, there):
+                    break
+                if any(run.instances[node].get(kind) for kind, _ in need.shape):
+                    there.update(run.instances[node])
+                    ends.append(run)
+            if self._left.has(node, need, there):
+                found.append((sum(run.cost_millislices for run in ends), node, ends))
+        if len(found) < need.nodes:
+            return None
+        best = sorted(found, key=lambda one: one[:2])[: need.nodes]
+        gone = {run.job_id: run for *_, of in best for run in of}
+        return [node for _, node, _ in best], list(gone.values())
+
+    def _succeed(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> bool:
+        """Grant one task of the job what these runs hold, if that is enough quota for it."""
+        tree = self._tree_after(name, job, runs)
+        if tree is None:
+            return False
+        self._tree = tree
+        self._used.update(self._used_after(runs))
+        self._used[name] += job.cost_millislices
+        if self._left.nodes(job.need):
+            # GPUs are free elsewhere: with quota it would start beside these runs.
+            self._reserved[name] += job.cost_millislices
+        gone = {run.job_id for run in runs}
+        self._batch = [run for run in self._batch if run.job_id not in gone]
+        return True
+
+    def _tree_after(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> "_Tree | None":
+        """The levels once these runs gave their places to the job; None if a limit forbids it."""
+        levels, used = self._tree.levels, self._used_after(runs)
+        lower = {one: min(levels[one], amount) for one, amount in used.items()}
+        tree = _Tree(self._policy, self._own, {**levels, **lower})
+        level = self._used[name] + job.cost_millislices
+        if not tree.may_raise(name, level):
+            return None
+        tree.raise_to(name, level)
+        return tree
+
+    def _used_after(self, runs: Sequence[Running]) -> Mapping[str, int]:
+        gone = Counter[str]()
+        for run in runs:
+            gone[run.tenant] += run.cost_millislices
+        return {one: max(0, self._used[one] - amount) for one, amount in gone.items()}
+
+    def _start_on_own(self, name: str, job: WaitingJob) -> bool:
+        """Like ``_start``, for a job that uses what is left of its tenant's guaranteed quota.
+
+        The tenant must stay within its share.
+        """
+        used = self._used[name]
+        is_within = used < self._own[name] and used + job.cost_millislices <= self._shares[name]
+        return is_within and self._start(name, job)
+
+    def _plan(self, name: str, job: WaitingJob) -> bool:
+        """Grant one task of the job, if it has quota. Returns whether it did."""
+        if not self._may_plan(name, job):
+            return False
+        self._used[name] += job.cost_millislices
+        self._tree.raise_to(name, self._used[name])
+        return True
+
+    def _may_plan(self, name: str, job: WaitingJob) -> bool:
+        level = self._used[name] + job.cost_millislices
+        return level <= self._demand[name] and self._tree.may_raise(name, level)
+
+    def _grant_fairly(
+        self,
+        queues: Mapping[str, deque[WaitingJob]],
+        grant: Callable[[str, WaitingJob], bool],
+    ) -> Mapping[str, deque[WaitingJob]]:
+        """Grant task by task with ``grant``. Returns the jobs that still have tasks left.
+
+        From the top of the tree down, each tenant chooses the part that has least for its weight:
+        its own account, or the subtree of one of its children.
+        """
+        later: dict[str, deque[WaitingJob]] = defaultdict(deque)
+        parts = self._parts(queues)
+        while parts[""]:
+            path = [""]
+            while not (part := parts[path[-1]][0]).is_account:
+                path.append(part.name)
+            queue = queues[part.name]
+            # Who is granted nothing keeps its place among the parts.
+            while queue:
+                if grant(part.name, queue[0]):
+                    _take(queue, 0)
+                    break
+                later[part.name].append(queue.popleft())
+            for node in reversed(path):
+                part = parts[node][0]
+                if queues[part.name] if part.is_account else parts[part.name]:
+                    heapreplace(parts[node], self._part(part.name, part.since_s, part.is_account))
+                else:
+                    heappop(parts[node])
+        return later
+
+    def _parts(self, queues: Mapping[str, deque[WaitingJob]]) -> Mapping[str, list["_Part"]]:
+        """Heaps of the parts that have waiting jobs, by the tenant at which they share."""
+        parts: dict[str, list[_Part]] = {"": []}
+        for name in reversed(downward(self._policy)):
+            here = parts.setdefault(name, [])
+            if queue := queues.get(name):
+                since_s = min(_LATEST_S if one.since_s is None else one.since_s for one in queue)
+                here.append(self._part(name, since_s, is_account=True))
+            heapify(here)
+            if here:
+                oldest_s = min(one.since_s for one in here)
+                above = parts.setdefault(parent(self._policy, name), [])
+                above.append(self._part(name, oldest_s, is_account=False))
+        heapify(parts[""])
+        return parts
+
+    def _part(self, name: str, since_s: int, is_account: bool) -> "_Part":
+        into: Literal["borrows", "in"] = "borrows" if is_account else "in"
+        now = self._tree.borrowed(name, is_account=is_account) * NANOSLICES
+        borrowed = now + self._past[into, name]
+        weight = self._policy[name].quota.weight
+        past = self._lately[into, name] // weight
+        return _Part(borrowed * MAX_WEIGHT // weight, past, since_s, name, is_account)
+
+    def _keep_runs(self) -> None:
+        """Leave what no job can start on to running jobs beyond their tenants' shares."""
+        most = {name: min(self._used[name], self._demand[name]) for name in self._over}
+        self._raise(self._tree, most)
+
+    def _raise(self, tree: "_Tree", most: Mapping[str, int]) -> None:
+        """Raise levels towards ``most`` within all limits, least for their weight first."""
+        weights = {name: self._policy[name].quota.weight for name in most}
+        for name in sorted(
+            most,
+            key=lambda one: (self._tree.borrowed(one, is_account=True) // weights[one], one),
+        ):
+            levels = range(tree.levels[name] + 1, most[name] + 1)
+            kept = bisect_left(levels, True, key=lambda level: not tree.may_raise(name, level))
+            tree.raise_to(name, levels.start + kept - 1)
+
+
+def _turn_of(name: str, job: WaitingJob) -> Turn:
+    return Turn(name, job.need, job.cost_millislices)
+
+
+def _take(queue: deque[WaitingJob], nth: int) -> None:
+    """Take one task of the nth job."""
+    job = queue[nth]
+    del queue[nth]
+    if job.tasks > 1:
+        queue.insert(nth, replace(job, tasks=job.tasks - 1))
+
+
+def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:
+    """Index of the job that comes first now, of jobs that have waited for ``turn_s``.
+
+    ``waiting`` begins with the job that is to come first. Time is cut into windows of ``turn_s``.
+    In every second window that job comes first, however many jobs come after it. In the windows
+    between, the other jobs take turns, so a job that can't start keeps no other from starting.
+    Jobs that have started are not in ``waiting`` any more.
+    """
+    window = int(now_s // turn_s)
+    if window % 2 == 0 or len(waiting) == 1:
+        return 0
+    return 1 + window // 2 % (len(waiting) - 1)
+
+
+class _Due(NamedTuple):
+    """A tenant with jobs that are due; fields are those of ``_Part``, and the jobs' places."""
+
+    borrowed: int
+    past: int
+    since_s: int
+    name: str
+    jobs: Sequence[int]
+
+
+class _Part(NamedTuple):
+    """A tenant's own account or a child's subtree: one of the parts that share at a tenant.
+
+    Attributes:
+        borrowed: quota of others that it has and has lately had, divided by its weight.
+        past: what it has lately held of its guaranteed quota, divided so.
+        since_s: Unix seconds since when its oldest job waits.
+        name: the account, or the top of the subtree.
+        is_account: whether this is an own account.
+    """
+
+    borrowed: int
+    past: int
+    since_s: int
+    name: str
+    is_account: bool
+
+
+class _Tree:
+    """Levels of quota by account, and what subtrees lend out and borrow at these levels.
+
+    Attributes:
+        levels: millislices that each account may have.
+    """
+
+    def __init__(self, policy: Policy, own: Mapping[str, int], levels: Mapping[str, int]) -> None:
+        self._policy, self._own = policy, own
+        self.levels = dict(levels)
+        # Sums over a tenant's own account and the subtrees directly below it; "" is the root.
+        self._supply: Counter[str] = Counter()
+        self._want: Counter[str] = Counter()
+        for name in reversed(downward(policy)):
+            self._supply[name] += max(0, own[name] - levels[name])
+            self._want[name] += max(0, levels[name] - own[name])
+            out, into = self._passing(name, self._supply[name], self._want[name])
+            self._supply[parent(policy, name)] += out
+            self._want[parent(policy, name)] += into
+
+    def borrowed(self, name: str, *, is_account: bool) -> int:
+        """Millislices that the account, or the subtree, has from others."""
+        if is_account:
+            return max(0, self.levels[name] - self._own[name])
+        return max(0, self._want[name] - self._supply[name])
+
+    def may_raise(self, name: str, level: int) -> bool:
+        """Whether the account may have ``level`` within all limits."""
+        return self._raised(name, level) is not None
+
+    def raise_to(self, name: str, level: int) -> None:
+        """Raise the account to ``level`` if ``may_raise`` allows it; else change nothing."""
+        if changed := self._raised(name, level):
+            self.levels[name] = level
+            for node, (supply, want) in changed.items():
+                self._supply[node], self._want[node] = supply, want
+
+    def _raised(self, name: str, level: int) -> Mapping[str, tuple[int, int]] | None:
+        """New supply and want of all tenants on the way up; None if a limit forbids the level."""
+        before, own = self.levels[name], self._own[name]
+        if level <= before:
+            return {}
+        less = max(0, own - before) - max(0, own - level)
+        more = max(0, level - own) - max(0, before - own)
+        changed: dict[str, tuple[int, int]] = {}
+        while True:
+            supply, want = self._supply[name] - less, self._want[name] + more
+            limit = self._policy[name].quota.borrowing_limit_millislices if name else 0
+            if want - supply > limit:
+                return None
+            changed[name] = supply, want
+            if not name:
+                return changed
+            out, into = self._passing(name, self._supply[name], self._want[name])
+            out_now, into_now = self._passing(name, supply, want)
+            less, more = out - out_now, into_now - into
+            name = parent(self._policy, name)
+
+    def _passing(self, name: str, supply: int, want: int) -> tuple[int, int]:
+        """Millislices that leave a subtree on loan, and that it needs from outside."""
+        limit = self._policy[name].quota.lending_limit_millislices
+        return min(limit, max(0, supply - want)), max(0, want - supply)

@@ -1,0 +1,74 @@
+"""Tells what happened to a service's replicas from one look to the next."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotView
+from slicewise.cluster.rpc.read_messages import ServiceEvent
+
+Reports = Mapping[tuple[str, str], ServiceReport]
+"""The launcher's reports, by tenant and name."""
+_Key = tuple[int, int]
+_LIVES = frozenset({"starting", "running"})
+_RUNS = _LIVES | {"ending"}
+"""States of a slot that holds a slice. Of one that ends Slurm says another start each second."""
+
+
+def happened(
+    before: Iterable[ServiceView],
+    now: Iterable[ServiceView],
+    told: Reports,
+    tells: Reports,
+    at_s: int,
+) -> Iterator[tuple[tuple[str, str], ServiceEvent]]:
+    """Yield events by tenant and name. ``told`` were the reports at the look before.
+
+    A service that was not there before has none: a daemon that starts does not know when what
+    it finds has happened.
+    """
+    known = {view.array_job_id: view for view in before}
+    for view in now:
+        last = known.get(view.array_job_id)
+        if last is None:
+            continue
+        key = (view.tenant, view.name)
+        slots = {slot.index: slot for slot in last.slots}
+        for slot in view.slots:
+            had = slots.get(slot.index, slot)
+            place = (view.array_job_id, slot.index)
+            for what, why in _of_slot(
+                had, slot, _does(place, told.get(key)), _does(place, tells.get(key))
+            ):
+                yield (
+                    key,
+                    ServiceEvent(
+                        at_s=at_s,
+                        array_job_id=view.array_job_id,
+                        slot=slot.index,
+                        node=slot.node or had.node,
+                        what=what,
+                        why=why,
+                    ),
+                )
+
+
+def _of_slot(had: SlotView, slot: SlotView, did: str, does: str) -> Iterator[tuple[str, str]]:
+    is_new_run = slot.state in _LIVES and (slot.start_s != had.start_s or had.state not in _RUNS)
+    if had.state in _RUNS and (slot.state not in _RUNS or is_new_run):
+        failed = "" if is_new_run else slot.last_failure
+        yield ("failed", failed) if failed else ("ended", had.ends_why)
+    if is_new_run:
+        yield "started", ""
+    if slot.ends_why and slot.ends_why != had.ends_why:
+        yield "told to end", slot.ends_why
+    if does != did and does:
+        yield does, slot.ends_why or ("no longer needed" if does == "drains" else "")
+    if slot.state == "gone" and had.state != "gone":
+        yield "lost", slot.slurm_state
+
+
+def _does(place: _Key, report: ServiceReport | None) -> str:
+    if report is None:
+        return ""
+    if place in report.ready:
+        return "ready"
+    return "drains" if place in report.draining else ""

@@ -1,0 +1,240 @@
+"""Checks the daemon, this host's files, users and ports, and clocks."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from shlex import quote
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.file_access import Inode, not_led, replaceable, unmet
+from slicewise.cluster.language.findings import Finding, Mend, Place, error, warning
+from slicewise.cluster.language.host_findings import (
+    package_checks,
+    port_checks,
+    space_checks,
+    unit_checks,
+)
+from slicewise.cluster.language.slurm.fields import numbers_text
+from slicewise.cluster.rpc.key_messages import KeyView
+from slicewise.slurm_plugin.rules.site.facts import DaemonFacts, FileFacts, HostFacts
+
+_LATE_S = 30.0
+_SKEW_S = 2.0
+_WORLD, _OTHERS_WRITE = 0o007, 0o022
+_ENVIRONMENT = "/etc/slicewise/environment"
+_RESTART = Mend(Place.DAEMON, "systemctl restart slicewise-daemon")
+
+
+def daemon_checks(facts: DaemonFacts, mode: str, *, is_pair: bool) -> Iterator[Finding]:
+    """Say what is wrong with a daemon that answers; ``mode`` is that of the settings."""
+    if facts.version != facts.own_version:
+        yield warning(
+            Code.RESTART,
+            f"The daemon is version {facts.version}, the commands here {facts.own_version}",
+            "one of them may not understand the other",
+            _RESTART,
+        )
+    if facts.mode != mode:
+        yield warning(
+            Code.RESTART,
+            f"The daemon runs in mode {facts.mode}, slicewise.toml says {mode}",
+            "it reads its settings at its start only",
+            _RESTART,
+        )
+    if not facts.leads and not is_pair:
+        yield warning(
+            Code.DAEMON_RUNNING,
+            "The daemon does not lead, and [daemon] pair is false",
+            "another daemon with the same ledger acts on Slurm",
+            advice="Stop the other one, or set pair = true on both hosts.",
+        )
+    if facts.lost_socket:
+        yield error(
+            Code.DAEMON_DOWN,
+            f"The daemon runs, and its socket {facts.lost_socket} is not there",
+            "slurmctld can't ask it: jobs pass undecided",
+            _RESTART,
+            advice="Something removed it, such as a cleaner of old files.",
+        )
+    if not facts.complete:
+        yield error(
+            Code.DAEMON_BLIND,
+            "The daemon's last look at Slurm was not complete",
+            "it decides by what it saw before, and changes nothing",
+            Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
+        )
+    elif facts.looked_s > _LATE_S:
+        yield warning(
+            Code.DAEMON_BLIND,
+            f"The daemon looked at Slurm {facts.looked_s:.0f} s ago",
+            "services and limits follow late",
+            Mend(Place.DAEMON, "journalctl -u slicewise-daemon -n 50"),
+        )
+
+
+def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
+    """Name the valid keys of who is no member of their tenant any more."""
+    for one in keys:
+        if one.has_left and one.is_valid(now_s):
+            yield warning(
+                Code.KEY_LEFT,
+                f"API key {one.key_id} ({one.name}) of {one.tenant} was made by {one.created_by},"
+                " who is not in that account any more",
+                "whoever has the key still asks its services",
+                Mend(Place.HOST, f"slicewise key revoke {one.key_id}"),
+                advice="If a program needs one, let a member make another first.",
+            )
+
+
+def host_checks(facts: HostFacts, replica_ports: frozenset[int]) -> tuple[Finding, ...]:
+    """Return what is wrong on this host; ``replica_ports`` are those of MpiParams."""
+    ways = [file.way for file in facts.files]
+    owners = {"root", *(owner for file in facts.files for owner in file.owners)}
+    return (
+        *(found for file in facts.files for found in _file(file, owners)),
+        *(found for way in ways for found in replaceable(way, owners)),
+        *unmet(facts.needs, ways),
+        *space_checks(facts.spaces),
+        *port_checks(facts.holders, facts.ports, owners),
+        *unit_checks(facts.disabled),
+        *package_checks(facts.missing_files),
+        *_confs(*facts.confs),
+        *_users(facts.users),
+        *_munge(facts.munge),
+        *_client_ports(facts, replica_ports),
+    )
+
+
+def _file(file: FileFacts, owners: Collection[str]) -> Iterator[Finding]:
+    """Say what is wrong with a file; ``owners`` are those of all files of Slicewise."""
+    if (target := file.way.target) is not None:
+        for found in _rights_of(file, target):
+            yield not_led(found, [file.way], target, owners)
+
+
+def _rights_of(file: FileFacts, found: Inode) -> Iterator[Finding]:
+    mode, path = found.mode & 0o7777, file.way.asked
+    if file.duty == "secret" and mode & _WORLD:
+        yield error(
+            Code.FILE_RIGHTS,
+            f"{path} has mode {mode:04o}",
+            "every user of this host can read it, and act as Slicewise",
+            Mend(Place.HOST, f"chmod {mode & 0o770:04o} {quote(found.path)}"),
+        )
+    elif file.duty == "own" and mode & _OTHERS_WRITE:
+        yield error(
+            Code.FILE_RIGHTS,
+            f"{path} has mode {mode:04o}",
+            "others than its owner can change it",
+            Mend(Place.HOST, f"chmod {mode & ~_OTHERS_WRITE:04o} {quote(found.path)}"),
+        )
+    if file.holds_password:
+        yield error(
+            Code.FILE_RIGHTS,
+            f"{path} holds a password of the database",
+            "every unit of Slicewise gets it, the page's server and the launcher, too, which must"
+            " not have the ledger's",
+            advice="Put the URL into the file that [database] url_file names, 0640 with SlurmUser's"
+            " group, and take it out there.",
+        )
+    if found.owner not in file.owners:
+        yield error(
+            Code.FILE_RIGHTS,
+            f"{path} belongs to {found.owner}, not to {' or '.join(file.owners)}",
+            "who owns it can change it, and who needs it may not reach it",
+            Mend(Place.HOST, f"chown -h {file.owners[0]} {quote(found.path)}"),
+        )
+
+
+def _confs(here: str, of_units: str) -> Iterator[Finding]:
+    if here != of_units:
+        # Also ends a last line that has no end.
+        line = f"sed -i -e '/^SLURM_CONF=/d' -e '$a\\' {_ENVIRONMENT}"
+        yield error(
+            Code.CONF_DIFFERS,
+            f"slurm.conf is {here} for this shell, and {of_units} for units of systemd",
+            "the daemon's commands see another Slurm than was looked at, or none",
+            Mend(Place.HOST, f"{line}; echo SLURM_CONF={quote(here)} >> {_ENVIRONMENT}"),
+            Mend(Place.DAEMON, "systemctl restart slicewise-daemon"),
+            advice=f"If that of the units is right: SLURM_CONF={quote(of_units)} slicewise doctor.",
+        )
+
+
+def _users(users: Mapping[str, bool]) -> Iterator[Finding]:
+    for key, is_there in sorted(users.items()):
+        setting, _, name = key.partition("=")
+        if not is_there:
+            yield error(
+                Code.USER,
+                f"This host has no user {name}, which [daemon] {setting} names",
+                "the daemon knows the launcher, and slurmctld the daemon, by their uid: it must be"
+                " the same on all hosts",
+                Mend(Place.HOST, f"useradd --system {name}"),
+            )
+
+
+def _munge(problem: str) -> Iterator[Finding]:
+    if problem:
+        yield error(
+            Code.MUNGE,
+            f"munge does not work here: {problem.removesuffix('.')}",
+            "commands on this host can't ask the daemon of another, nor can Slurm's",
+            Mend(Place.HOST, "systemctl restart munge"),
+            Mend(Place.HOST, "munge -n | unmunge"),
+        )
+
+
+def _client_ports(facts: HostFacts, replica_ports: frozenset[int]) -> Iterator[Finding]:
+    if facts.client_ports is None:
+        return
+    first, last = facts.client_ports
+    shared = frozenset(port for port in replica_ports - facts.kept_ports if first <= port <= last)
+    if shared:
+        text = numbers_text(shared)
+        yield warning(
+            Code.HOST_PORTS,
+            f"The kernel gives ports {text}, of MpiParams, to outgoing connections, too",
+            "a replica whose port is taken does not start",
+            Mend(Place.HOST, f"sysctl -w net.ipv4.ip_local_reserved_ports={text}"),
+            advice=f"On all GPU nodes, and in /etc/sysctl.d; or choose MpiParams below {first}.",
+        )
+
+
+def clock_checks(ahead_s: Mapping[str, float | None]) -> Iterator[Finding]:
+    """Name servers whose clock differs from this host's, by seconds that they are ahead."""
+    for name, seconds in ahead_s.items():
+        if seconds is not None and abs(seconds) > _SKEW_S:
+            way = "ahead of" if seconds > 0 else "behind"
+            yield error(
+                Code.CLOCK_SKEW,
+                f"The clock of {name} is {abs(seconds):.0f} s {way} this host's",
+                "munge refuses what is too old or too new, waiting times and charges are wrong",
+                Mend(Place.HOST, "systemctl enable --now chrony"),
+                advice="On all hosts.",
+            )
+
+
+def node_programs_checks(missing: tuple[str, ...], bars: Mapping[str, str]) -> Iterator[Finding]:
+    """Say what a GPU node lacks for replicas; ``bars`` keep users from namespaces."""
+    for name in missing:
+        package = Mend(Place.NODE, f"apt install {_PACKAGES.get(name, name)}")
+        is_path = "/" in name
+        yield error(
+            Code.PROGRAM,
+            f"This node has no {name}",
+            "a replica does not start without it",
+            *([] if is_path else [package]),
+            advice="Install it there on all GPU nodes, or correct the path in [engines]."
+            if is_path
+            else "",
+        )
+    for name, lets in bars.items():
+        yield error(
+            Code.NODE_NAMESPACES,
+            f"Users of this node may make no namespaces, by {name}",
+            "a replica gets no /dev/shm of its own, and does not start",
+            Mend(Place.NODE, f"sysctl -w {name}={lets}"),
+            advice="Also in /etc/sysctl.d. Where job_container/tmpfs gives each job a /dev/shm: "
+            "engines.triton.private_shm = false.",
+        )
+
+
+_PACKAGES = {"unshare": "util-linux"}

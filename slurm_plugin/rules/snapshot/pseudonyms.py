@@ -1,0 +1,222 @@
+"""Replaces names in a snapshot and in a history: the same name is the same within one archive.
+
+The key is drawn for one archive and thrown away, so names of two archives can't be compared, and
+nobody can try out names.
+"""
+
+import hmac
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from slicewise.cluster.language.jobs import JobTag, JobView, PartitionView, PastRun
+from slicewise.cluster.language.slurm.interface import Association, Qos
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.types import Reservation
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name, tenant_of
+from slicewise.slurm_plugin.rules.quota.calendar import ALL
+from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT
+from slicewise.slurm_plugin.rules.snapshot.contents import SiteSnapshot, SnapshotService
+
+_DIGITS = 10
+_UID_BITS = 30
+_KNOWN = 1 << 17
+
+
+@dataclass(frozen=True)
+class Pseudonyms:
+    """The other names.
+
+    Attributes:
+        key: random; nothing keeps it.
+        accounts: names of tenants and other accounts; they keep theirs if it is false.
+    """
+
+    key: bytes
+    accounts: bool = False
+
+    def user(self, name: str) -> str:
+        """Of a user."""
+        return self._other("u", name)
+
+    def job(self, name: str) -> str:
+        """Of a job or a service."""
+        return self._other("j", name)
+
+    def account(self, name: str) -> str:
+        """Of an account or a tenant, maybe its own; root stays."""
+        return name if not self.accounts or name == ROOT_ACCOUNT else self._other("a", name)
+
+    def uid(self, uid: int) -> int:
+        """Of a user id; unknown ones (-1) stay."""
+        if uid < 0:
+            return uid
+        return int(self._digest("uid", str(uid))[:_DIGITS], 16) & ((1 << _UID_BITS) - 1)
+
+    def _other(self, kind: str, name: str) -> str:
+        return f"{kind}{self._digest(kind, name)[:_DIGITS]}" if name else ""
+
+    def _digest(self, kind: str, name: str) -> str:
+        return _digest(self.key, kind, name)
+
+
+@lru_cache(_KNOWN)
+def _digest(key: bytes, kind: str, name: str) -> str:
+    return hmac.new(key, f"{kind} {name}".encode(), sha256).hexdigest()
+
+
+def run_under_other_names(run: PastRun, names: Pseudonyms, qos: Mapping[str, str]) -> PastRun:
+    """The run with other names; ``qos`` has those of Slicewise's QOS."""
+    return replace(
+        run,
+        user=names.user(run.user),
+        account=names.account(run.account),
+        qos=qos.get(run.qos, run.qos),
+    )
+
+
+def other_qos(found: Iterable[str], names: Pseudonyms) -> Mapping[str, str]:
+    """Other names of those QOS that Slicewise made, which hold those of tenants, maybe gone ones.
+
+    Each tenant that one of them is of has its own and its borrowed QOS among them.
+    """
+    tenants = {name for name in map(tenant_of, found) if name is not None}
+    pairs = ((name, names.account(name)) for name in tenants)
+    return {own(name): own(other) for name, other in pairs for own in (qos_name, borrowed_qos)}
+
+
+def under_other_names(snapshot: SiteSnapshot, names: Pseudonyms) -> SiteSnapshot:
+    """The snapshot with other names of users, jobs and services, and maybe of accounts."""
+    qos = other_qos(_qos_in(snapshot), names)
+    return replace(
+        snapshot,
+        partitions=tuple(_partition(one, qos) for one in snapshot.partitions),
+        # Slurm has them in the order of the names that they had.
+        associations=tuple(
+            sorted(
+                (_association(one, names, qos) for one in snapshot.associations),
+                key=lambda one: (one.account, one.user, one.partition),
+            )
+        ),
+        qos=tuple(sorted((_qos(one, qos) for one in snapshot.qos), key=lambda one: one.name)),
+        jobs=tuple(_job(one, names, qos) for one in snapshot.jobs),
+        settings=_settings(snapshot.settings, names),
+        ledger=_ledger(snapshot.ledger, names),
+        services=tuple(_service(one, names) for one in snapshot.services),
+        pseudonyms="all" if names.accounts else "names",
+    )
+
+
+def _qos_in(snapshot: SiteSnapshot) -> Iterator[str]:
+    """Names of all QOS that it has anywhere."""
+    yield from map(qos_name, snapshot.ledger.tenants)
+    yield from (one.name for one in snapshot.qos)
+    yield from (one.qos for one in snapshot.jobs)
+    for qos in snapshot.qos:
+        yield from qos.preempt
+    for one in snapshot.associations:
+        yield from (*one.qos, *one.own_qos, one.default_qos, one.own_default_qos)
+    for partition in snapshot.partitions:
+        yield from (partition.qos, *(partition.allow_qos or ()), *partition.deny_qos)
+
+
+def _renamed(some: frozenset[str], qos: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(qos.get(name, name) for name in some)
+
+
+def _partition(one: PartitionView, qos: Mapping[str, str]) -> PartitionView:
+    allowed = None if one.allow_qos is None else _renamed(one.allow_qos, qos)
+    return replace(
+        one,
+        qos=qos.get(one.qos, one.qos),
+        allow_qos=allowed,
+        deny_qos=_renamed(one.deny_qos, qos),
+    )
+
+
+def _association(one: Association, names: Pseudonyms, qos: Mapping[str, str]) -> Association:
+    return replace(
+        one,
+        account=names.account(one.account),
+        user=names.user(one.user),
+        parent=names.account(one.parent),
+        qos=_renamed(one.qos, qos),
+        default_qos=qos.get(one.default_qos, one.default_qos),
+        own_qos=_renamed(one.own_qos, qos),
+        own_default_qos=qos.get(one.own_default_qos, one.own_default_qos),
+    )
+
+
+def _qos(one: Qos, qos: Mapping[str, str]) -> Qos:
+    return replace(one, name=qos.get(one.name, one.name), preempt=_renamed(one.preempt, qos))
+
+
+def _job(job: JobView, names: Pseudonyms, qos: Mapping[str, str]) -> JobView:
+    tag = JobTag.find(job.admin_comment)
+    other = "" if tag is None else _tag(tag, names).text()
+    return replace(
+        job,
+        name=names.job(job.name),
+        user=names.user(job.user),
+        uid=names.uid(job.uid),
+        account=names.account(job.account),
+        qos=qos.get(job.qos, job.qos),
+        admin_comment=other,
+    )
+
+
+def _tag(tag: JobTag, names: Pseudonyms) -> JobTag:
+    service = None if tag.service is None else names.job(tag.service)
+    return replace(tag, tenant=names.account(tag.tenant), service=service)
+
+
+def _settings(values: Mapping[str, Any], names: Pseudonyms) -> Mapping[str, Any]:
+    priority = values["priority"]
+    high = sorted(names.account(name) for name in priority["high_class_for"])
+    return {**values, "priority": {**priority, "high_class_for": high}}
+
+
+def _service(one: SnapshotService, names: Pseudonyms) -> SnapshotService:
+    return replace(one, tenant=names.account(one.tenant), name=names.job(one.name))
+
+
+def _ledger(view: LedgerView, names: Pseudonyms) -> LedgerView:
+    of = names.account
+    return replace(
+        view,
+        tenants={
+            of(name): replace(one, name=of(name), parent=of(one.parent))
+            for name, one in view.tenants.items()
+        },
+        windows=tuple(
+            replace(one, tenant=one.tenant if one.tenant == ALL else of(one.tenant))
+            for one in view.windows
+        ),
+        loans=tuple(
+            sorted(
+                replace(one, lender=of(one.lender), borrower=of(one.borrower)) for one in view.loans
+            )
+        ),
+        recalls=tuple(
+            sorted(
+                replace(one, lender=of(one.lender), borrower=of(one.borrower))
+                for one in view.recalls
+            )
+        ),
+        balances={
+            of(name): replace(one, tenant=of(one.tenant)) for name, one in view.balances.items()
+        },
+        rollovers={of(name): at_s for name, at_s in view.rollovers.items()},
+        reservations=tuple(_reservation(one, names) for one in view.reservations),
+    )
+
+
+def _reservation(one: Reservation, names: Pseudonyms) -> Reservation:
+    return replace(
+        one,
+        tenant=names.account(one.tenant),
+        user=names.user(one.user),
+        payer=names.account(one.payer),
+    )

@@ -1,0 +1,108 @@
+"""Tests what is learnt of bursts, and for how long replicas are kept for the next one."""
+
+from dataclasses import replace
+
+import pytest
+
+from slicewise.launcher.rules.autoscale.crests import (
+    Crest,
+    Stakes,
+    highest_since,
+    learn_crests,
+    worth_keeping,
+)
+from slicewise.launcher.rules.autoscale.histogram import added
+from slicewise.launcher.rules.autoscale.idle import EDGES_S, Pauses, is_worth_waiting
+from slicewise.launcher.rules.autoscale.policy import autoscale, initial
+from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
+from slicewise.launcher.rules.gateway.types import Load
+
+HORIZON_S = 30.0
+DEAR = Stakes(late_s=100.0, most_s=3600.0, start_s=25.0)
+
+
+def bursts(count: int, gap_s: int, places: int = 8, lasts_s: int = 10) -> tuple[Crest, ...]:
+    known: tuple[Crest, ...] = ()
+    for second in range(count * (gap_s + lasts_s)):
+        here = places if second % (gap_s + lasts_s) < lasts_s else 0
+        known = learn_crests(known, here, 1000.0 + second, 1.0, HORIZON_S)
+    return known
+
+
+@pytest.mark.parametrize("age_s", [100.0, 100_000.0, 131_000.0, 200_000.0])
+def test_a_long_pause_after_months_of_short_ones_is_not_waited_for(age_s: float):
+    """Weights of pauses never seen fade with each that was, to the least numbers there are."""
+    pauses = Pauses().pauses
+    for _ in range(40_000):
+        pauses = added(pauses, EDGES_S, 40.0, 0.98)
+    assert not is_worth_waiting(pauses, age_s, 30.0)
+
+
+def test_a_crest_has_its_length_and_the_pause_before_it():
+    top = bursts(5, 60)[-1]
+    assert top.count == pytest.approx(4, rel=0.05)
+    assert top.total_used_s / top.count == pytest.approx(10)
+    assert sum(top.pauses) == pytest.approx(4.7, abs=0.3)
+
+
+def test_pauses_shorter_than_a_start_are_part_of_a_crest():
+    assert not any(one.count for one in bursts(5, 20))
+
+
+@pytest.mark.parametrize(("after_s", "level"), [(20, 8), (100, 8), (50_000, 0)])
+def test_replicas_are_kept_while_the_next_burst_is_worth_them(after_s: int, level: int):
+    known = bursts(10, 120)
+    at_s = known[-1].last_s + after_s
+    assert worth_keeping(known, at_s, 1.25, 1, DEAR) == level
+
+
+def test_a_cheap_late_request_keeps_fewer_and_one_burst_keeps_none():
+    known = bursts(10, 120)
+    at_s = known[-1].last_s + 100
+    assert worth_keeping(known, at_s, 1.25, 1, replace(DEAR, late_s=0.1, start_s=5.0)) == 0
+    assert worth_keeping(bursts(2, 120), at_s, 1.25, 1, DEAR) == 0
+
+
+def test_higher_levels_that_are_rare_are_given_back_first():
+    known: tuple[Crest, ...] = ()
+    for second in range(9 * 2600):
+        here = 0 if second % 130 >= 10 else 32 if second % 2600 < 10 else 8
+        known = learn_crests(known, here, 1000.0 + second, 1.0, HORIZON_S)
+    at_s = known[-1].last_s + 1200
+    assert worth_keeping(known, at_s, 1.25, 1, replace(DEAR, late_s=20.0)) == 8
+    assert highest_since(known, 0.0) == 32
+    assert highest_since(known, at_s) == 8
+    assert highest_since(known, at_s + 5000) == 0
+
+
+SCALING = Scaling(0, 40, 1, max_queue_s=2.0)
+
+
+def served(scaling: Scaling, seconds: int, *, each: int = 120) -> list[ScalingDecision]:
+    """Bursts of 10 s, of 8 requests a second that take a second; starts take a second."""
+    memory, found = initial(Supply(), 0.0), list[ScalingDecision]()
+    arrived = answered = waiting = busy = replicas = 0
+    for second in range(seconds):
+        answered += busy
+        came = 8 if second % each < 10 else 0
+        arrived, waiting = arrived + came, waiting + came
+        busy = min(waiting, replicas)
+        waiting -= busy
+        load = Load(busy, waiting if replicas else 0, 0 if replicas else waiting, arrived, answered)
+        look = ServiceLook(float(second), load, Supply(ready=replicas), serving=replicas)
+        memory, decision = autoscale(scaling, memory, look)
+        replicas = decision.wanted
+        found.append(decision)
+    return found
+
+
+def test_replicas_do_not_follow_a_pause_down_while_bursts_are_expected():
+    found = served(SCALING, 3600)
+    in_pauses = [one.wanted for second, one in enumerate(found) if second % 120 == 119]
+    assert min(in_pauses[10:]) >= 4
+
+
+def test_status_says_which_number_would_do_where_the_aim_is_out_of_reach():
+    found = served(replace(SCALING, max_replicas=3), 3600)
+    assert "max_replicas = 3 lets no more run, about 11 would do" in found[-115].reason
+    assert "began in time, not 99 %" in found[-115].reason.replace("%", " %")

@@ -1,0 +1,1166 @@
+"""Tests what operators' commands print and write, with a ledger and a Slurm of a few lines."""
+
+import csv
+import io
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+from builders.settings import site_settings
+from stand_ins.memory_ledger import MemoryStore
+from stand_ins.scripted import job
+from stand_ins.slurm_database import Row, SlurmDatabase
+from typer.testing import CliRunner
+
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.periods import Period, period_start_s
+from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.rpc.messages import StatusAnswer
+from slicewise.cluster.runtime import questions
+from slicewise.cluster.settings.file import LedgerSettings, Settings
+from slicewise.launcher.main import app
+from slicewise.slurm_plugin.cli.commands import budget, costs, daemon, ledger_db, tenant, why
+from slicewise.slurm_plugin.cli.commands import ledger as ledger_commands
+from slicewise.slurm_plugin.cli.commands import tenant_quota as quota
+from slicewise.slurm_plugin.cli.common import (
+    in_force,
+    options,
+    read_backend,
+    slurm_look,
+    tenant_overview,
+)
+from slicewise.slurm_plugin.cli.common.slurm_look import SlurmLook, WaitingWork
+from slicewise.slurm_plugin.cli.views.ledger import balances_csv
+from slicewise.slurm_plugin.ledger import schema_revisions
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend, unspent
+from slicewise.slurm_plugin.rules.accounting.ledger_view import UNINSTALLED_ID
+from slicewise.slurm_plugin.rules.accounting.types import (
+    BudgetEntry,
+    Charge,
+    Run,
+    RunKey,
+    Transfer,
+    TransferKind,
+    Verification,
+)
+from slicewise.slurm_plugin.rules.common.qos_names import uninstalled_qos
+from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.tenants import changed, check_words
+from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+SETTINGS = site_settings(types=["1g.10gb", "3g.40gb"])
+ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
+INSTANCES = {"1g.10gb": 7, "3g.40gb": 2}
+TRY_TO_LOOK = slurm_look.try_to_look_at_slurm
+MODULES = (
+    tenant,
+    quota,
+    budget,
+    ledger_commands,
+    costs,
+    why,
+    options,
+    slurm_look,
+    read_backend,
+)
+
+
+class FakeLedger(MemoryStore):
+    """What was written stays; every change is in force at once."""
+
+    compiled_id = 10**9
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Policy = {}
+        self.changes: list[QuotaChange] = []
+        self.verification = Verification(5, 4, 0, 0, ())
+
+    def policy(self) -> Policy:
+        return self.found
+
+    def recalls(self) -> tuple[Recall, ...]:
+        return ()
+
+    def change(self, update: TenantUpdate, author: str, reason: str) -> QuotaChange:
+        check_words(author, reason)
+        self.found = changed(self.found, update)
+        if update.tenant in self.found:
+            nominal = self.found[update.tenant].quota.nominal_millislices
+            update = replace(update, nominal_millislices=nominal)
+        self.changes.insert(0, QuotaChange(len(self.changes), update, author, reason, 0))
+        return self.changes[0]
+
+    def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
+        before = self.found[update.tenant].budget
+        self.change(update, author, reason)
+        balance = self.balances().get(update.tenant)
+        entry = amend(before, self.rollovers().get(update.tenant), unspent(balance))
+        if entry is None:
+            return 0
+        assert self.enter(entry, unspent(balance))
+        return entry.amount_millislice_s
+
+    def history(self, tenant: str) -> tuple[QuotaChange, ...]:
+        return tuple(one for one in self.changes if one.update.tenant == tenant)
+
+    def compiled(self, _change_id: int) -> bool:
+        return not self.is_uninstalled()
+
+    def is_uninstalled(self) -> bool:
+        return self.compiled_id == UNINSTALLED_ID
+
+    def outstanding(self) -> tuple[Loan, ...]:
+        return ()
+
+    def entries(self, tenant: str | None, _since_s: int) -> tuple[BudgetEntry, ...]:
+        return tuple(one for one in self.entered if one.tenant == tenant)
+
+    def charged_tenants(self) -> frozenset[str]:
+        return frozenset()
+
+    def verify(self) -> Verification:
+        return self.verification
+
+    def has_seal(self, seal: str) -> bool:
+        return seal == "5f3a" * 16
+
+    def export(self, _since_s: int) -> Iterator[dict[str, object]]:
+        yield {"tenant": "bio", "amount_millislice_s": 5}
+        if self.verification.faults:
+            raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
+    fake = FakeLedger()
+
+    @contextmanager
+    def opened(_settings: object) -> Iterator[FakeLedger]:
+        yield fake
+
+    monkeypatch.setattr(options, "_PATIENCE_S", 0.0)
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
+    for module in MODULES:
+        monkeypatch.setattr(module, "load_settings", lambda: SETTINGS, raising=False)
+        monkeypatch.setattr(module, "opened_ledger", opened, raising=False)
+    for module in (*MODULES, tenant_overview):
+        for name in ("look_at_slurm", "try_to_look_at_slurm"):
+            look = SlurmLook(ACCOUNTS, 14_000, INSTANCES)
+            monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
+    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: WaitingWork())
+    return fake
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def read(*words: str) -> object:
+    return json.loads(said(*words, "--json"))
+
+
+def refused(ledger: FakeLedger, *words: str) -> SlicewiseError:
+    """Refused with a hint, and nothing written."""
+    before = (list(ledger.changes), list(ledger.entered), ledger.tenants.policy())
+    with pytest.raises(SlicewiseError) as error:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert before == (ledger.changes, ledger.entered, ledger.tenants.policy())
+    assert error.value.refusal.hint
+    return error.value
+
+
+# Tenants
+
+
+def test_a_tenant_is_added_below_the_nearest_one_above_its_account(ledger: FakeLedger):
+    assert "physics is now a tenant at the top." in said("tenant", "add", "physics")
+    assert "optics is now a tenant below physics." in said("tenant", "add", "optics")
+    assert "slicewise tenant-quota set bio" in said("tenant", "add", "bio")
+
+
+def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
+    said("tenant", "add", "bio")
+    assert said("tenant", "add", "bio") == "bio is already a tenant at the top.\n"
+    assert len(ledger.changes) == 1
+
+
+def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
+    said("tenant", "import")
+    said("tenant", "add", "bio", "--parent", "physics", "--reason", "one budget")
+    assert ledger.tenants.policy()["bio"].parent == "physics"
+    assert ledger.changes[0].reason == "one budget"
+
+
+def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
+    assert "would be taken over" in said("tenant", "import", "--dry-run")
+    assert ledger.changes == []
+    assert "is taken over" in said("tenant", "import")
+    assert {name: one.parent for name, one in ledger.tenants.policy().items()} == {
+        "physics": "",
+        "optics": "physics",
+        "bio": "",
+    }
+    assert said("tenant", "import") == "Every account is a tenant, each below its parent.\n"
+
+
+def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedger):
+    said("tenant", "import")
+    assert "Every tenant has its account" in said("tenant", "check")
+    said("tenant", "add", "optics", "--parent", "bio")
+    ledger.tenants.change(TenantUpdate("gone"), "root", "")
+    assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
+
+
+def test_check_names_the_accounts_that_are_no_tenants(ledger: FakeLedger):
+    said("tenant", "add", "physics")
+    assert "Accounts that are no tenants: bio, optics." in said("tenant", "check")
+    assert read("tenant", "check") == []
+    said("tenant", "import")
+    assert "no tenants" not in said("tenant", "check")
+
+
+def test_check_says_why_an_account_can_not_be_a_tenant(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """It sent such an account to tenant import, which refuses it."""
+    said("tenant", "import")
+    accounts = {**ACCOUNTS, "b io": "root"}
+    monkeypatch.setattr(
+        tenant, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000, INSTANCES)
+    )
+    text = said("tenant", "check")
+    assert "Accounts that are no tenants: b io." in text
+    assert "'b io' can't be a tenant. A tenant is a Slurm account other than root" in text
+    assert "tenant import" not in text
+    accounts["new"] = "root"
+    assert "Take them over, the others: slicewise tenant import" in said("tenant", "check")
+
+
+def test_the_question_says_what_becomes_of_a_tenants_jobs(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "add", "bio")
+    waiting = WaitingWork(26, ("bert", "ocr"))
+    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: waiting)
+    words = (
+        "26 of its jobs and array tasks wait, and never start. "
+        "Its services start no more replicas: bert, ocr."
+    )
+    assert words in refused(ledger, "tenant", "remove", "bio").refusal.message
+    assert said("tenant", "remove", "bio", "--yes").endswith(f"{words}\n")
+
+
+def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.MonkeyPatch):
+    batch = partial(job, account="bio", qos="slicewise_bio", held=False, admin_comment="")
+    jobs = (
+        batch(1),
+        batch(1, untouched=frozenset({1, 2, 3})),
+        batch(1, JobState.RUNNING),
+        batch(1, account="optics"),
+        batch(1, partition="cpu", qos="normal"),
+        batch(1, partition="cpu"),
+        batch(1, qos="normal"),
+    )
+    monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == WaitingWork(4)
+
+    def down(_settings: Settings) -> None:
+        raise UnreachableError("SW-SLURM-DOWN", "gone")
+
+    monkeypatch.setattr(slurm_look, "jobs_and_nodes", down)
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") is None
+
+
+def test_slots_of_services_that_rest_do_not_wait(monkeypatch: pytest.MonkeyPatch):
+    slot = partial(job, account="bio", qos="slicewise_bio")
+    ocr = "slicewise:1 token=cd34 tenant=bio service=ocr"
+    jobs = (
+        slot(1, untouched=frozenset(range(1, 8))),
+        slot(8, JobState.RUNNING),
+        slot(9, held=False, reason="QOSGrpBilling", admin_comment=ocr),
+    )
+    monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
+    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == WaitingWork(1, ("bert", "ocr"))
+
+
+STATUS = StatusAnswer(
+    version="1", mode="enforce", host="head", is_leader=True, complete=True, observed_s=0
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (UnreachableError("SW-DAEMON-DOWN", "gone"), "gives no answer (SW-DAEMON-DOWN)"),
+        (STATUS.model_copy(update={"mode": "observe"}), "head is in mode observe"),
+        (STATUS.model_copy(update={"is_leader": False}), "head stands by"),
+        (STATUS.model_copy(update={"is_uninstalled": True}), "slicewise compile --again"),
+        (STATUS.model_copy(update={"complete": False}), "no complete look"),
+        (STATUS, "head is busy"),
+    ],
+)
+def test_one_reason_says_why_a_change_is_not_in_force(
+    ledger: FakeLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    status: StatusAnswer | SlicewiseError,
+    words: str,
+):
+    monkeypatch.setattr(in_force, "_status", lambda _settings: status)
+    monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
+    assert words in said("tenant-quota", "set", "bio", "--nominal", "6")
+
+
+def test_quotas_say_where_the_calendar_has_another_now(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    said("tenant-quota", "set", "optics", "--nominal", "3")
+    assert "calendar" not in said("tenant-quota", "list")
+    view = ledger_view_now(ledger, SETTINGS)  # type: ignore[arg-type]
+    at_night = Window(1, "bio", WindowKind.NOMINAL, Millislices(2000))
+    seen = replace(view, windows=(at_night,))
+    monkeypatch.setattr(quota, "ledger_view_now", lambda *_: seen)
+    words = "By the calendar bio has now: nominal 2 slices (otherwise 6 slices).\n"
+    assert said("tenant-quota", "list").endswith(words)
+    assert words in said("tenant-quota", "show", "bio")
+    assert "calendar" not in said("tenant-quota", "show", "optics")
+
+
+@pytest.mark.parametrize("noun", ["tenant", "tenant-quota"])
+def test_without_a_name_show_shows_every_tenant(ledger: FakeLedger, noun: str):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert said(noun, "show") == said(noun, "list")
+    assert read(noun, "show") == read(noun, "list")
+
+
+def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    run = job(0, JobState.RUNNING, account="bio", qos="slicewise_bio")
+    jobs = (run, replace(run, job_id=7, qos="slicewise_bio_borrowed"))
+    asked = list[object]()
+    monkeypatch.setattr(
+        tenant_overview, "jobs_and_nodes", lambda settings: (asked.append(settings), (jobs, ()))[1]
+    )
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert "in own QOS" not in said("tenant-quota", "show", "bio")
+    assert asked == [], "Slurm is asked for jobs where quotas name types"
+    said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=2", "--limit", "3g.40gb=1")
+    rows = [line.split() for line in said("tenant-quota", "show", "bio").splitlines()]
+    assert ["1g.10gb", "2", "–", "1", "2"] in rows
+    assert ["3g.40gb", "0", "1", "–", "–"] in rows
+    of_bio = "2 × 1g.10gb, 1 of 2 guaranteed; 0 × 3g.40gb (at most 1)"
+    assert of_bio in " ".join(said("tenant", "show", "bio").split())
+    shown = read("tenant-quota", "show", "bio")
+    assert isinstance(shown, dict)
+    assert shown["types"][0] == {
+        "gres_type": "1g.10gb",
+        "limit": None,
+        "guaranteed": 2,
+        "in_use": 2,
+        "guaranteed_in_use": 1,
+    }
+
+
+def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    def down(_settings: Settings) -> None:
+        raise UnreachableError("SW-SLURM-DOWN", "gone")
+
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--type-nominal", "1g.10gb=2")
+    monkeypatch.setattr(tenant_overview, "jobs_and_nodes", down)
+    assert "in own QOS" not in said("tenant-quota", "show", "bio")
+    shown = read("tenant", "show", "bio")
+    assert isinstance(shown, dict)
+    assert shown["types"] is None
+    monkeypatch.setattr(tenant_overview, "try_to_look_at_slurm", lambda _settings: None)
+    shown = read("tenant", "show", "bio")
+    assert isinstance(shown, dict)
+    assert (shown["types"], shown["in_slurm"]) == (None, None)
+
+
+def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
+    said("tenant", "import")
+    assert "optics is no longer a tenant" in said("tenant", "remove", "optics", "--yes")
+    assert "removed" in said("tenant-quota", "history", "optics")
+    assert read("tenant", "remove", "bio", "--yes") == {
+        "tenant": "bio",
+        "running": 0,
+        "in_force": True,
+    }
+
+
+def test_a_tenant_is_removed_on_confirmation_only(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "add", "bio")
+    for words in (("remove", "bio"), ("remove", "bio", "--json")):
+        asked = CliRunner().invoke(app, ["tenant", *words], input="y\n")
+        assert "SW-ABORTED" in str(asked.exception)
+    monkeypatch.setattr(questions, "is_at_a_terminal", lambda: True)
+    asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="n\n")
+    assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (1, True)
+    asked = CliRunner().invoke(app, ["tenant", "remove", "bio", "--json"], input="y\n")
+    assert ("SW-ABORTED" in str(asked.exception), "bio" in ledger.tenants.policy()) == (True, True)
+    asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="y\n")
+    assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("tenant-quota", "set", "bio", "--nominal", "6"), ("tenant", "remove", "bio", "--yes")],
+)
+def test_a_script_learns_that_a_change_is_not_in_force_in_time(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+):
+    said("tenant", "add", "bio")
+    said(*words, "--wait", "0")
+    monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
+    if "remove" in words:
+        said("tenant", "add", "bio")
+    assert "recorded" in said("tenant-quota", "set", "bio", "--nominal", "5")
+    before = len(ledger.changes)
+    with pytest.raises(UnreachableError, match="SW-TIMEOUT"):
+        CliRunner().invoke(app, [*words, "--wait", "0"], catch_exceptions=False)
+    assert len(ledger.changes) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("tenant list", "No tenants. Take Slurm's accounts over: slicewise tenant import"),
+        ("tenant-quota list", "No quotas. Set one: slicewise tenant-quota set NAME --nominal N"),
+        ("budget show", "No budgets. Operators set them: slicewise budget set NAME --period month"),
+        ("ledger balance", "Nothing was booked yet."),
+        ("ledger statement", "Use until now.\nNo runs."),
+        ("ledger statement --journal", "Use until now.\nNo runs."),
+    ],
+)
+def test_an_empty_list_says_that_it_is_empty(ledger: FakeLedger, words: str, expected: str):
+    """And what to do about it; JSON has the empty list. Both end as a list with rows does."""
+    shown = said(*words.split())
+    assert shown.startswith(expected)
+    assert len(shown.splitlines()) == len(expected.splitlines())
+    found = read(*words.split())
+    assert (found if isinstance(found, list) else found["lines"]) == []
+
+
+def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+
+    def down(_settings: object) -> SlurmLook:
+        raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.")
+
+    monkeypatch.setattr(slurm_look, "look_at_slurm", down)
+    monkeypatch.setattr(tenant, "try_to_look_at_slurm", TRY_TO_LOOK)
+    result = CliRunner().invoke(app, ("tenant", "list"))
+    assert "Without Slurm: slurmctld does not answer." in result.stderr
+    assert "?" in result.stdout
+
+
+def test_while_slurm_shows_no_gpu_limits_are_what_is_compiled(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    said("tenant-quota", "set", "bio", "--nominal", "7")
+    monkeypatch.setattr(
+        tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0, {})
+    )
+    (bio,) = (one for one in read("tenant", "list") if one["tenant"] == "bio")  # type: ignore[attr-defined]
+    assert bio["limit_millislices"] == 7000
+
+
+# Quotas
+
+
+def test_one_command_makes_a_tenant_of_an_account_and_sets_its_quota(ledger: FakeLedger):
+    assert "optics: nominal 3.5 slices, in force" in said(
+        "tenant-quota", "set", "optics", "--nominal", "3.5"
+    )
+    assert ledger.tenants.policy()["optics"].parent == ""
+
+
+def test_values_that_hold_are_not_recorded_again(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--nominal", "6", "--weight", "1")
+    assert text == (
+        "bio has this already, nothing was recorded: nominal 6 slices, borrowing limit 0,"
+        " lending limit 0, weight 1, at most 2 × 3g.40gb\n"
+    )
+    outcome = read("tenant-quota", "set", "bio", "--limit", "3g.40gb=2")
+    assert outcome["before"] == outcome["after"]  # type: ignore[index]
+    assert len(ledger.changes) == 1
+
+
+@pytest.mark.parametrize(("typo", "near"), [("tean7", "team7, team"), ("zzz", "none like it")])
+def test_of_hundreds_of_accounts_the_nearest_are_named(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, typo: str, near: str
+):
+    accounts = {"root": "", **{f"team{number}": "root" for number in range(402)}}
+    monkeypatch.setattr(
+        quota, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000, INSTANCES)
+    )
+    hint = refused(ledger, "tenant-quota", "set", typo, "--nominal", "1").refusal.hint
+    assert f"Accounts: 402, {'the nearest ' if '7' in near else ''}{near}" in hint
+    assert hint.count("team") <= 5
+
+
+def test_only_what_is_given_is_set(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--weight", "2", "--limit", "1g.10gb=7")
+    assert "weight 2 (was 1)" in text
+    quota = ledger.tenants.policy()["bio"].quota
+    assert (quota.nominal_millislices, quota.weight) == (6000, 2)
+    assert quota.type_limits == {"1g.10gb": 7, "3g.40gb": 2}
+    said("tenant-quota", "set", "bio", "--limit", "3g.40gb=none", "--limit", "A100-80GB=7")
+    assert ledger.tenants.policy()["bio"].quota.model_limits == {"A100-80GB": 7000}
+    assert ledger.tenants.policy()["bio"].quota.type_limits == {"1g.10gb": 7}
+
+
+def test_guarantees_by_type_stay_beside_limits(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6", "--limit", "3g.40gb=2")
+    text = said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=3")
+    assert "guaranteed by type 3 × 1g.10gb (was any)" in text
+    said("tenant-quota", "set", "bio", "--type-nominal", "3g.40gb=0")
+    quota = ledger.tenants.policy()["bio"].quota
+    assert (quota.type_nominals, quota.type_limits) == (
+        {"1g.10gb": 3, "3g.40gb": 0},
+        {"3g.40gb": 2},
+    )
+    said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=none")
+    assert ledger.tenants.policy()["bio"].quota.type_nominals == {"3g.40gb": 0}
+
+
+def test_set_without_anything_to_set_is_a_wrong_use(ledger: FakeLedger):
+    result = CliRunner().invoke(app, ("tenant-quota", "set", "bio"))
+    assert result.exit_code == 2
+    assert ledger.changes == []
+
+
+def test_quotas_beyond_the_cluster_are_taken_only_if_that_is_meant(ledger: FakeLedger):
+    beyond = ("tenant-quota", "set", "bio", "--nominal", "15")
+    assert refused(ledger, *beyond).refusal.code == "SW-QUOTA-CAPACITY"
+    result = CliRunner().invoke(app, (*beyond, "--overcommit"))
+    assert "1 slice above the cluster's 14" in result.stderr
+    assert "Overcommitted" not in result.stdout
+    within = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--nominal", "14"))
+    assert within.stderr == ""
+
+
+def test_more_instances_than_there_are_are_guaranteed_only_if_that_is_meant(ledger: FakeLedger):
+    said("tenant-quota", "set", "optics", "--type-nominal", "1g.10gb=4")
+    beyond = ("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=4")
+    refusal = refused(ledger, *beyond).refusal
+    assert refusal.code == "SW-QUOTA-CAPACITY"
+    assert "8 instances of 1g.10gb (the cluster has 7)" in refusal.message
+    result = CliRunner().invoke(app, (*beyond, "--overcommit"))
+    assert "Overcommitted: quotas guarantee 8 instances of 1g.10gb" in result.stderr
+    other = CliRunner().invoke(app, ("tenant-quota", "set", "bio", "--type-nominal", "3g.40gb=2"))
+    assert (other.exit_code, "Overcommitted" in other.stderr) == (0, True)
+    fewer = ("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=3")
+    assert CliRunner().invoke(app, fewer).stderr == ""
+
+
+def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    more = ("tenant-quota", "set", "bio", "--nominal", "7")
+    with monkeypatch.context() as patched:
+        look = SlurmLook(ACCOUNTS, 14_000, {}, is_uninstalled=True)
+        patched.setattr(quota, "try_to_look_at_slurm", lambda _settings: look)
+        assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+    ledger.compiled_id = UNINSTALLED_ID
+    assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+
+
+@pytest.mark.parametrize("is_out", [True, False])
+def test_one_look_at_slurm_says_whether_it_was_taken_out(
+    is_out: bool, monkeypatch: pytest.MonkeyPatch
+):
+    slurm = SlurmDatabase([Row("bio", parent="root")])
+    if is_out:
+        mark = uninstalled_qos("c")
+        slurm.known[mark] = Qos(mark, {}, frozenset())
+    monkeypatch.setattr(slurm_look, "open_slurm", lambda _: slurm)
+    look = slurm_look.look_at_slurm(SETTINGS)
+    assert look.is_uninstalled == is_out
+
+
+def test_after_an_uninstall_nobody_waits_for_limits(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "add", "bio")
+    ledger.compiled_id = UNINSTALLED_ID
+    monkeypatch.setattr(options, "wait_until", lambda _condition: pytest.fail("it waits"))
+    assert "slicewise compile --again" in said("tenant", "remove", "bio", "--yes")
+
+
+@pytest.mark.parametrize(("mode", "waits"), [("observe", False), ("enforce", True)])
+def test_limits_that_the_daemon_never_sets_are_not_waited_for(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, mode: str, waits: bool
+):
+    waited: list[int | None] = []
+
+    def no_change(_condition: object, wait_s: int | None) -> bool:
+        waited.append(wait_s)
+        return False
+
+    monkeypatch.setattr(options, "wait_until", no_change)
+    status = STATUS.model_copy(update={"mode": mode})
+    monkeypatch.setattr(in_force, "_status", lambda _settings: status)
+    text = said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert waited == ([None] if waits else [0])
+    assert ("in mode observe, in which Slurm's limits stay" in text) == (not waits)
+
+
+def test_a_quotas_outcome_as_values(ledger: FakeLedger):
+    said("tenant-quota", "set", "bio", "--nominal", "6")
+    found = read("tenant-quota", "set", "bio", "--nominal", "7", "--reason", "more")
+    assert isinstance(found, dict)
+    assert (found["tenant"], found["nominal_millislices"], found["reason"]) == ("bio", 7000, "more")
+    assert (found["before"]["nominal_millislices"], found["in_force"]) == (6000, True)
+    (row, _) = read("tenant-quota", "history", "bio")  # type: ignore[misc]
+    assert (row["nominal_millislices"], row["author"]) == (7000, options.author_name())
+
+
+# Budgets
+
+
+@pytest.fixture
+def budgeted(ledger: FakeLedger) -> FakeLedger:
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "month", "--amount", "10")
+    start_s = period_start_s(Period.MONTH, int(time.time()), "UTC")
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, start_s, "slicewise", ""), None)
+    return ledger
+
+
+@pytest.mark.parametrize("lost", ["the question", "the answer"])
+def test_a_grant_that_got_no_answer_is_asked_for_again_and_booked_once(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch, lost: str
+):
+    enter, failures = budgeted.enter, [UnreachableError("SW-DATABASE-DOWN", "gone")]
+
+    def lossy(entry: BudgetEntry, unspent_millislice_s: int | None) -> bool:
+        if failures and lost == "the question":
+            raise failures.pop()
+        booked = enter(entry, unspent_millislice_s)
+        if failures:
+            raise failures.pop()
+        return booked
+
+    monkeypatch.setattr(budgeted, "enter", lossy)
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "and more")
+    assert [one.reason for one in budgeted.entered[1:]] == ["more", "and more"]
+
+
+def test_a_grant_that_gets_no_answer_at_all_says_how_to_ask_again(
+    budgeted: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    def never(*_: object) -> bool:
+        raise UnreachableError("SW-DATABASE-DOWN", "gone")
+
+    monkeypatch.setattr(budgeted, "enter", never)
+    error = refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "more")
+    assert error.refusal.code == "SW-DATABASE-DOWN"
+    assert "--key command-" in error.refusal.hint
+
+
+def test_what_is_granted_by_the_same_key_is_granted_once(budgeted: FakeLedger):
+    for _ in range(2):
+        words = ("--amount=-2", "--reason", "more", "--key", "ticket-814")
+        said("budget", "adjust", "bio", *words)
+    assert [one.key for one in budgeted.entered] == [None, "ticket-814"]
+    refused(budgeted, "budget", "grant", "bio", "--amount", "2", "--reason", "x", "--key", " ")
+
+
+def test_a_statement_of_a_part_of_time_cuts_runs_there(ledger: FakeLedger):
+    run = Run(RunKey("c", 1, 1000), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    kinds = (TransferKind.RESERVE, TransferKind.POST)
+    steps = tuple(Transfer(kind, MillisliceSeconds(60_000), 1060) for kind in kinds)
+    ledger.charges.post([Charge(run, 0, steps)])
+    times = [
+        datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (0, 1040, 2000)
+    ]
+    found = [
+        read("ledger", "statement", "--journal", "--from", begin, "--until", end)
+        for begin, end in pairwise(times)
+    ]
+    assert [one["runs"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    assert [one["lines"][0]["used_millislice_s"] for one in found] == [40_000, 20_000]
+    assert "runs" not in read("ledger", "statement")
+    (day,) = read("ledger", "statement", "--by", "day")["lines"]
+    assert day["day"] == times[1].partition("T")[0]
+    assert day["used_millislice_s"] == 60_000
+    assert "other jobs" in said("ledger", "statement")
+    assert "alice" in said("ledger", "statement", "--by", "user")
+    assert said("ledger", "statement", "--from", "1h").endswith("now.\nNo runs.\n")
+    month = said("ledger", "statement", "--from", "1970-01", "--until", "1970-02").splitlines()[0]
+    assert re.fullmatch(r"Use from 1970-01-01 00:00 \S+ until 1970-02-01 00:00 \S+\.", month)
+    assert said("ledger", "statement").startswith("Use until now.\n")
+    assert said("ledger", "statement", "--since", "1970-01").startswith("Runs that ended since")
+    for wrong in (("--since", times[0]), ("--until", times[0])):
+        words = ("ledger", "statement", "--from", times[1], *wrong)
+        assert CliRunner().invoke(app, words).exit_code == 2
+
+
+@pytest.fixture
+def two_payers(ledger: FakeLedger) -> FakeLedger:
+    """A run over two days that another tenant pays for, and one whose user is a formula."""
+    for job_id, name, payer, user, lasting_s in (
+        (1, "optics", "physics", "alice", 100),
+        (2, "bio", "bio", "=cmd()", 7),
+    ):
+        start_s = 86_400 - 60
+        gres = {"3g.40gb": 2}
+        run = Run(RunKey("c", job_id, start_s), name, user, "1", gres, Millislices(7000), payer)
+        amount = MillisliceSeconds(7000 * lasting_s)
+        kinds = (TransferKind.RESERVE, TransferKind.POST)
+        steps = tuple(Transfer(kind, amount, start_s + lasting_s) for kind in kinds)
+        ledger.charges.post([Charge(run, 0, steps)])
+    return ledger
+
+
+JANUARY = ("--from", "1970-01", "--until", "1970-02")
+
+
+def test_what_is_billed_has_the_columns_of_focus_and_adds_up_to_the_statement(
+    two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    priced = LedgerSettings.model_validate({"slice_hour_price": 0.35, "currency": "EUR"})
+    settings = SETTINGS.model_copy(update={"ledger": priced})
+    monkeypatch.setattr(ledger_commands, "load_settings", lambda: settings)
+    text = said("ledger", "statement", "--focus", *JANUARY)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert list(rows[0]) == sorted(rows[0])
+    assert [
+        (row["ChargePeriodStart"], row["ChargePeriodEnd"], row["SubAccountId"]) for row in rows
+    ] == [
+        ("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", "bio"),
+        ("1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z", "optics"),
+        ("1970-01-02T00:00:00Z", "1970-01-03T00:00:00Z", "optics"),
+    ]
+    first = rows[1]
+    assert first["BillingAccountId"] == "physics"
+    assert first["BillingPeriodEnd"] == "1970-02-01T00:00:00Z"
+    assert (first["ConsumedQuantity"], first["ConsumedUnit"]) == ("420.000", "Slice-Seconds")
+    assert Decimal(first["BilledCost"]) == Decimal("0.116666667") * Decimal("0.35")
+    assert (first["BillingCurrency"], first["SkuId"]) == ("EUR", "3g.40gb")
+    assert json.loads(first["Tags"]) == {"slicewise/user": "alice"}
+    totals = read("ledger", "statement", *JANUARY)["tenants"]
+    for total in totals:
+        mine = [row for row in rows if row["SubAccountId"] == total["tenant"]]
+        used = sum(Decimal(row["ConsumedQuantity"]) for row in mine)
+        assert used * 1000 == total["used_millislice_s"]
+    (shown, *_) = read("ledger", "statement", "--focus", *JANUARY)
+    assert shown["ConsumedQuantity"] == 49
+    assert shown["ChargeClass"] is None
+
+
+def test_without_a_price_costs_are_empty(two_payers: FakeLedger):
+    text = said("ledger", "statement", "--focus", *JANUARY)
+    row = next(csv.DictReader(io.StringIO(text)))
+    empty = {name for name, value in row.items() if not value}
+    assert {"BilledCost", "EffectiveCost", "BillingCurrency", "ListUnitPrice"} <= empty
+    assert (row["ResourceId"], row["ServiceCategory"]) == ("", "Compute")
+    assert read("ledger", "statement", "--focus", *JANUARY)[0]["BilledCost"] is None
+    for wrong in (("--from", "1970-01"), (*JANUARY, "--journal"), (*JANUARY, "--by", "user")):
+        words = ("ledger", "statement", "--focus", *wrong)
+        assert CliRunner().invoke(app, words).exit_code == 2
+
+
+@pytest.mark.usefixtures("two_payers")
+def test_csv_without_rows_has_its_header():
+    """A month without charges, or a ledger without entries."""
+    march = ("--from", "1970-03", "--until", "1970-04")
+    statement = ("ledger", "statement")
+    for words in (
+        (*statement, "--focus"),
+        (*statement, "--csv"),
+        (*statement, "--by", "day", "--csv"),
+        (*statement, "--journal", "--csv"),
+    ):
+        header, *rows = said(*words, *JANUARY).splitlines()
+        assert rows
+        assert said(*words, *march) == f"{header}\n"
+    header, *_ = said("ledger", "balance", "--csv").splitlines()
+    assert balances_csv(()) == f"{header}\n"
+
+
+def test_no_name_is_a_formula_in_csv(two_payers: FakeLedger, monkeypatch: pytest.MonkeyPatch):
+    by_user = said("ledger", "statement", "--by", "user", "--csv")
+    journal = said("ledger", "statement", "--journal", "--csv")
+    rows = [{"id": -1, "reason": text} for text in ("+1", "-1", "@a", "\tb", "c=1")]
+    monkeypatch.setattr(FakeLedger, "export", lambda *_: iter(rows), raising=False)
+    exported = list(csv.DictReader(io.StringIO(said("ledger", "export"))))
+    assert [row["user"] for row in csv.DictReader(io.StringIO(by_user))] == ["'=cmd()", "alice"]
+    assert "'=cmd()" in journal
+    assert [row["reason"] for row in exported] == ["'+1", "'-1", "'@a", "'\tb", "c=1"]
+    assert {row["id"] for row in exported} == {"-1"}
+    # JSON has them as they are.
+    (line, _) = read("ledger", "statement", "--by", "user")["lines"]
+    assert line["user"] == "=cmd()"
+
+
+def test_a_statement_is_cut_by_the_zone_in_which_budgets_begin(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """It was the zone of the host, so that a month's statement was not what the budget had."""
+    tokyo = SETTINGS.ledger.model_copy(update={"time_zone": "Asia/Tokyo"})
+    settings = SETTINGS.model_copy(update={"ledger": tokyo})
+    monkeypatch.setattr(ledger_commands, "load_settings", lambda: settings)
+    midnight_s = 31 * 86_400 - 9 * 3600
+    run = Run(RunKey("c", 1, midnight_s - 60), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    steps = tuple(
+        Transfer(kind, MillisliceSeconds(100_000), midnight_s + 40)
+        for kind in (TransferKind.RESERVE, TransferKind.POST)
+    )
+    ledger.charges.post([Charge(run, 0, steps)])
+    by_day = read("ledger", "statement", "--by", "day", "--from", "1970-01")["lines"]
+    assert [(one["day"], one["used_millislice_s"]) for one in by_day] == [
+        ("1970-01-31", 60_000),
+        ("1970-02-01", 40_000),
+    ]
+    (february,) = read("ledger", "statement", "--from", "1970-02")["lines"]
+    assert february["used_millislice_s"] == 40_000
+    words = "Use from 1970-02-01 00:00 JST until now."
+    assert said("ledger", "statement", "--from", "1970-02").startswith(words)
+
+
+def test_the_statement_of_a_parent_names_the_tenants_below_that_have_runs(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    assert said("ledger", "statement", "physics") == "Use until now.\nNo runs.\n"
+    monkeypatch.setattr(FakeLedger, "charged_tenants", lambda _: frozenset({"bio", "optics"}))
+    assert said("ledger", "statement", "physics") == (
+        "Use until now.\nNo runs.\n"
+        "Tenants below it have runs, all of which their own statements show: optics."
+        " For example: slicewise ledger statement optics\n"
+    )
+    assert "below" not in said("ledger", "statement", "bio")
+
+
+def test_a_statement_by_day_from_a_later_day_shows_the_days_of_the_use(ledger: FakeLedger):
+    run = Run(RunKey("c", 1, 86_400), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    amount = MillisliceSeconds(10 * 86_400_000)
+    kinds = (TransferKind.RESERVE, TransferKind.POST)
+    ledger.charges.post([Charge(run, 0, tuple(Transfer(kind, amount, 950_400) for kind in kinds))])
+    words = ("--by", "day", "--from", "1970-01-10T12:00:00", "--until", "1970-01-11T06:00:00")
+    found = read("ledger", "statement", *words)
+    assert [(line["day"], line["used_millislice_s"]) for line in found["lines"]] == [
+        ("1970-01-10", 43_200_000),
+        ("1970-01-11", 21_600_000),
+    ]
+    assert found["tenants"][0]["used_millislice_s"] == 64_800_000
+
+
+def test_a_budget_that_is_there_is_changed_in_parts(budgeted: FakeLedger):
+    text = said("budget", "set", "bio", "--carry-over", "all", "--overdraft", "0.5")
+    assert text == (
+        "bio: 10 slice-hours a month, carries over all, overdraft 0.5"
+        " (was 10 slice-hours a month)\n"
+    )
+    assert [one.kind for one in budgeted.entered] == ["roll"]
+
+
+def test_a_new_amount_counts_at_once_where_the_period_has_begun(budgeted: FakeLedger):
+    assert "2.5 slice-hours more" in said("budget", "set", "bio", "--amount", "12.5")
+    assert budgeted.entered[-1].amount_millislice_s == 9_000_000
+
+
+def test_another_period_says_what_of_the_one_before_is_gone(ledger: FakeLedger):
+    """What was granted to a budget without periods was gone, unsaid."""
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    said("budget", "grant", "bio", "--amount", "1.25", "--reason", "paper")
+    assert read("budget", "set", "bio", "--overdraft", "1")["lost_millislice_s"] == 0  # type: ignore[index,call-overload]
+    text = said("budget", "set", "bio", "--period", "month", "--carry-over", "1")
+    assert "10.25 slice-hours that were left are gone." in text
+    assert "slicewise budget grant bio --amount 10.25 --reason WHY" in text
+
+
+def test_grants_and_adjustments_are_booked_with_their_reasons(budgeted: FakeLedger):
+    said("budget", "grant", "bio", "--amount", "0.5", "--reason", "paper")
+    said("budget", "adjust", "bio", "--amount=-0.25", "--reason", "twice")
+    found = [(one.kind, one.amount_millislice_s, one.reason) for one in budgeted.entered[1:]]
+    assert found == [("grant", 1_800_000, "paper"), ("adjust", -900_000, "twice")]
+    assert budgeted.entered[1].author == options.author_name()
+
+
+def test_nothing_is_granted_that_the_period_to_come_would_take_back(ledger: FakeLedger):
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    grant = ("budget", "grant", "bio", "--amount", "1", "--reason", "r")
+    assert refused(ledger, *grant).refusal.code == "SW-BUSY"
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    assert "11.00 are left" in said(*grant)
+
+
+def test_of_a_run_that_has_outlived_its_reservation_nothing_is_set_aside(budgeted: FakeLedger):
+    start_s = int(time.time()) - 3600
+    run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
+    reserved = Transfer(TransferKind.RESERVE, MillisliceSeconds(5000), start_s + 5)
+    budgeted.post([Charge(run, 0, (reserved,))])
+    (found,) = read("budget", "show", "bio")
+    assert found["reserved_millislice_s"] == 0  # type: ignore[index]
+    assert found["left_millislice_s"] <= 36_000_000 - 3_600_000  # type: ignore[index]
+
+
+def test_what_is_left_and_used_of_a_budget_adds_up_and_ends_at_this_rate(budgeted: FakeLedger):
+    said("budget", "grant", "bio", "--amount", "2", "--reason", "paper")
+    start_s = int(time.time()) - 1800
+    run = Run(RunKey("c", 1, start_s), "bio", "alice", "1", {}, Millislices(2000), "bio")
+    steps = Transfer(TransferKind.RESERVE, MillisliceSeconds(2000 * 3600), start_s + 3600)
+    budgeted.post([Charge(run, 0, (steps,))])
+    before_s = int(time.time())
+    (found,) = read("budget", "show", "bio")
+    assert found["had_millislice_s"] == 12 * 3_600_000
+    assert found["left_millislice_s"] + found["used_millislice_s"] == 12 * 3_600_000
+    assert found["rate_millislices"] == 2000
+    # 12 slice-hours less the 1 that is used last for 5.5 hours of 2 slices.
+    assert abs(found["ends_s"] - before_s - 5.5 * 3600) < 600
+    (listed,) = read("budget", "show")
+    assert (listed["used_millislice_s"], listed["had_millislice_s"]) == (None, None)
+    text = said("budget", "show", "bio")
+    assert "ends in 5 h" in text or "lasts" in text
+
+
+def test_what_was_ever_used_of_a_budget_without_periods_is_found_without_its_history(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    said("tenant", "import")
+    said("budget", "set", "bio", "--period", "none", "--amount", "10")
+    now_s = int(time.time())
+    for job_id, start_s, kinds in (
+        (1, 1000, (TransferKind.RESERVE, TransferKind.POST)),
+        (2, now_s - 9000, (TransferKind.RESERVE,)),
+    ):
+        run = Run(RunKey("c", job_id, start_s), "bio", "alice", "1", {}, Millislices(1000), "bio")
+        steps = (Transfer(kind, MillisliceSeconds(60_000), start_s + 60) for kind in kinds)
+        ledger.charges.post([Charge(run, 0, tuple(steps))])
+    ledger.budgets.enter(BudgetEntry("bio", "roll", 36_000_000, 0, "slicewise", ""), None)
+    used = ledger.audit.used_of_budget("bio", 0, now_s)
+    monkeypatch.delattr(MemoryStore, "used_of_budget")
+    (found,) = read("budget", "show", "bio")
+    assert found["used_millislice_s"] == used == 120_000
+
+
+def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):
+    said("tenant", "import")
+    said("budget", "set", "physics", "--period", "none", "--amount", "1")
+    (found,) = read("budget", "show", "optics")
+    assert found["tenant"] == "physics"
+
+
+def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
+    assert "only its quota limits it" in said("budget", "remove", "bio")
+    said("budget", "set", "physics", "--period", "day", "--amount", "1")
+    said("budget", "set", "optics", "--period", "day", "--amount", "1")
+    assert "physics pays for its new runs" in said("budget", "remove", "optics")
+
+
+# The ledger
+
+
+def test_verify_says_what_it_compared_or_fails_with_the_faults(ledger: FakeLedger):
+    assert "5 transfers, 4 accounts" in said("ledger", "verify")
+    ledger.verification = Verification(5, 4, 0, 1500, ("bio's used is 1 too high",))
+    error = refused(ledger, "ledger", "verify")
+    assert error.refusal.code == "SW-LEDGER-IMBALANCE"
+    assert "1.500 slice-seconds" in error.refusal.message
+    assert "bio's used is 1 too high" in error.refusal.message
+
+
+def test_verify_fails_where_a_seal_that_was_kept_is_gone(ledger: FakeLedger):
+    assert "5 transfers" in said("ledger", "verify", "--seal", f" {'5F3A' * 16} ")
+    error = refused(ledger, "ledger", "verify", "--seal", "77" * 32)
+    assert error.refusal.code == "SW-LEDGER-IMBALANCE"
+    assert f"seal {'77' * 32} is not in the chain" in error.refusal.message
+    assert "add up" not in error.refusal.message
+
+
+@pytest.mark.parametrize("typed", ["77", "5f3a" * 15, "5f3a" * 17, "g" * 64])
+def test_what_is_no_seal_is_a_mistake_in_typing_and_no_alarm(ledger: FakeLedger, typed: str):
+    with pytest.raises(typer.BadParameter, match="64 hexadecimal digits"):
+        CliRunner().invoke(
+            app,
+            ["ledger", "verify", "--seal", typed],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
+
+def test_an_export_is_one_line_per_transfer(ledger: FakeLedger):
+    assert said("ledger", "export") == "tenant,amount_millislice_s\nbio,5\n"
+    assert json.loads(said("ledger", "export", "--format", "jsonl")) == {
+        "tenant": "bio",
+        "amount_millislice_s": 5,
+    }
+
+
+def test_an_export_that_breaks_leaves_the_file_as_it_was(ledger: FakeLedger, tmp_path: Path):
+    file = tmp_path / "ledger.csv"
+    said("ledger", "export", "--output", str(file))
+    whole = file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    ledger.verification = Verification(0, 0, 0, 0, ("breaks",))
+    with pytest.raises(UnreachableError):
+        CliRunner().invoke(app, ("ledger", "export", "--output", str(file)), catch_exceptions=False)
+    assert file.read_text() == whole
+    assert list(tmp_path.iterdir()) == [file]
+    error = refused(ledger, "ledger", "export", "--output", str(tmp_path / "no" / "such"))
+    assert error.refusal.code == "SW-OUTPUT"
+
+
+# Costs
+
+
+def test_costs_follow_the_dominant_share_and_the_weight(ledger: FakeLedger):
+    costs = {one["profile"]: one for one in read("mig", "costs")}  # type: ignore[attr-defined]
+    assert costs["1g.20gb"]["cost_millislices"] == 1750
+    assert (costs["1g.20gb"]["compute_share"], costs["1g.20gb"]["memory_share"]) == ("1/7", "2/8")
+    assert "A30-24GB" not in said("mig", "costs")
+    assert "A30-24GB" in said("mig", "costs", "--all")
+
+
+# Bad input
+
+SQL = "x'; DROP TABLE slicewise.transfers; --"
+GRANT = ("budget", "grant", "bio", "--reason", "r")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("tenant", "add", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "add", SQL), "SW-VALUE"),
+        (("tenant", "add", "\udcff"), "SW-VALUE"),
+        (("tenant", "add", "root"), "SW-VALUE"),
+        (("tenant", "add", "bio", "--parent", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "add", "physics", "--parent", "optics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "show", SQL), "SW-TENANT-UNKNOWN"),
+        (("tenant", "remove", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "remove", "physics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "remove", "bio", "--yes", "--reason", "\udcff"), "SW-VALUE"),
+        (("tenant-quota", "set", "nobody", "--nominal", "3"), "SW-TENANT-UNKNOWN"),
+        (("tenant-quota", "set", SQL, "--nominal", "3"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--nominal=-1"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--nominal", "9999999"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--nominal", "\udcff"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--lending-limit=-1"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--weight", "0"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--weight", str(10**30)), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--limit", "1g.10gb=-1"), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--limit", SQL), "SW-VALUE"),
+        (("tenant-quota", "set", "bio", "--weight", "2", "--reason", "a\nb"), "SW-VALUE"),
+        (("tenant-quota", "show", "nobody"), "SW-QUOTA-NONE"),
+        (("tenant-quota", "history", SQL), "SW-QUOTA-NONE"),
+        (("budget", "set", "nobody", "--period", "day", "--amount", "1"), "SW-TENANT-UNKNOWN"),
+        (("budget", "set", "optics", "--amount", "1"), "SW-BUDGET-NONE"),
+        (("budget", "set", "bio", "--period", "year"), "SW-VALUE"),
+        (("budget", "set", "bio", "--amount=-1"), "SW-VALUE"),
+        (("budget", "set", "bio", "--amount", "1" + "0" * 11), "SW-VALUE"),
+        (("budget", "set", "bio", "--overdraft", "much"), "SW-VALUE"),
+        (("budget", "remove", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "show", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "history", "nobody"), "SW-TENANT-UNKNOWN"),
+        ((*GRANT, "--amount", "0"), "SW-VALUE"),
+        ((*GRANT, "--amount=-1"), "SW-VALUE"),
+        ((*GRANT, "--amount", "0.000001"), "SW-VALUE"),
+        (("budget", "grant", "bio", "--amount", "1", "--reason", " "), "SW-VALUE"),
+        (("budget", "adjust", "bio", "--amount", "1", "--reason", "\udcff"), "SW-VALUE"),
+        (("budget", "adjust", "optics", "--amount", "1", "--reason", "r"), "SW-BUDGET-NONE"),
+        (("ledger", "statement", SQL), "SW-TENANT-UNKNOWN"),
+        (("ledger", "balance", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("why", "--limits", "nobody"), "SW-TENANT-UNKNOWN"),
+    ],
+)
+def test_bad_input_has_a_code_and_a_hint_and_writes_nothing(
+    budgeted: FakeLedger, words: tuple[str, ...], code: str
+):
+    assert refused(budgeted, *words).refusal.code == code
+
+
+def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
+    for command in ("statement", "export"):
+        result = CliRunner().invoke(app, ("ledger", command, "--since", "yes"))
+        assert result.exit_code == 2
+        assert "--since': 'yes' is not a time. Write it as 2026-01-31" in result.output
+    days = ("2026-01-31", "2026-01-31T18:30", "2026-01-31T18:30:05", "today", "yesterday")
+    for since in (*days, "30min", "1h", "7d"):
+        result = CliRunner().invoke(app, ("ledger", "statement", "--since", since))
+        assert result.exit_code == 0
+
+
+def test_an_account_with_an_odd_name_is_left_out_of_an_import(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    look = SlurmLook({**ACCOUNTS, "a b": "root"}, 14_000, INSTANCES)
+    monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: look)
+    result = CliRunner().invoke(app, ("tenant", "import"))
+    assert isinstance(result.exception, SlicewiseError)
+    assert result.exception.refusal.code == "SW-TENANT-IMPORT"
+    assert sorted(ledger.tenants.policy()) == ["bio", "optics", "physics"]
+
+
+def test_every_operators_command_has_an_example():
+    groups = (tenant.tenant_app, quota.tenant_quota_app, budget.budget_app)
+    commands = [one for group in groups for one in typer.main.get_group(group).commands.values()]
+    assert [one.name for one in commands if "slicewise" not in (one.epilog or "")] == []
+
+
+def test_the_database_in_use_is_named(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A restored one was not used, because a variable beat the file, and nothing showed it."""
+    url = "postgresql://olga:geheim@db:6543/slicewise_restored"
+    monkeypatch.setenv("SLICEWISE_DATABASE_URL", url)
+    monkeypatch.setattr(ledger_db, "load_settings", lambda: SETTINGS)
+    monkeypatch.setattr(schema_revisions, "current_of", lambda _: schema_revisions.head())
+    text = said("ledger", "db", "current")
+    assert text.endswith("up to date: database 'slicewise_restored' at db:6543, role olga\n")
+    assert "slicewise_restored" in str(read("ledger", "db", "current"))
+
+    async def serve(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(daemon, "load_settings", lambda _: SETTINGS)
+    monkeypatch.setattr(daemon, "configure_logging", lambda *_: None)
+    monkeypatch.setattr(daemon, "_require_slurm_user", lambda _: None)
+    monkeypatch.setattr(daemon, "_serve", serve)
+    caplog.set_level("INFO")
+    said("daemon")
+    (line,) = (one for one in caplog.messages if one.startswith("ledger_database"))
+    assert "host=db port=6543 database=slicewise_restored role=olga" in line
+    assert "geheim" not in text + line
+
+
+def test_the_dump_of_the_how_to_does_not_read_the_daemons_url():
+    """Its role may not read the schema of the launcher: the line failed as it stood."""
+    page = (Path(__file__).parents[5] / "docs" / "how-to" / "backup.md").read_text(encoding="utf-8")
+    dumps = [line for line in page.splitlines() if "pg_dump" in line]
+    assert dumps
+    assert all("url" not in line and line.startswith("sudo -u postgres") for line in dumps)

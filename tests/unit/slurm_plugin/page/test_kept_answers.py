@@ -1,0 +1,65 @@
+"""Tests what is asked of the daemon how often, and how pages of an answer are put together."""
+
+import asyncio
+
+import pytest
+from stand_ins.scripted import settings
+from stand_ins.web_answers import Answers
+
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.overview_messages import OverviewRequest
+from slicewise.cluster.rpc.read_messages import StatementAnswer, StatementRequest
+from slicewise.cluster.rpc.tenant_messages import TenantsAnswer, TenantsRequest
+from slicewise.slurm_plugin.page import daemon_reads
+from slicewise.slurm_plugin.page.daemon_reads import DaemonReads
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+
+def reads(made: Answers) -> DaemonReads:
+    one = DaemonReads(settings().daemon)
+    one._asked = made.ask  # type: ignore[method-assign]
+    return one
+
+
+async def test_what_two_ask_at_once_is_asked_once_for_each_user():
+    made = Answers()
+    one = reads(made)
+    await asyncio.gather(*(one.ask(user, OverviewRequest()) for user in ("a", "a", "b")))
+    assert [user for user, _ in made.asked] == ["a", "b"]
+
+
+async def test_a_refusal_is_not_kept():
+    made = Answers()
+    one = reads(made)
+    made.refused[OverviewRequest] = InvalidInputError("SW-FORBIDDEN", "No.")
+    with pytest.raises(InvalidInputError):
+        await one.ask("a", OverviewRequest())
+    made.refused.clear()
+    await one.ask("a", OverviewRequest())
+
+
+async def test_the_tree_of_tenants_is_put_together():
+    found = await reads(Answers(1200)).whole("a", TenantsRequest())
+    assert isinstance(found, TenantsAnswer)
+    assert len(found.tenants) == 1200
+    assert found.more is None
+
+
+async def test_a_statement_ends_where_it_is_too_long_and_says_so():
+    made = Answers(10_000)
+    found = await reads(made).whole("a", StatementRequest())
+    assert isinstance(found, StatementAnswer)
+    assert len(found.rows) == 20_000
+    assert found.more is not None
+
+
+async def test_long_answers_that_are_read_once_take_no_memory(monkeypatch: pytest.MonkeyPatch):
+    one = reads(Answers())
+    await one.whole("a", StatementRequest())
+    assert not one._kept
+    monkeypatch.setattr(daemon_reads, "_FRESH_S", -60.0)
+    monkeypatch.setattr(daemon_reads, "_FRESH_FOR_S", {TenantsRequest: -60.0})
+    await one.ask("a", OverviewRequest())
+    await one.ask("b", OverviewRequest())
+    assert len(one._kept) <= 1

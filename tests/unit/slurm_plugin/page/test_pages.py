@@ -1,0 +1,74 @@
+"""Tests the registry of pages: addresses, what each asks, links."""
+
+import pytest
+from stand_ins.web_answers import NOW_S
+
+from slicewise.cluster.rpc.history_messages import HistoryRequest
+from slicewise.cluster.rpc.message import requests
+from slicewise.cluster.rpc.overview_messages import QueueRequest
+from slicewise.cluster.rpc.quota_plan_messages import QuotaPlanRequest
+from slicewise.cluster.rpc.tenant_messages import TenantsRequest
+from slicewise.slurm_plugin.page.pages import PAGES, Page, PagePlace
+from slicewise.slurm_plugin.page.render import TEMPLATES
+
+WORDS = {"tenant": "vision", "service": "chat", "job": "814"}
+
+
+def place(path: str = "/cluster", **query: str) -> PagePlace:
+    return PagePlace(path, WORDS, query, NOW_S, "UTC")
+
+
+def test_addresses_and_templates_are_there_once():
+    assert len({page.pattern for page in PAGES}) == len(PAGES)
+    for page in PAGES:
+        assert (TEMPLATES / f"{page.template}.html.j2").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.pattern)
+def test_each_page_asks_what_changes_nothing(page: Page):
+    asked = [*page.asks(place()).values()]
+    if page.form_asks is not None:
+        asked += page.form_asks({"text": "[tenants.vision]"}).values()
+    assert asked
+    assert {type(one) for one in asked} <= set(requests())
+    assert not any(one.changes for one in asked)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.pattern)
+def test_what_only_operators_may_ask_is_on_their_pages(page: Page):
+    asked = [*page.asks(place()).values()]
+    asked += page.form_asks({}).values() if page.form_asks is not None else ()
+    assert any(one.asker == "operators" for one in asked) == page.is_for_operators
+
+
+def test_a_tenant_s_page_asks_for_this_tenant_also_if_it_is_called_cluster():
+    (page,) = (one for one in PAGES if one.pattern == "/tenants/{tenant}")
+    own = PagePlace("/tenants/cluster", {"tenant": "cluster"}, {}, NOW_S, "UTC")
+    history = page.asks(own)["history"]
+    assert isinstance(history, HistoryRequest)
+    assert history.about == "cluster/"
+
+
+def test_the_queue_goes_on_after_a_place_and_not_after_other_words():
+    (page,) = (one for one in PAGES if one.pattern == "/queue")
+    for asked, after in (("40", 40), ("x", 0), ("-1", 0)):
+        found = page.asks(place(after=asked))["queue"]
+        assert found == QueueRequest(after=after)
+
+
+def test_a_form_s_text_is_asked_as_it_is():
+    (page,) = (one for one in PAGES if one.form_asks is not None)
+    assert page.form_asks is not None
+    assert page.form_asks({"text": "a\nb"}) == {"plan": QuotaPlanRequest(text="a\nb")}
+
+
+def test_the_tree_is_asked_for_where_tenants_are_shown():
+    (page,) = (one for one in PAGES if one.pattern == "/tenants")
+    assert page.asks(place()) == {"tree": TenantsRequest()}
+
+
+def test_a_link_keeps_what_was_chosen_and_begins_at_the_first_page():
+    here = place("/services", state="ready", page="7", name="a b&c")
+    assert here.link(sort="p95") == "/services?state=ready&name=a+b%26c&sort=p95"
+    assert here.link(state="", name="") == "/services"
+    assert here.link(page="8") == "/services?state=ready&name=a+b%26c&page=8"
