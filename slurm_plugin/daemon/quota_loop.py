@@ -368,7 +368,8 @@ class QuotaLoop:
             report("reclaimed", job_id=run[0], why=why[run])
         for (job_id, _), words in done.refused.items():
             warn("requeue_refused", job_id=job_id, why=words)
-        state.acted.set()
+        if done.ended:
+            state.acted.set()
 
     async def _ledger_view(self) -> LedgerView:
         at_s = self._cluster_state.clock.now_s()

@@ -148,6 +148,8 @@ def test_nobody_goes_for_a_lender_that_no_longer_waits(
     monkeypatch.setattr(site.slurm, "requeue", down)
     job = lent.come_back()
     site.until(lambda: len(asked) > 1)
+    # Not as soon as slurmctld has answered, milliseconds later.
+    assert asked[1] - asked[0] > 0.5
     site.site.model.cancel(job)
     site.until_is(site.ledger.recalls, ())
     monkeypatch.undo()
