@@ -38,7 +38,7 @@ from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 from slicewise.slurm_plugin.rules.quota.demand import holdings
 from slicewise.slurm_plugin.rules.quota.types import Loan
 from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start
-from slicewise.slurm_plugin.rules.reclaim.requeueable import requeueable
+from slicewise.slurm_plugin.rules.reclaim.requeueable import kill_wait_s, requeueable
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
 from slicewise.slurm_plugin.rules.round.due import (
     NO_NEEDS,
@@ -444,7 +444,7 @@ class QuotaLoop:
         seen, requeues = self._cluster_state, self._cluster_state.requeues
         looked_s, jobs = seen.looked_monotonic_s, seen.quota_jobs
         requeues.follow(jobs, looked_s)
-        by_conf = None if self._is_refused else self._conf
+        config = {} if self._is_refused or self._conf is None else self._conf.config
         return SlurmView(
             jobs,
             seen.nodes,
@@ -455,11 +455,12 @@ class QuotaLoop:
             may_requeue=requeueable(
                 jobs,
                 self._qos,
-                {} if by_conf is None else by_conf.config,
+                config,
                 grace_s=self._settings.lending.grace_s,
                 now_s=seen.clock.now_s(),
                 refused=requeues.refused,
             ),
+            kill_wait_s=kill_wait_s(config),
         )
 
     @property

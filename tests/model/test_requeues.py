@@ -188,3 +188,22 @@ def test_a_look_during_a_slow_requeue_ends_nobody_in_place_of_who_is_gone(
         site.daemon.state.acted.set()
     site.until(lambda: lent.is_running(job))
     assert lent.is_running(three)
+
+
+def test_nobody_is_requeued_who_could_end_only_after_the_grace(
+    site: DaemonOnModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm would preempt others besides, while the run still ends: it is left to Slurm."""
+    lent, requeue = Lent(site, finishes=True), site.slurm.requeue
+    began_s, kill_wait_s = site.clock.passed_s, site.site.model.kill_wait_s
+
+    async def late(runs: Collection[RunOfJob]) -> Requeued:
+        left_s = began_s + GRACE_S - site.clock.passed_s
+        asked.append(left_s)
+        return await requeue(runs) if left_s < kill_wait_s / 2 else Requeued()
+
+    asked: list[float] = []
+    monkeypatch.setattr(site.slurm, "requeue", late)
+    job = lent.come_back()
+    site.until(lambda: lent.is_running(job))
+    assert lent.ends() == Counter({(lent.large, "PREEMPTED"): 1})

@@ -256,6 +256,7 @@ class SlicewiseOnModel:
             ended=self._ended_runs,
             stuck=stuck(self._still_since_s, now_s),
             may_requeue=self._may_requeue(there),
+            kill_wait_s=self._model.kill_wait_s,
             lately=self._priorities.lately,
         )
         self._ended_runs.clear()

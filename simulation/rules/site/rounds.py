@@ -120,6 +120,7 @@ class QuotaRounds:
         evicting: frozenset[RunOfJob] = frozenset(),
         stuck: frozenset[int] = frozenset(),
         may_requeue: frozenset[RunOfJob] = frozenset(),
+        kill_wait_s: float = 0,
         lately: Mapping[str, float],
     ) -> SiteRound:
         """Lend and recall, if the daemon would now, and find which of Slurm's limits change.
@@ -136,6 +137,7 @@ class QuotaRounds:
             lately=lately,
             stuck=stuck,
             may_requeue=may_requeue,
+            kill_wait_s=kill_wait_s,
             there=there,
             free_on=self._nodes.look(nodes),
         )

@@ -40,7 +40,7 @@ def requeueable(
     these runs still end, and Slurm would preempt others.
     """
     by_qos = config.get("PreemptType") == PREEMPT_QOS and config.get("JobRequeue") != "0"
-    if not by_qos or grace_s <= _kill_wait_s(config):
+    if not by_qos or grace_s <= kill_wait_s(config):
         return frozenset()
     exempt_s = dict(_exempt_s(qos, config))
     return frozenset(
@@ -58,7 +58,8 @@ def _is_batch(job: JobView) -> bool:
     return tag is not None and tag.service is None
 
 
-def _kill_wait_s(config: Mapping[str, str]) -> int:
+def kill_wait_s(config: Mapping[str, str]) -> int:
+    """Slurm's KillWait, by the settings that slurmctld shows."""
     found = _SECONDS.match(config.get("KillWait", ""))
     return int(found[0]) if found else _KILL_WAIT_S
 

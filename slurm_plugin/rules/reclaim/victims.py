@@ -117,6 +117,8 @@ class ReclaimInput:
         term_s: seconds after its start for which a run is left alone.
         recalled: millislices that were lent to tenants and are recalled: the tenants start nothing
             in place of runs that end for these.
+        late: lenders whose grace is over before a batch job that is requeued now must have ended:
+            theirs are left to Slurm.
     """
 
     wanting: tuple[Wanting, ...]
@@ -129,6 +131,7 @@ class ReclaimInput:
     now_s: float
     term_s: int
     recalled: Mapping[str, int] = field(default_factory=dict, hash=False)
+    late: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,8 @@ def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
 
     Batch jobs lose work, so they are in the set only where replicas alone make no room: those that
     may be requeued first, and others only where these do not suffice either. Where a set has others
-    in it, its replicas are drained, and all of its batch jobs are left to Slurm's preemption.
+    in it, its replicas are drained, and all of its batch jobs are left to Slurm's preemption. So
+    are those for a lender that is ``late``.
 
     A tenant that must shrink gives up replicas that cover the amount, with the least beyond it.
     ``search.py`` says when the set is certain to be the smallest, ``subset_sum.py`` when the excess
@@ -183,7 +187,8 @@ def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
     now = ready(needs, reclaim_input.free, plan.places)
     waiting = [need for need in needs if need.key not in now | plan.out]
     goes_for = beneficiaries(waiting or needs, plan.places, reclaim_input.free, plan.gone)
-    left = _left_to_slurm(runs, plan, goes_for)
+    late = {key for key, job in enumerate(jobs) if job.tenant in reclaim_input.late}
+    left = _left_to_slurm(runs, plan, goes_for, late)
     missing = left | _without_room(reclaim_input, runs, plan, needs)
     why = _reasons(reclaim_input, plan, {run: jobs[key] for run, key in goes_for.items()})
     asked = [run for run in reclaim_input.running if run.job_id in why]
@@ -403,14 +408,19 @@ def _reasons(
     return why
 
 
-def _left_to_slurm(runs: _Runs, plan: _Plan, goes_for: Mapping[int, int]) -> dict[int, str]:
-    """Explanations for jobs that need batch jobs to end which only Slurm may end, by key."""
-    ids = {run.job_id for run in runs.left}
+def _left_to_slurm(
+    runs: _Runs, plan: _Plan, goes_for: Mapping[int, int], late: Collection[int]
+) -> dict[int, str]:
+    """Explanations for jobs that need batch jobs to end which only Slurm may end, by key.
+
+    For those in ``late`` that is any batch job.
+    """
+    ids, batch = {run.job_id for run in runs.left}, {run.job_id for run in runs.batch}
     found: dict[int, list[int]] = defaultdict(list)
     for run in plan.gone:
-        if run.job_id in ids:
+        if run.job_id in ids or (run.job_id in batch and goes_for[run.job_id] in late):
             found[goes_for[run.job_id]].append(run.job_id)
-    return {key: f"{_named(batch)} {_LEFT}" for key, batch in found.items()}
+    return {key: f"{_named(named)} {_LEFT}" for key, named in found.items()}
 
 
 def _named(batch: Sequence[int]) -> str:

@@ -38,6 +38,7 @@ class SlurmView:
             not count.
         stuck: job ids of jobs that had quota and GPUs, and did not start (``standstill``).
         may_requeue: runs of batch jobs on borrowed quota that may be requeued (``requeueable``).
+        kill_wait_s: KillWait: within so many seconds these end once they are told to.
     """
 
     jobs: tuple[JobView, ...] = field(hash=False)
@@ -47,6 +48,7 @@ class SlurmView:
     lately: Mapping[str, float] = field(default_factory=dict, hash=False)
     stuck: frozenset[int] = frozenset()
     may_requeue: frozenset[RunOfJob] = frozenset()
+    kill_wait_s: float = 0
 
     def holdings(self, rules: "QuotaRules") -> Holdings:
         """The jobs of managed partitions as they were seen."""

@@ -79,6 +79,7 @@ def giving_back(
         running=tuple(_running(jobs, inputs.seen, costs, there.free, excess=excess)),
         shrink=_shrink(recalls, waiting, there.above_nominal_millislices, excess),
         recalled=_recalled(recalls),
+        late=frozenset(_late(recalls, inputs)),
     )
 
 
@@ -98,6 +99,15 @@ def _wanted_whole(policy: Policy, there: Holdings) -> Iterator[tuple[str, int]]:
 
 def _managed(inputs: QuotaInputs) -> list[JobView]:
     return [job for job in inputs.jobs if is_managed(job, inputs.rules.partitions) and job.gpus]
+
+
+def _late(recalls: Iterable[Recall], inputs: QuotaInputs) -> Iterator[str]:
+    """Lenders whose limit rises before a batch job that is requeued now must have ended.
+
+    Slurm does not see that it ends, and would preempt others besides.
+    """
+    called_s = inputs.ledger_view.now_s + inputs.seen.kill_wait_s - inputs.rules.grace_s
+    return (one.lender for one in recalls if one.called_s <= called_s)
 
 
 def _recalled(recalls: Iterable[Recall]) -> Mapping[str, int]:
