@@ -10,16 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 
 from slicewise.cluster.language.jobs import JobState, JobTag, JobView
 from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks, target_of
-from slicewise.slurm_plugin.rules.quota.demand import waits_for_quota
 
 
 def nudge(jobs: Iterable[JobView], changed: Collection[str]) -> Mapping[Target, JobChange]:
     """Return a change of one job that waits in one of these QOS; {} if none does.
 
-    slurmctld then looks at all jobs. Jobs without a tag are not ours to change. A job that waits
-    for something else may be one that Slurm refuses to change, as its user has lost the QOS. Of
-    tasks that share a record Slurm would make another record for the one that is changed: so they
-    come last, and of them the first.
+    slurmctld then looks at all jobs. Jobs without a tag are not ours to change. Of tasks that share
+    a record Slurm would make another record for the one that is changed: so they come last, and of
+    them the first.
     """
     waiting = (
         job
@@ -38,5 +36,5 @@ def nudge(jobs: Iterable[JobView], changed: Collection[str]) -> Mapping[Target, 
     return {target: JobChange(qos=job.qos)}
 
 
-def _rank(job: JobView) -> tuple[bool, bool, int, int]:
-    return not waits_for_quota(job), len(job.untouched) > 1, -job.priority, job.job_id
+def _rank(job: JobView) -> tuple[bool, int, int]:
+    return len(job.untouched) > 1, -job.priority, job.job_id

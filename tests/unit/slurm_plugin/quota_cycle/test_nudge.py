@@ -25,7 +25,7 @@ CHANGED = changed_qos(
     )
 )
 WAITS = replace(
-    job(0, JobState.PENDING, qos=OWN, reason="QOSGrpBilling"),
+    job(0, JobState.PENDING, qos=OWN),
     array_job_id=None,
     task_index=None,
     job_id=7,
@@ -64,8 +64,3 @@ def test_no_array_gets_a_record_for_each_round() -> None:
     tasks = replace(WAITS, array_job_id=7, untouched=frozenset(range(4, 1000)), priority=50)
     apart = replace(WAITS, array_job_id=7, job_id=40, task_index=3, priority=20)
     assert nudge([tasks, apart], CHANGED) == {Tasks(7, frozenset({3})): JobChange(qos=OWN)}
-
-
-def test_one_that_slurm_may_refuse_to_change_does_not_keep_all_others_from_it() -> None:
-    lost = replace(WAITS, job_id=3, priority=90, reason="InvalidQOS")
-    assert nudge([lost, WAITS], CHANGED) == {7: JobChange(qos=OWN)}
