@@ -15,7 +15,9 @@ from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed, is_own
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import PREEMPT_QOS
 
 _REQUEUE, _OF_CLUSTER = "requeue", "cluster"
+_PRIORITY, _USER_SIGNAL = "priority", "send_user_signal"
 _SECONDS = re.compile(r"\d{1,9}")
+_EXEMPT_PRIORITY = re.compile(r"\bmin_exempt_priority=(\d{1,10})\b")
 _KILL_WAIT_S = 30
 """Slurm's default."""
 
@@ -33,21 +35,25 @@ def requeueable(
 
     Slurm would requeue them, too: it preempts by QOS, their QOS is in the list of a tenant's own
     one, its mode is to requeue, and they have run for as long as it lets them alone
-    (PreemptExemptTime). A QOS with a GraceTime is left to Slurm, which announces the end first. So
-    are jobs of a site with JobRequeue=0, those that Slurm ``refused`` to requeue (preemption
-    cancels them), and those that Slicewise has not admitted. Nothing may be requeued unless
-    ``grace_s``, the grace of a recall, is longer than KillWait: the lender's limit would rise while
-    these runs still end, and Slurm would preempt others.
+    (PreemptExemptTime) and have a priority below min_exempt_priority. A QOS with a GraceTime is
+    left to Slurm, which announces the end first. So are jobs of a site with JobRequeue=0, with
+    preemption by priority or with send_user_signal, those that Slurm ``refused`` to requeue
+    (preemption cancels them), and those that Slicewise has not admitted. Nothing may be requeued
+    unless ``grace_s``, the grace of a recall, is longer than KillWait: the lender's limit would
+    rise while these runs still end, and Slurm would preempt others.
     """
     by_qos = config.get("PreemptType") == PREEMPT_QOS and config.get("JobRequeue") != "0"
-    if not by_qos or grace_s <= kill_wait_s(config):
+    if not by_qos or _announces(config) or grace_s <= kill_wait_s(config):
         return frozenset()
     exempt_s = dict(_exempt_s(qos, config))
+    found = _EXEMPT_PRIORITY.search(config.get("PreemptParameters", ""))
+    exempt_priority = int(found[1]) if found else inf
     return frozenset(
         (job.job_id, job.start_s)
         for job in jobs
         if job.qos in exempt_s and job.state is JobState.RUNNING and not job.is_doubtful
         if job.start_s is not None and now_s - job.start_s >= exempt_s[job.qos]
+        if job.priority < exempt_priority
         if _is_batch(job) and (job.job_id, job.start_s) not in refused
     )
 
@@ -56,6 +62,13 @@ def _is_batch(job: JobView) -> bool:
     """Whether Slicewise has admitted it, and it is no slot of a service."""
     tag = JobTag.find(job.admin_comment)
     return tag is not None and tag.service is None
+
+
+def _announces(config: Mapping[str, str]) -> bool:
+    """Whether Slurm sends a job the signal of its own choice (``--signal``) when it preempts."""
+    return any(
+        _USER_SIGNAL in config.get(key, "") for key in ("PreemptParameters", "SlurmctldParameters")
+    )
 
 
 def kill_wait_s(config: Mapping[str, str]) -> int:
@@ -67,8 +80,14 @@ def kill_wait_s(config: Mapping[str, str]) -> int:
 def _exempt_s(qos: Iterable[Qos], config: Mapping[str, str]) -> Iterator[tuple[str, float]]:
     """The borrowed QOS whose jobs Slurm requeues, with the seconds for which it lets them alone."""
     rows = tuple(qos)
-    preempted = {name for one in rows if is_own(one.name) for name in one.preempt}
     of_cluster = config.get("PreemptMode", "").lower()
+    preempted = {
+        name
+        for one in rows
+        # With this mode only jobs of a lower priority than the lender's would go.
+        if is_own(one.name) and _PRIORITY not in f"{of_cluster},{one.preempt_mode}".split(",")
+        for name in one.preempt
+    }
     try:
         else_s: float = duration_s(config.get("PreemptExemptTime", "")) or 0
     except OutsideError:

@@ -28,7 +28,7 @@ RUN = 1, NOW_S - 500
 
 def batch(**changes: Any) -> JobView:
     tag = JobTag("0123456789abcdef", "nlp").text()
-    job = a_running_job(1, "nlp", qos=LENT, start_s=RUN[1], admin_comment=tag)
+    job = a_running_job(1, "nlp", qos=LENT, start_s=RUN[1], admin_comment=tag, priority=700)
     return replace(job, **changes)
 
 
@@ -89,6 +89,8 @@ def test_a_qos_that_no_tenants_own_one_preempts_is_left_alone() -> None:
     others = Qos("urgent", {}, frozenset({LENT}))
     assert may(qos=(BORROWED, replace(QOS[1], preempt=frozenset()), others)) == set()
     assert may(qos=()) == set()
+    by_priority = replace(QOS[1], preempt_mode="requeue,priority")
+    assert may(qos=(BORROWED, by_priority)) == set()
 
 
 @pytest.mark.parametrize(("mode", "found"), [("REQUEUE", {RUN}), ("CANCEL", set())])
@@ -106,6 +108,11 @@ def test_a_qos_without_a_mode_has_the_clusters(mode: str, found: set[RunOfJob]) 
         ({"PreemptExemptTime": "00:08:21"}, set()),
         ({"PreemptExemptTime": "NONE"}, {RUN}),
         ({"PreemptExemptTime": "soon"}, set()),
+        ({"PreemptMode": "REQUEUE,PRIORITY"}, set()),
+        ({"PreemptParameters": "youngest_first,min_exempt_priority=701"}, {RUN}),
+        ({"PreemptParameters": "min_exempt_priority=700"}, set()),
+        ({"PreemptParameters": "send_user_signal"}, set()),
+        ({"SlurmctldParameters": "preempt_send_user_signal"}, set()),
         ({"KillWait": "59 sec"}, {RUN}),
         ({"KillWait": "60 sec"}, set()),
     ],
