@@ -22,13 +22,17 @@ class RememberedEvents:
     def follow(
         self, views: tuple[ServiceView, ...], reports: Iterable[ServiceReport], at_s: int
     ) -> None:
-        """Take what a look at Slurm shows, and what the launcher has reported until then."""
-        tells = {(one.tenant, one.name): one for one in reports}
+        """Take what a look at Slurm shows, and what the launcher has reported until then.
+
+        While the launcher is away, its last report stands: a replica does not get ready twice.
+        """
+        tells = {**self._reports, **{(one.tenant, one.name): one for one in reports}}
         there = dict.fromkeys((one.tenant, one.name) for one in views)
         self._events = {key: self._events.get(key, deque(maxlen=MOST)) for key in there}
         for key, event in happened(self._views, views, self._reports, tells, at_s):
             self._events[key].append(event)
-        self._views, self._reports = views, tells
+        self._views = views
+        self._reports = {key: one for key, one in tells.items() if key in there}
 
     def named(self, name: str, tenants: Collection[str] | None) -> tuple[ServiceEvents, ...]:
         """Return those of the services of that name, of these tenants, by tenant; None is all."""

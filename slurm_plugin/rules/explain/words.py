@@ -187,9 +187,14 @@ def _rest_words(job: JobView, sight: WhyInput) -> str:
 
 
 def fails(report: ServiceReport, job: JobView) -> bool:
-    """Whether starts of the slot's generation fail, also while no request waits for one."""
-    is_of = report.array_job_id in {None, job.array_job_id or job.job_id}
-    return is_of and report.failed_starts > 0
+    """Whether starts of the slot's generation fail, also while no request waits for one.
+
+    Those of replicas beyond the ones that serve count while they are desired only.
+    """
+    array = job.array_job_id or job.job_id
+    serving = sum(place[0] == array for place in report.ready)
+    is_lacking = serving < max(1, report.desired_replicas)
+    return is_lacking and report.failed_starts > 0 and report.array_job_id in {None, array}
 
 
 def by_quota(job: JobView, sight: WhyInput) -> Iterator[JobView]:

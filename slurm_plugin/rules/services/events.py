@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotView
+from slicewise.cluster.rpc.messages import ServiceReport, ServiceView, SlotPlace, SlotView
 from slicewise.cluster.rpc.read_messages import ServiceEvent
 
 Reports = Mapping[tuple[str, str], ServiceReport]
 """The launcher's reports, by tenant and name."""
-_Key = tuple[int, int]
 _LIVES = frozenset({"starting", "running"})
 _RUNS = _LIVES | {"ending"}
 """States of a slot that holds a slice. Of one that ends Slurm says another start each second."""
@@ -32,12 +31,11 @@ def happened(
             continue
         key = (view.tenant, view.name)
         slots = {slot.index: slot for slot in last.slots}
+        did, does = _by_place(told.get(key)), _by_place(tells.get(key))
         for slot in view.slots:
             had = slots.get(slot.index, slot)
             place = (view.array_job_id, slot.index)
-            for what, why in _of_slot(
-                had, slot, _does(place, told.get(key)), _does(place, tells.get(key))
-            ):
+            for what, why in _of_slot(had, slot, did.get(place, ""), does.get(place, "")):
                 yield (
                     key,
                     ServiceEvent(
@@ -66,9 +64,8 @@ def _of_slot(had: SlotView, slot: SlotView, did: str, does: str) -> Iterator[tup
         yield "lost", slot.slurm_state
 
 
-def _does(place: _Key, report: ServiceReport | None) -> str:
+def _by_place(report: ServiceReport | None) -> Mapping[SlotPlace, str]:
     if report is None:
-        return ""
-    if place in report.ready:
-        return "ready"
-    return "drains" if place in report.draining else ""
+        return {}
+    drains, ready = dict.fromkeys(report.draining, "drains"), dict.fromkeys(report.ready, "ready")
+    return {**drains, **ready}

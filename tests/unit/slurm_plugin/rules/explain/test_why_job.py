@@ -576,6 +576,14 @@ def test_the_slots_of_a_service_that_fails_to_start_are_not_said_to_be_unneeded(
     ]
 
 
+@pytest.mark.parametrize(("desired", "headline"), [(1, "at rest"), (2, "fails to start")])
+def test_a_service_that_serves_fails_only_while_it_lacks_what_it_wants(desired: int, headline: str):
+    """One bad start beside a replica that serves was "fails to start" until another one settled."""
+    told = a_report(name="bert", failed_starts=1, ready=((814, 1),), desired_replicas=desired)
+    asks = sight(failed(0), tenants=(VISION,), reports={("vision", "bert"): told})
+    assert headline in asked("814_0", asks).headline
+
+
 def test_failed_starts_of_another_generation_are_none_of_the_slots():
     told = a_report(name="bert", failed_starts=3, array_job_id=900)
     asks = sight(failed(0), tenants=(VISION,), reports={("vision", "bert"): told})

@@ -92,3 +92,12 @@ def test_of_several_tenants_each_has_its_own():
     assert [one.tenant for one in events.named("chat", None)] == ["nlp", "vision"]
     assert [one.tenant for one in events.named("chat", {"nlp"})] == ["nlp"]
     assert events.named("other", None) == ()
+
+
+def test_a_replica_does_not_get_ready_again_because_the_launcher_was_away():
+    """Each restart of the launcher was "ready" once more for each replica."""
+    events, views = RememberedEvents(), (a_service(slots=(RUNS,)),)
+    for second, reports in enumerate(((NOTHING,), (READY,), (), (READY,))):
+        events.follow(views, reports, second)
+    (chat,) = events.named("chat", None)
+    assert [(one.at_s, one.what) for one in chat.events] == [(1, "ready")]
