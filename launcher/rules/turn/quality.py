@@ -82,16 +82,17 @@ def _bounds(buckets: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
     yield from zip((0, *BOUNDS_MS), (*BOUNDS_MS, BOUNDS_MS[-1]), buckets, strict=True)
 
 
-def _percentile(buckets: tuple[int, ...], share: float, slowest_ms: int | None) -> float:
-    """Return the time in ms of the answer at that share, by rank, even within each bucket.
+def _end(low: int, high: int, slowest_ms: int | None) -> int:
+    """No bucket reaches beyond the slowest answer, where that is known."""
+    return high if slowest_ms is None or high == low else min(high, max(low, slowest_ms))
 
-    No bucket reaches beyond the slowest answer, where that is known.
-    """
+
+def _percentile(buckets: tuple[int, ...], share: float, slowest_ms: int | None) -> float:
+    """Return the time in ms of the answer at that share, by rank, even within each bucket."""
     left = ceil(share * sum(buckets))
     for low, high, count in _bounds(buckets):
         if count and left <= count:
-            end = high if slowest_ms is None or high == low else min(high, max(low, slowest_ms))
-            return round(low + (end - low) * left / count, 1)
+            return round(low + (_end(low, high, slowest_ms) - low) * left / count, 1)
         left -= count
     return float(BOUNDS_MS[-1])
 
@@ -105,8 +106,9 @@ def _share_within(buckets: tuple[int, ...], limit_ms: float, slowest_ms: int | N
         return float(not buckets[-1] and _percentile(buckets, 1.0, slowest_ms) <= limit_ms)
     within = 0.0
     for low, high, count in _bounds(buckets):
-        if high <= limit_ms and high > low:
+        end = _end(low, high, slowest_ms)
+        if end <= limit_ms and high > low:
             within += count
-        elif low < limit_ms < high:
-            within += count * (limit_ms - low) / (high - low)
+        elif low < limit_ms < end:
+            within += count * (limit_ms - low) / (end - low)
     return round(within / sum(buckets), 4)

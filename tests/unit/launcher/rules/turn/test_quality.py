@@ -57,6 +57,15 @@ def test_one_answer_is_shown_as_one(objective_ms: float, share: float) -> None:
     assert found.objective_met_share == share
 
 
+def test_what_was_no_slower_than_the_objective_is_all_in_time() -> None:
+    """Of two answers, each within the objective, a tenth was late: their bucket reaches further."""
+    seen = counts(10.0, up_to_30000=2)
+    seen = replace(seen, timings=replace(seen.timings, slowest_ms=29_000))
+    found = quality(followed(START, seen), 29_000)
+    assert found is not None
+    assert (found.p95_ms, found.objective_met_share) == (29_000, 1.0)
+
+
 @pytest.mark.parametrize(
     ("objective_ms", "share"), [(15.0, 0.0), (17.5, 0.45), (20.0, 0.9), (85.0, 0.95), (500.0, 1.0)]
 )
