@@ -32,7 +32,7 @@ class LimitSettings(BaseModel):
         None,
         ge=0,
         description="Open connections of one client address; unset: a fifth of what the gateway "
-        "takes, 5,000 where HAProxy may open 100,000 files.",
+        "takes, some 4,900 where HAProxy may open 100,000 files.",
     )
     tenants: Mapping[str, TenantLimits] = {}
 

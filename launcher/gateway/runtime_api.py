@@ -319,6 +319,11 @@ def files_needed(configuration: str) -> int:
     return len(_CHECKED.findall(configuration)) + _OWN_FILES
 
 
+def files_left(settings: GatewaySettings, most_files: int) -> int:
+    """Return how many of so many open files are left for connections; 0 if HAProxy can't start."""
+    return max(0, most_files - len(servers(settings)) - _OWN_FILES)
+
+
 def most_files_of(configuration: str) -> int:
     """Return for how many open files a configuration was rendered."""
     found = _MOST_FILES.search(configuration)

@@ -21,6 +21,7 @@ from slicewise.launcher.gateway.runtime_api import (
     MOST_FILES,
     TOLD_KEY,
     Maps,
+    files_left,
     map_text,
 )
 from slicewise.launcher.gateway.streams import STREAMS, USE_NOTED_S
@@ -55,10 +56,12 @@ RATE_MAP, CONCURRENT_MAP = "rate.map", "concurrent.map"
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9_./@+-]*")
 _NO_LIMIT = 1_000_000_000
 _FILES_FOR_CLIENT, _FILES_FOR_REQUEST = 4, 5
-"""Of so many open files of HAProxy one client may be connected, and one request on its way. A
-connection takes one and a request three more: both ends of HAProxy's own connection, and that to
-the replica. So clients' connections take a quarter and their requests three fifths; the rest is for
-server lines and HAProxy itself."""
+"""Of so many open files that server lines leave one client may be connected, and one request on its
+way. A connection takes one and a request three more: both ends of HAProxy's own connection, and
+that to the replica. So clients' connections take a quarter and their requests three fifths. HAProxy
+itself takes half as many connections as those files, both kinds together."""
+_LEAST_FILES = 100
+"""Where it can't start a limit is needed all the same: 0 would be none."""
 _LEAST_HOSTS = 5
 """Addresses that it takes to use up all connections of clients."""
 _HEADER_BYTES = 8000
@@ -262,7 +265,8 @@ def gateway_files(
     """
     _check(settings, owners)
     limits, per_host = settings.limits, settings.limits.connections_per_host
-    clients = most_files // _FILES_FOR_CLIENT
+    files = max(_LEAST_FILES, files_left(settings, most_files))
+    clients = files // _FILES_FOR_CLIENT
     values = {
         "settings": settings,
         "engines": tuple(ENGINES.values()),
@@ -282,7 +286,7 @@ def gateway_files(
         "idle": IDLE,
         "most_files": most_files,
         "most_clients": clients,
-        "most_requests": most_files // _FILES_FOR_REQUEST,
+        "most_requests": files // _FILES_FOR_REQUEST,
         "most_per_host": clients // _LEAST_HOSTS if per_host is None else per_host,
         "deadline_ms": LONGEST_DEADLINE_S * 1000,
         "key": KEY,
