@@ -59,15 +59,16 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
         if waiting.is_seen:
             raise _ended(waiting, seen)
         return False
+    is_unpaid = seen.condition == "unpaid" and not seen.in_state("starting")
+    rests = seen.condition == "asleep" or is_unpaid
     if waiting.goal is WaitGoal.ASLEEP:
-        is_at_rest = seen.condition == "unpaid" and not seen.in_state("starting")
-        return seen.condition == "asleep" or is_at_rest
+        return rests
     if waiting.goal is not WaitGoal.READY:
         return seen.condition == waiting.goal.value
     fails = seen.condition == "failing" and seen.failures >= FAILING and not waiting.forgiven
     if seen.is_ending or fails:
         raise _fails(seen)
-    if seen.condition == "asleep" and not seen.min_replicas:
+    if rests and not seen.min_replicas:
         return waiting.may_sleep
     ready = len(seen.ready)
     return seen.condition == "ready" and ready >= max(1, seen.min_replicas)

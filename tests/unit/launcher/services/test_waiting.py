@@ -129,6 +129,15 @@ def test_a_service_whose_budget_is_used_up_rests_too():
     assert not is_reached(rests, replace(seen(STARTS), report=unpaid))
 
 
+def test_apply_does_not_wait_for_a_budget_where_no_replica_is_needed_now():
+    """It waited for all of its ten minutes."""
+    unpaid = REPORT.model_copy(update={"is_unpaid": True})
+    applied = replace(waiting(), may_sleep=True)
+    assert is_reached(applied, replace(seen(HELD), report=unpaid))
+    assert not is_reached(waiting(), replace(seen(HELD), report=unpaid))
+    assert not is_reached(applied, replace(seen(HELD, least=1), report=unpaid))
+
+
 def test_progress_is_one_line():
     assert progress(None) == "not there yet"
     assert progress(seen(HELD)) == "asleep"
