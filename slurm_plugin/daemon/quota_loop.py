@@ -380,12 +380,12 @@ class QuotaLoop:
         monotonic clock.
         """
         settings, before, seen = self._settings, self._still_since_s, self._cluster_state
-        jobs, limits, now_s = seen.quota_jobs, seen.quotas.borrowed_limits, time.monotonic()
+        jobs, limits, now_s = seen.quota_jobs, seen.quotas.limits, time.monotonic()
         there = holdings(jobs, self._partitions, settings.costs, settings.models)
         since_s = standing_still(
             before, there, seen.nodes, limits, partitions=self._partitions, now_s=now_s
         )
-        first_s = first_until_s(seen.first_until_s, since_s, jobs, self._partitions, now_s)
+        first_s = first_until_s(seen.first_until_s, since_s, there, limits, now_s)
         return since_s, first_s
 
     def _barred(

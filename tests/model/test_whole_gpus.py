@@ -3,7 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
+import model_daemon
+import pytest
 from model_daemon import SETTINGS, DaemonOnModel
 from model_slurm import PARTITION
 
@@ -157,3 +160,28 @@ def test_tenants_whose_jobs_take_seconds_take_turns() -> None:
 
         site.until(lambda: sum(had()) >= turns * len(names), 1200)
         assert min(had()) >= turns - 1, had()
+
+
+def test_who_has_just_got_quota_is_not_passed_by_who_has_had_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a partition whose first job waits for GPUs only backfill looks at the others. Until then
+    Slurm says that the large job lacks quota, and one of its GPUs is free.
+    """
+    by_default = replace(model_daemon.QUICK, interval_s=2.0, backfill_s=30.0)
+    monkeypatch.setattr(model_daemon, "QUICK", by_default)
+    quotas = {"first": 14.0, "large": 7.0, "small": 3.5, "runs": 3.5}
+    fewer = ({"1g.10gb": 6},) * 3
+    with site_of(quotas, WHOLE, {"1g.10gb": 7}, *fewer) as site:
+        site.sbatch("runs", LARGE, minutes=3, run_s=150)
+        site.sbatch("first", {"1g.10gb": 7}, minutes=900)
+        site.until(lambda: site.runs("runs") and site.runs("first"))
+        site.sbatch("first", {"1g.10gb": 7}, minutes=900)
+        site.sbatch("large", WHOLE, qos=borrowed_qos("large"), minutes=900)
+        site.set_quota("large", 0, **FREELY)
+        site.wait(70)
+        site.set_quota("large", 7, **FREELY)
+        low = ("#SLICEWISE class=low",)
+        site.sbatch("small", LARGE, qos=borrowed_qos("small"), minutes=900, directives=low)
+        site.until(lambda: site.runs("large") + site.runs("small"))
+        assert site.runs("large").total() == 1

@@ -1,7 +1,7 @@
 """What Slicewise does on a simulated site: admits jobs, lends, moves jobs and sets priorities."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from slicewise.cluster.language.jobs import WAITING, JobState, JobView, NodeView, RunOfJob
@@ -26,17 +26,12 @@ from slicewise.slurm_plugin.rules.admission.priority_changes import UPDATES_PER_
 from slicewise.slurm_plugin.rules.admission.qos_switch import TreeMoves, moves, tree_moves
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
-from slicewise.slurm_plugin.rules.common.qos_names import (
-    borrowed_qos,
-    holder,
-    holder_of,
-    is_borrowed,
-)
+from slicewise.slurm_plugin.rules.common.qos_names import holder, holder_of, is_borrowed
 from slicewise.slurm_plugin.rules.limits.budget_parts import Runs
 from slicewise.slurm_plugin.rules.quota.attainable import Attainable, attainable
 from slicewise.slurm_plugin.rules.quota.demand import capacity, waits_for_quota
 from slicewise.slurm_plugin.rules.quota.holdings import Holdings
-from slicewise.slurm_plugin.rules.quota.standings import Standing
+from slicewise.slurm_plugin.rules.quota.standings import Standing, limits_by_qos
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
@@ -308,11 +303,9 @@ class SlicewiseOnModel:
             self._priorities.note_slot(slot.job_id, submitted[slot.array_job_id or 0])
         if is_slow_turn:
             self._priorities.forget(jobs)
-        before, since_s = self._first_until_s, self._still_since_s
-        self._first_until_s = first_until_s(before, since_s, jobs, self._partitions, now_s)
         first = self._first_until_s.items()
         over = frozenset(key for key, until_s in first if now_s < until_s)
-        soon = jobs if is_slow_turn else (*slots, *_called(jobs, over))
+        soon = jobs if is_slow_turn else (*slots, *_called(jobs, self._first_until_s))
         found = self._priorities.due(soon, now_s, over, self.services.urgencies)
         for target, change in found.items():
             model.update(target, change)
@@ -348,11 +341,8 @@ class SlicewiseOnModel:
     def _follow_standstill(
         self, there: Holdings, nodes: tuple[NodeView, ...], now_s: float
     ) -> None:
-        """Follow which jobs Slurm does not start."""
-        limits = {
-            borrowed_qos(name): one.borrowed_qos_limit_millislices
-            for name, one in self._standings.items()
-        }
+        """Follow which jobs Slurm does not start, and which of them go first."""
+        limits = limits_by_qos(self._standings)
         self._still_since_s = standing_still(
             self._still_since_s,
             there,
@@ -361,9 +351,11 @@ class SlicewiseOnModel:
             partitions=self._partitions,
             now_s=now_s,
         )
+        before, since_s = self._first_until_s, self._still_since_s
+        self._first_until_s = first_until_s(before, since_s, there, limits, now_s)
 
 
-def _called(jobs: Iterable[JobView], keys: frozenset[int]) -> Iterator[JobView]:
+def _called(jobs: Iterable[JobView], keys: Container[int]) -> Iterator[JobView]:
     """The waiting jobs with these ids, of arrays their arrays'."""
     for job in jobs if keys else ():
         if job.state in WAITING and (job.array_job_id or job.job_id) in keys:

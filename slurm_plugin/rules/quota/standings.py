@@ -59,6 +59,15 @@ class QosUse:
     own_first: frozenset[str] = frozenset()
 
 
+def limits_by_qos(found: Mapping[str, Standing]) -> Mapping[str, int]:
+    """Millislices that jobs may hold in each tenant's two QOS."""
+    own = {qos_name(name): one.own_qos_limit_millislices for name, one in found.items()}
+    on_loan = {
+        borrowed_qos(name): one.borrowed_qos_limit_millislices for name, one in found.items()
+    }
+    return {**own, **on_loan}
+
+
 def by_use(found: Mapping[str, Standing], use: QosUse) -> Mapping[str, Standing]:
     """Divide each limit between the tenant's two QOS as its jobs need it, with the same sum.
 

@@ -12,22 +12,22 @@ before it, whatever type of GPU they wait for. Where a node has several types, j
 one of them so keep those of another idle.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from slicewise.cluster.language.jobs import JobTag, JobView, NodeView
+from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import job_cost
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 from slicewise.slurm_plugin.rules.quota.demand import (
     free_by_node,
     free_on_nodes,
-    is_managed,
     waits_for_others,
     waits_for_quota,
 )
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, by_priority
+from slicewise.slurm_plugin.rules.quota.holdings import Holdings, by_priority, place_in_order
 from slicewise.slurm_plugin.rules.reclaim.busy import need_of
-from slicewise.slurm_plugin.rules.reclaim.capacity import Shape
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
@@ -41,6 +41,8 @@ PASSED_OVER_S = 5.0
 job ends or a limit changes, and again two seconds later. Backfill comes to more jobs within half a
 minute, but not to those whose nodes it has reserved for jobs of other types, and instances would be
 idle until then. Nobody is put back who waits for GPUs of the same types."""
+_ANY, _LAST = "", (inf, 0)
+"""Stand for GPUs of any type, and for a place behind all jobs."""
 
 
 class Queued(NamedTuple):
@@ -62,37 +64,61 @@ def standing_still(
     partitions: frozenset[str],
     now_s: float,
 ) -> Mapping[Queued, float]:
-    """Since when each waiting job could have started by what Slicewise knows.
+    """Since when each job that waits for a loan could have started by what Slicewise knows.
 
     Such a job has room in its QOS and on the nodes, besides all jobs before it. ``limits`` are
     millislices by QOS; jobs in other QOS are left out. ``before`` is the result of the previous
     look; times are by the clock of ``now_s``. A job that has stood still for long is followed even
     while it has no quota: otherwise the loan would go to and fro.
     """
-    room = Counter(limits)
-    for (_, qos), cost in there.by_qos.items():
-        room[qos] -= cost
-    left = FreeInstances(free_by_node(there.runs, free_on_nodes(nodes, partitions)))
-    nowhere: set[tuple[Shape, int]] = set()
+    free = free_by_node(there.runs, free_on_nodes(nodes, partitions))
+    kinds = {kind for on_node in free.values() for kind, count in on_node.items() if count > 0}
+    if not kinds:
+        return {}
+    room, costs = _room(there, limits), there.costs
+    long = {one.job_id for one, since_s in before.items() if now_s - since_s >= _PATIENCE_S}
+    # Most jobs are left out at once: there may be tens of thousands, and they are seen each second.
+    seen = (
+        job
+        for job in there.others
+        if (room.get(job.qos, -1) >= job_cost(job, costs) or job.job_id in long)
+        if is_borrowed(job.qos) and job.qos in limits and _is_of(job, kinds)
+        if waits_for_quota(job)
+    )
+    left = FreeInstances(free)
+    nowhere: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
     found: dict[Queued, float] = {}
-    for job in by_priority(job for job in there.others if waits_for_quota(job)):
-        if not any(job.gpus.values()):
-            continue
-        queued, cost = Queued(job.job_id, len(job.untouched)), job_cost(job, there.costs)
+    for job in by_priority(seen):
+        asked = job.tres.get("node", ""), tuple(job.gpus.items())
+        queued, cost = Queued(job.job_id, len(job.untouched)), job_cost(job, costs)
         since_s = before.get(queued, now_s)
         has_quota = room[job.qos] >= cost
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S
-        if job.qos not in limits or not is_followed:
+        if asked in nowhere or not is_followed:
             continue
         need = need_of(job)
-        if (need.shape, need.nodes) in nowhere:
-            continue
         if not (left.place(need) if has_quota else left.nodes(need)):
-            nowhere.add((need.shape, need.nodes))
+            nowhere.add(asked)
             continue
         room[job.qos] -= cost if has_quota else 0
         found[queued] = since_s
     return found
+
+
+def _room(there: Holdings, limits: Mapping[str, int]) -> dict[str, int]:
+    """What runs leave of the limits, by QOS."""
+    return {qos: limit - there.held.in_qos.get(qos, 0) for qos, limit in limits.items()}
+
+
+def _kinds(job: JobView) -> Collection[str]:
+    """The types of the GPUs that a job asks for."""
+    return [kind for kind, count in job.gpus.items() if count]
+
+
+def _is_of(job: JobView, kinds: Collection[str]) -> bool:
+    """Whether a job asks for GPUs, all of them of these types."""
+    asked = _kinds(job)
+    return bool(asked) and all(kind in kinds for kind in asked)
 
 
 def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
@@ -116,8 +142,8 @@ def _is_tried(period: int) -> bool:
 def first_until_s(
     before: Mapping[int, float],
     since_s: Mapping[Queued, float],
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
+    there: Holdings,
+    limits: Mapping[str, int],
     now_s: float,
 ) -> Mapping[int, float]:
     """Until when jobs go first that Slurm keeps waiting though their GPUs are free: by the id of
@@ -127,20 +153,51 @@ def first_until_s(
     no job before it waits for GPUs of its types. It goes first for four minutes; if it waits
     longer, something else keeps it. ``before`` is the result of the last look, and its last hour
     stays: so nobody goes first more often by a hold, or by cancelling a task of an array. A job
-    that takes whole nodes may want more than GPUs, and does not go first.
+    that takes whole nodes may want more than GPUs, and does not go first; what is before it of all
+    types it waits for. ``limits`` are millislices by QOS.
     """
     found = {key: at_s for key, at_s in before.items() if now_s < at_s - FIRST_S + _AGAIN_S}
-    if all(now_s - at_s < PASSED_OVER_S for at_s in since_s.values()):
+    late = {one.job_id for one, at_s in since_s.items() if now_s - at_s >= PASSED_OVER_S}
+    over = [
+        job
+        for job in (there.others if late else ())
+        if job.job_id in late and _key(job) not in found and not _takes_nodes(job)
+    ]
+    if not over:
         return found
-    wanted: set[str] = set()
-    for job in by_priority(job for job in jobs if is_managed(job, partitions)):
-        kinds = {kind for kind, count in job.gpus.items() if count}
-        since = since_s.get(Queued(job.job_id, len(job.untouched)))
-        if since is None:
-            wanted |= kinds if waits_for_others(job) else set()
-        elif now_s - since >= PASSED_OVER_S and not kinds & wanted and not _takes_nodes(job):
-            found.setdefault(job.array_job_id or job.job_id, now_s + FIRST_S)
+    still, last = {one.job_id for one in since_s}, max(map(place_in_order, over))
+    before_them = (job for job in there.others if place_in_order(job) < last)
+    # Slurm keeps whole nodes for who takes them, even where GPUs of its types are free.
+    others = (job for job in before_them if job.job_id not in still or _takes_nodes(job))
+    firsts = _firsts(others, _room(there, limits), there.costs)
+    for job in over:
+        place = place_in_order(job)
+        if all(place < firsts.get(kind, _LAST) for kind in (*_kinds(job), _ANY)):
+            found[_key(job)] = now_s + FIRST_S
     return found
+
+
+def _firsts(
+    jobs: Iterable[JobView], room: Mapping[str, int], costs: Mapping[str, Millislices]
+) -> Mapping[str, tuple[float, int]]:
+    """The place in Slurm's order of the first job that waits for GPUs of each type, and of the
+    first one that waits for whole nodes (``_ANY``).
+
+    Slurm's reason is not enough: a job whose limit has just grown keeps the old one until backfill
+    comes to it, which then keeps GPUs for it.
+    """
+    found: dict[str, tuple[float, int]] = {}
+    for job in jobs:
+        has_quota = room.get(job.qos, -1) >= job_cost(job, costs)
+        if waits_for_others(job) or (has_quota and waits_for_quota(job)):
+            place = place_in_order(job)
+            for kind in (_ANY,) if _takes_nodes(job) else _kinds(job):
+                found[kind] = min(found.get(kind, place), place)
+    return found
+
+
+def _key(job: JobView) -> int:
+    return job.array_job_id or job.job_id
 
 
 def _takes_nodes(job: JobView) -> bool:

@@ -10,7 +10,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
 from slicewise.slurm_plugin.rules.admission.formula import formula_of
 from slicewise.slurm_plugin.rules.admission.snapshot import AdmissionRules, Snapshot
-from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, is_own
+from slicewise.slurm_plugin.rules.common.qos_names import is_own
 from slicewise.slurm_plugin.rules.quota.attainable import Attainable, attainable, period_budgets
 from slicewise.slurm_plugin.rules.quota.demand import (
     capacity,
@@ -22,7 +22,7 @@ from slicewise.slurm_plugin.rules.quota.demand import (
     waiting_instances,
 )
 from slicewise.slurm_plugin.rules.quota.overcommitment import Overcommitment, followed
-from slicewise.slurm_plugin.rules.quota.standings import Standing, beyond_loans
+from slicewise.slurm_plugin.rules.quota.standings import Standing, beyond_loans, limits_by_qos
 from slicewise.slurm_plugin.rules.quota.tenants import (
     downward,
     effective_nominal,
@@ -111,12 +111,9 @@ class QuotaInForce:
         self.standings, self.run_minutes = standings, run_minutes
 
     @property
-    def borrowed_limits(self) -> Mapping[str, int]:
-        """Millislices that jobs may hold now in Slurm in each borrowed QOS."""
-        return {
-            borrowed_qos(name): one.borrowed_qos_limit_millislices
-            for name, one in self.standings.items()
-        }
+    def limits(self) -> Mapping[str, int]:
+        """Millislices that jobs may hold now in Slurm in each tenant's QOS."""
+        return limits_by_qos(self.standings)
 
     def used(self, jobs: Iterable[JobView]) -> Mapping[str, int]:
         """Millislices that each tenant's jobs hold."""

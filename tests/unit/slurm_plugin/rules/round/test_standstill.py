@@ -102,10 +102,24 @@ def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
     assert found == {Queued(3, 3): 90.0}
 
 
-def over(*before: JobView, now_s: float = 110.0, job: JobView = WAITS) -> frozenset[int]:
-    """The array of a task that stands still since 50 s, if it goes first; others are before it."""
-    found = first_until_s({}, {Queued(3, 0): 50.0}, [job, *before], PARTITIONS, now_s)
-    return frozenset(found)
+def first(
+    known: Mapping[int, float],
+    since_s: Mapping[Queued, float],
+    *jobs: JobView,
+    now_s: float = 110.0,
+    limit: int = 0,
+) -> Mapping[int, float]:
+    there, limits = holdings(jobs, PARTITIONS, COSTS, {}), {QOS: limit, "slicewise_b": limit}
+    return first_until_s(known, since_s, there, limits, now_s)
+
+
+def over(
+    *before: JobView, now_s: float = 110.0, job: JobView = WAITS, limit: int = 0
+) -> frozenset[int]:
+    """The array of a task that stands still since 50 s, if it goes first; others are before it, and
+    have so much quota.
+    """
+    return frozenset(first({}, {Queued(3, 0): 50.0}, job, *before, now_s=now_s, limit=limit))
 
 
 def test_who_stands_still_for_seconds_goes_first_for_four_minutes_and_an_hour_later_again() -> None:
@@ -116,16 +130,16 @@ def test_who_stands_still_for_seconds_goes_first_for_four_minutes_and_an_hour_la
     for now_s in (110.0, 300.0, 3709.0, 3710.0):
         # Its user has held it and let it go each time: it stands still again by now.
         since_s = {Queued(3, 0): now_s - 5.0}
-        found = first_until_s(found, since_s, [WAITS], PARTITIONS, now_s)
+        found = first(found, since_s, WAITS, now_s=now_s)
         until_s[now_s] = found.get(814)
     assert until_s == {110.0: 350.0, 300.0: 350.0, 3709.0: 350.0, 3710.0: 3950.0}
 
 
 def test_an_array_goes_first_as_one_though_a_task_of_it_is_cancelled() -> None:
     array = replace(WAITS, array_job_id=814, untouched=frozenset({1, 2, 3}))
-    found = first_until_s({}, {Queued(3, 3): 50.0}, [array], PARTITIONS, 110.0)
+    found = first({}, {Queued(3, 3): 50.0}, array)
     fewer = replace(array, job_id=9, untouched=frozenset({1, 2}))
-    assert first_until_s(found, {Queued(9, 2): 50.0}, [fewer], PARTITIONS, 400.0) == {814: 350.0}
+    assert first(found, {Queued(9, 2): 50.0}, fewer, now_s=400.0) == {814: 350.0}
 
 
 def test_who_takes_whole_nodes_does_not_go_first() -> None:
@@ -134,8 +148,8 @@ def test_who_takes_whole_nodes_does_not_go_first() -> None:
 
 
 def test_nobody_goes_before_jobs_that_wait_for_gpus_of_its_types() -> None:
-    first = {"job_id": 7, "priority": WAITS.priority + 1, "reason": "Resources"}
-    same, other = replace(WAITS, **first), replace(one(7, "a", "3g.40gb", borrowed=True), **first)
+    place = {"job_id": 7, "priority": WAITS.priority + 1, "reason": "Resources"}
+    same, other = replace(WAITS, **place), replace(one(7, "a", "3g.40gb", borrowed=True), **place)
     assert over(other) == {814}
     assert over(same) == frozenset()
     assert over(other, replace(same, job_id=8)) == frozenset()
@@ -143,3 +157,26 @@ def test_nobody_goes_before_jobs_that_wait_for_gpus_of_its_types() -> None:
     # For who waits for quota Slurm keeps no nodes, nor does Slicewise for other partitions.
     assert over(replace(same, reason="QOSGrpBilling")) == {814}
     assert over(replace(same, partition="cpu")) == {814}
+
+
+@pytest.mark.parametrize("reason", ["QOSGrpBilling", "None"])
+@pytest.mark.parametrize("qos", [QOS, "slicewise_b"])
+def test_who_has_had_quota_for_a_moment_is_not_passed(reason: str, qos: str) -> None:
+    """Until backfill comes to a job it has the reason of the time before, half a minute by default:
+    the GPUs that others have left for it would be gone by then.
+    """
+    large = replace(WAITS, job_id=7, priority=WAITS.priority + 1, qos=qos, reason=reason)
+    assert over(large, limit=1000) == frozenset()
+    assert over(large, limit=999) == {814}, "Slurm keeps nothing for it"
+
+
+def test_nobody_goes_before_a_job_that_waits_for_whole_nodes() -> None:
+    """It waits for GPUs of all types there."""
+    tag = "slicewise:1 token=ab tenant=a flexible whole=7000"
+    whole = replace(one(7, "a", "3g.40gb", borrowed=True), admin_comment=tag, reason="Resources")
+    assert over(replace(whole, priority=WAITS.priority + 1)) == frozenset()
+    assert over(replace(whole, priority=WAITS.priority - 1)) == {814}
+    # It has its GPUs by what Slicewise knows, and waits for the rest of its nodes.
+    stands = replace(whole, priority=WAITS.priority + 1)
+    since_s = {Queued(3, 0): 50.0, Queued(7, 0): 50.0}
+    assert first({}, since_s, WAITS, stands, limit=9000) == {}
