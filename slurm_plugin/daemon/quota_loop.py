@@ -377,10 +377,10 @@ class QuotaLoop:
 
     def _standing_still(self) -> tuple[Mapping[Queued, float], Mapping[int, float]]:
         """Since when each waiting job could have started, and until when jobs go first, by the
-        monotonic clock.
+        monotonic clock, as of the last look: it says nothing of what Slurm has started since.
         """
         settings, before, seen = self._settings, self._still_since_s, self._cluster_state
-        jobs, limits, now_s = seen.quota_jobs, seen.quotas.limits, time.monotonic()
+        jobs, limits, now_s = seen.quota_jobs, seen.quotas.limits, seen.looked_monotonic_s
         there = holdings(jobs, self._partitions, settings.costs, settings.models)
         since_s = standing_still(
             before, there, seen.nodes, limits, partitions=self._partitions, now_s=now_s

@@ -168,7 +168,7 @@ async def test_who_does_not_start_on_a_loan_leaves_it_to_who_could(
 ) -> None:
     """Its user may have left out all nodes where something is free: only Slurm sees that."""
     steady, world = Steady(), World()
-    monkeypatch.setattr("slicewise.slurm_plugin.daemon.quota_loop.time", steady)
+    monkeypatch.setattr("time.monotonic", steady.monotonic)
     lender = replace(VISION.quota, lending_limit_millislices=Millislices(1000))
     borrowers = (
         tenant(name, 0, borrowing_limit_millislices=Millislices(4000)) for name in ("audio", "nlp")
@@ -1074,3 +1074,24 @@ async def test_a_clock_that_is_set_changes_no_hour_of_the_calendar_and_no_budget
     assert read_at_s != []
     assert [at_s for at_s in read_at_s if abs(at_s - NOW_S) > 60] == []
     assert abs(world.cluster_state.clock.shown_s - NOW_S) < 60
+
+
+async def test_who_is_in_a_look_that_stays_the_newest_has_not_stood_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slurm may have started the job: where much waits, it is slow to show it. While quota is
+    recalled, the daemon plans between looks, too.
+    """
+    now_s, world = [100.0], Lent()
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    world.ledger.shown = policy_of(VISION, NLP, tenant("audio", 3500))
+    world.slurm.known_nodes = (*world.slurm.known_nodes, a_node("gpu02", gpus={"3g.40gb": 1}))
+    whose = {"account": "audio", "qos": borrowed_qos("audio")}
+    waits = replace(WAITS, job_id=8, tres={"gres/gpu:3g.40gb": "1"}, **whose)
+    await world.turn(waits)
+    await world.turn(waits, WAITS)
+    now_s[0] += 6
+    await world.limits.turn()
+    assert (world.ledger.recalled, world.cluster_state.first_until_s) == ((BACK,), {})
+    await world.turn(waits, WAITS)
+    assert set(world.cluster_state.first_until_s) == {8}
