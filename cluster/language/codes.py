@@ -151,7 +151,7 @@ class Code(StrEnum):
         that name, or none that you may see.
 
         Take one of the hint. A new association counts within seconds. New tenants: `sacctmgr add
-        account NAME cluster=CLUSTER`, then `slicewise tenant add NAME`.
+        account NAME cluster=CLUSTER`, then `slicewise tenant create NAME`.
         """)
     CLASS_FORBIDDEN = ("SW-CLASS-FORBIDDEN", Area.JOBS, ExitCode.NOT_PERMITTED, """
         `class=high` for a tenant whose jobs may not be of that class.
@@ -214,12 +214,12 @@ class Code(StrEnum):
         A user has changed services and keys 60 times in a row, or submitted services as often, or
         a tenant's users have changed them 240 times.
 
-        Wait as long as the message says. Operators are not limited, nor is `key revoke`.
+        Wait as long as the message says. Operators are not limited, nor is `key delete`.
         """)
     KEY_REVOKE = ("SW-KEY-REVOKE", Area.JOBS, ExitCode.CONFLICT, """
         The tenant has 100 valid API keys; or it can't be opened to everybody while it has any.
 
-        `slicewise key list`, then `slicewise key revoke KEY_ID`.
+        `slicewise key list`, then `slicewise key delete KEY_ID`.
         """)
     KEY_TWICE = ("SW-KEY-TWICE", Area.JOBS, ExitCode.BUSY, """
         An API key with that id or hash is there already.
@@ -343,7 +343,7 @@ class Code(StrEnum):
     TENANT_CHILDREN = ("SW-TENANT-CHILDREN", Area.LEDGER, ExitCode.CONFLICT, """
         Tenants are below that one, so it can't go, nor be moved below itself.
 
-        Move or remove them first: `slicewise tenant add NAME --parent OTHER`.
+        Move or remove them first: `slicewise tenant create NAME --parent OTHER`.
         """)
     TENANT_IMPORT = ("SW-TENANT-IMPORT", Area.LEDGER, ExitCode.PARTLY_DONE, """
         `tenant import`: some accounts can't be taken over. All others are.
@@ -1136,7 +1136,7 @@ class Code(StrEnum):
     KEY_LEFT = ("SW-KEY-LEFT", Area.SITE, ExitCode.FAILED, """
         Who made a valid API key is in the tenant's account no more.
 
-        A member makes another with `slicewise key create`; then `slicewise key revoke KEY_ID`.
+        A member makes another with `slicewise key create`; then `slicewise key delete KEY_ID`.
         """)
     FILE_RIGHTS = ("SW-FILE-RIGHTS", Area.SITE, ExitCode.FAILED, """
         A file of Slicewise can be read or changed by too many, belongs to another user, or can't be

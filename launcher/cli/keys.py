@@ -162,7 +162,7 @@ def _make(daemon: DaemonClient, request: KeyCreateRequest) -> None:
         raise UnreachableError(
             UNSURE,
             f"{error.refusal.message} Key {request.key_id} may have been made; it is not shown.",
-            f"If slicewise key list shows it: slicewise key revoke {request.key_id}. Then try"
+            f"If slicewise key list shows it: slicewise key delete {request.key_id}. Then try"
             " again.",
         ) from error
 
@@ -212,10 +212,10 @@ def list_keys(
 
 
 @key_app.command(
-    "revoke",
-    epilog="Examples: slicewise key revoke 3f9a1c0d77e2 | slicewise key revoke 3f9a1c0d77e2 --yes",
+    "delete",
+    epilog="Examples: slicewise key delete 3f9a1c0d77e2 | slicewise key delete 3f9a1c0d77e2 --yes",
 )
-def revoke_key(
+def delete_key(
     key_id: Annotated[
         str,
         typer.Argument(help="The key's id, as slicewise key list shows it.", show_default=False),

@@ -110,7 +110,7 @@ def _remove_tenants(sandbox: Sandbox) -> None:
     """Children before their parents."""
     listed = json.loads(sandbox.run("root", ("slicewise", "tenant", "list", "--json")).stdout)
     for name in reversed([row["tenant"] for row in listed]):
-        sandbox.run("root", ("slicewise", "tenant", "remove", name, "--yes"))
+        sandbox.run("root", ("slicewise", "tenant", "delete", name, "--yes"))
 
 
 @pytest.hookimpl(tryfirst=True)

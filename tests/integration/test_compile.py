@@ -44,7 +44,7 @@ def tenant_account(sandbox: Sandbox, parent: str = "root") -> Iterator[str]:
         yield name
     finally:
         sandbox.run("slurm", ("scancel", "-A", name))
-        sandbox.run("root", ("slicewise", "tenant", "remove", name, "--yes"), check=False)
+        sandbox.run("root", ("slicewise", "tenant", "delete", name, "--yes"), check=False)
 
 
 @pytest.fixture

@@ -491,7 +491,7 @@ def budget(daemon: Daemon, clean: None) -> Iterator[None]:
     daemon.slicewise("budget", "set", "vision", "--period", "none", "--amount", "0.05")
     yield
     cancel_all(daemon)
-    daemon.slicewise("budget", "remove", "vision")
+    daemon.slicewise("budget", "delete", "vision")
     until_is(daemon.run_minutes, "")
 
 

@@ -111,11 +111,11 @@ def test_a_revoked_key_opens_nothing_and_its_tenant_stays_closed(site: Site) -> 
     keys = [site.create("bob", "nlp") for _ in range(2)]
     headers = [{"x-api-key": key["key"]} for key in keys]
     until_is(lambda: [site.status("nlp", one) for one in headers], [200, 200])
-    assert site.refusal("alice", "key", "revoke", keys[0]["key_id"]) == "SW-NAME-UNKNOWN"
-    site.slicewise("bob", "key", "revoke", keys[0]["key_id"])
+    assert site.refusal("alice", "key", "delete", keys[0]["key_id"]) == "SW-NAME-UNKNOWN"
+    site.slicewise("bob", "key", "delete", keys[0]["key_id"])
     until_is(lambda: [site.status("nlp", one) for one in headers], [401, 200])
     for key in json.loads(site.slicewise("bob", "key", "list", "--json")):
-        site.slicewise("bob", "key", "revoke", key["key_id"], "--yes")
+        site.slicewise("bob", "key", "delete", key["key_id"], "--yes")
     until_is(lambda: [site.status("nlp", one) for one in headers], [401, 401])
     time.sleep(AT_THE_GATEWAY_S)
     assert site.status("nlp") == 401

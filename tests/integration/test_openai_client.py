@@ -91,7 +91,7 @@ class Site:
         )
         for user, tenant in (("bob", TENANT), ("alice", "vision")):
             for key in json.loads(self.slicewise(user, "key", "list", "--json")):
-                self.slicewise(user, "key", "revoke", key["key_id"], "--yes")
+                self.slicewise(user, "key", "delete", key["key_id"], "--yes")
             self.slicewise(user, "key", "open", tenant, "--yes")
 
 

@@ -279,14 +279,14 @@ def served(sandbox: Sandbox) -> Iterator[tuple[Operator, str, str]]:
     yield operator, above, below
     sandbox.run("slurm", ("scancel", "-A", below))
     for name in (below, above):
-        operator.run("tenant", "remove", name, "--yes", check=False)
+        operator.run("tenant", "delete", name, "--yes", check=False)
 
 
 def test_the_doctor_finds_what_only_sacctmgr_shows(served: tuple[Operator, str, str]):
     operator, above, name = served
     sandbox, user = operator.sandbox, operator.sandbox.state.users["alice"].name
     for tenant in (above, name):
-        operator.run("tenant", "add", tenant)
+        operator.run("tenant", "create", tenant)
         operator.run("tenant-quota", "set", tenant, "--nominal", "1")
     until_in_force(sandbox, above, name)
     qos = f"slicewise_{name}"
@@ -337,7 +337,7 @@ def test_what_another_cluster_of_slurmdbd_has_is_named_and_left_alone(
         where = ("where", "cluster=other", "format=cluster,account,qos,maxsubmit,parentname")
         return sandbox.run("slurm", ("sacctmgr", "-nP", "show", "assoc", *where)).stdout
 
-    operator.said("tenant", "add", name)
+    operator.said("tenant", "create", name)
     operator.said("tenant-quota", "set", name, "--nominal", "1")
     until_in_force(sandbox, name)
     try:
@@ -358,7 +358,7 @@ def test_what_another_cluster_of_slurmdbd_has_is_named_and_left_alone(
 
 def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str, str]):
     operator, above, below = served
-    assert "is now a tenant at the top" in operator.said("tenant", "add", above)
+    assert "is now a tenant at the top" in operator.said("tenant", "create", above)
     operator.said("tenant-quota", "set", above, "--nominal", "3", "--reason", "one of three GPUs")
     set_words = ("tenant-quota", "set", below, "--nominal", "2", "--limit", "1g.10gb=1")
     operator.read(*set_words)
@@ -415,7 +415,7 @@ def test_from_an_account_to_a_statement_that_adds_up(served: tuple[Operator, str
     assert (first["nominal_millislices"], first["reason"]) == (3000, "one of three GPUs")
     kinds = [event["kind"] for event in operator.read("budget", "history", above)]
     assert kinds == ["grant", "roll", "rule"]
-    assert "SW-TENANT-CHILDREN" in operator.refused("tenant", "remove", above)
+    assert "SW-TENANT-CHILDREN" in operator.refused("tenant", "delete", above)
 
 
 def settled(operator: Operator, tenant: str) -> list[dict[str, Any]]:
@@ -467,7 +467,7 @@ def test_slurms_tree_is_taken_over_and_compared(sandbox: Sandbox, alone: Operato
     }
     sandbox.run("slurm", ("sacctmgr", "-i", "delete", "account", below))
     assert alone.refused("tenant", "check") == "SW-TENANT-ACCOUNTS"
-    alone.said("tenant", "remove", below, "--yes")
+    alone.said("tenant", "delete", below, "--yes")
     assert alone.read("tenant", "check") == []
 
 
@@ -475,11 +475,11 @@ SQL_NAME = "x'; DROP TABLE slicewise.transfers; --"
 NOT_UTF_8 = "\udcff\udcfe"
 # More of these, with a ledger in memory, are in the unit tests.
 BAD = (
-    (("tenant", "add", "nobody"), "SW-TENANT-UNKNOWN"),
-    (("tenant", "add", NOT_UTF_8), "SW-VALUE"),
-    (("tenant", "add", "vision", "--parent", "vision"), "SW-TENANT-CHILDREN"),
-    (("tenant", "remove", SQL_NAME), "SW-VALUE"),
-    (("tenant", "remove", "nlp", "--yes", "--reason", NOT_UTF_8), "SW-VALUE"),
+    (("tenant", "create", "nobody"), "SW-TENANT-UNKNOWN"),
+    (("tenant", "create", NOT_UTF_8), "SW-VALUE"),
+    (("tenant", "create", "vision", "--parent", "vision"), "SW-TENANT-CHILDREN"),
+    (("tenant", "delete", SQL_NAME), "SW-VALUE"),
+    (("tenant", "delete", "nlp", "--yes", "--reason", NOT_UTF_8), "SW-VALUE"),
     (("tenant-quota", "set", "vision", "--nominal=-1"), "SW-VALUE"),
     (("tenant-quota", "set", "vision", "--nominal", "9999999"), "SW-VALUE"),
     (("tenant-quota", "set", "vision", "--weight", "9" * 40), "SW-VALUE"),
@@ -493,8 +493,8 @@ BAD = (
 
 
 def test_bad_input_is_explained_and_writes_nothing(alone: Operator, database: str):
-    alone.said("tenant", "add", "vision")
-    alone.said("tenant", "add", "nlp")
+    alone.said("tenant", "create", "vision")
+    alone.said("tenant", "create", "nlp")
     before = rows_of_every_table(database)
     with ThreadPoolExecutor(4) as pool:
         codes = list(pool.map(lambda bad: alone.refused(*bad[0]), BAD))

@@ -107,7 +107,7 @@ def cluster(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Itera
     yield own
     sandbox.restore(print)
     own.root("scancel", f"--account={TENANT}")
-    own.root("slicewise", "tenant", "remove", TENANT, "--yes")
+    own.root("slicewise", "tenant", "delete", TENANT, "--yes")
     own.ledger.close()
 
 

@@ -132,7 +132,7 @@ def cluster() -> Iterator[Cluster]:
     own = Cluster(running)
     try:
         for tenant in ("vision", "nlp"):
-            own.root("slicewise", "tenant", "add", tenant)
+            own.root("slicewise", "tenant", "create", tenant)
             own.root("slicewise", "tenant-quota", "set", tenant, "--nominal", "13")
         own.root("slicewise", "repartition", "survey")
         yield own

@@ -34,7 +34,7 @@ def lab(sandbox: Sandbox) -> Iterator[str]:
         ("add", "user", alice, f"account={name}"),
     ):
         sandbox.run("slurm", ("sacctmgr", "-i", *words))
-    sandbox.run("root", ("slicewise", "tenant", "add", name))
+    sandbox.run("root", ("slicewise", "tenant", "create", name))
     quota = ("slicewise", "tenant-quota")
     sandbox.run("root", (*quota, "set", name, "--nominal", "3", "--overcommit", "--wait", "60"))
     sandbox.run(
@@ -48,7 +48,7 @@ def lab(sandbox: Sandbox) -> Iterator[str]:
     sandbox.run("alice", (*own, "--hold", "--wrap=true"))
     yield name
     sandbox.run("slurm", ("scancel", "-A", name))
-    sandbox.run("root", ("slicewise", "tenant", "remove", name, "--yes"), check=False)
+    sandbox.run("root", ("slicewise", "tenant", "delete", name, "--yes"), check=False)
 
 
 def ended(sandbox: Sandbox, account: str) -> str:

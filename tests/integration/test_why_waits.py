@@ -77,7 +77,7 @@ def a_tenant(sandbox: Sandbox) -> Iterator[Tenant]:
     tenant = Tenant(sandbox)
     yield tenant
     sandbox.run("slurm", ("scancel", "-A", tenant.name))
-    sandbox.run("root", ("slicewise", "tenant", "remove", tenant.name, "--yes"), check=False)
+    sandbox.run("root", ("slicewise", "tenant", "delete", tenant.name, "--yes"), check=False)
 
 
 @pytest.fixture

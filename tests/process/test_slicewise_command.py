@@ -80,12 +80,12 @@ OF_THE_DAEMON = (
     "service status chat",
     "service delete chat",
     "key list",
-    "key revoke 0123456789abcdef",
+    "key delete 0123456789abcdef",
     "admission status",
 )
 OF_THE_DATABASE = (
     "tenant show vision",
-    "tenant remove vision",
+    "tenant delete vision",
     "tenant-quota show vision",
     "tenant-quota history vision",
     "tenant-quota loans",
@@ -265,7 +265,7 @@ def test_only_what_ends_soon_leaves_its_garbage():
     [
         ("slicewise tenant-qu", ["tenant-quota"]),
         ("slicewise tenant-quota s", ["set", "show"]),
-        ("slicewise tenant-quota calendar r", ["remove"]),
+        ("slicewise tenant-quota calendar d", ["delete"]),
         ("slicewise repartition s", ["show", "survey"]),
         ("slicewise d", ["doctor", "daemon"]),
         ("slicewise mig c", ["costs"]),

@@ -178,9 +178,9 @@ def period_begun_s(budget: Budget, settings: Settings) -> int:
 
 
 @budget_app.command(
-    "remove", epilog="Example: slicewise budget remove vision --reason 'by mistake'"
+    "delete", epilog="Example: slicewise budget delete vision --reason 'by mistake'"
 )
-def remove_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
+def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
     """Remove a tenant's budget: the nearest tenant above it with a budget pays from now on.
 
     If there is none, only quotas bind. What running jobs have reserved stays with this tenant.

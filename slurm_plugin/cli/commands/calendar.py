@@ -65,9 +65,9 @@ if TYPE_CHECKING:
 calendar_app = typer.Typer(
     no_args_is_help=True,
     help="Quotas by hour and weekday, and for coming events.",
-    epilog="Examples: slicewise tenant-quota calendar set vision --nominal 12 --days mon-fri"
+    epilog="Examples: slicewise tenant-quota calendar create vision --nominal 12 --days mon-fri"
     " --from 08:00 --to 18:00 | slicewise tenant-quota calendar list"
-    " | slicewise tenant-quota calendar remove 3",
+    " | slicewise tenant-quota calendar delete 3",
 )
 
 _SAMPLES = range(90, 24 * 60, 180)
@@ -130,15 +130,15 @@ Last = Annotated[
 
 
 @calendar_app.command(
-    "set",
-    epilog="Examples: slicewise tenant-quota calendar set vision --nominal 12 --days mon-fri"
+    "create",
+    epilog="Examples: slicewise tenant-quota calendar create vision --nominal 12 --days mon-fri"
     " --from 08:00 --to 18:00"
-    " | slicewise tenant-quota calendar set vision --nominal 20 --first 2026-12-01"
+    " | slicewise tenant-quota calendar create vision --nominal 20 --first 2026-12-01"
     " --last 2026-12-05T18:00 --reason 'deadline'"
-    " | slicewise tenant-quota calendar set --all --cap 100 --from 22:00 --to 06:00"
+    " | slicewise tenant-quota calendar create --all --cap 100 --from 22:00 --to 06:00"
     " --reason 'energy'",
 )
-def set_window(
+def create_window(
     tenant: Tenant = None,
     *,
     all_together: All = False,
@@ -277,7 +277,7 @@ def list_windows(
         return
     console().print(
         present.windows_table(shown, zone).or_say(
-            "No windows. Set one: slicewise tenant-quota calendar set NAME --nominal N"
+            "No windows. Create one: slicewise tenant-quota calendar create NAME --nominal N"
             " --days sat,sun"
         )
     )
@@ -339,10 +339,10 @@ def _print_history(
 
 
 @calendar_app.command(
-    "remove",
-    epilog="Examples: slicewise tenant-quota calendar remove 3 --reason 'the course is over'",
+    "delete",
+    epilog="Examples: slicewise tenant-quota calendar delete 3 --reason 'the course is over'",
 )
-def remove_window(
+def delete_window(
     window_id: Annotated[
         int,
         typer.Argument(

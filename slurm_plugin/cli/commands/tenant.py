@@ -59,10 +59,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing.")]
 
 
 @tenant_app.command(
-    "add",
-    epilog="Examples: slicewise tenant add vision | slicewise tenant add speech --parent nlp",
+    "create",
+    epilog="Examples: slicewise tenant create vision | slicewise tenant create speech --parent nlp",
 )
-def add_tenant(
+def create_tenant(
     tenant: TenantName,
     parent: Annotated[
         str | None,
@@ -158,11 +158,11 @@ def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
 
 
 @tenant_app.command(
-    "remove",
-    epilog="Examples: slicewise tenant remove vision --reason 'moved out'"
-    " | slicewise tenant remove vision --yes --wait 60",
+    "delete",
+    epilog="Examples: slicewise tenant delete vision --reason 'moved out'"
+    " | slicewise tenant delete vision --yes --wait 60",
 )
-def remove_tenant(
+def delete_tenant(
     tenant: TenantName,
     yes: Yes = False,
     reason: Reason = "",
@@ -278,7 +278,7 @@ def check_tenants(as_json: Json = False) -> None:
             Code.TENANT_ACCOUNTS,
             f"Tenants that are not where Slurm has their accounts: {len(found)}.",
             "Take Slurm's places: slicewise tenant import; or, for those without an account,"
-            " sacctmgr add account NAME cluster=CLUSTER, or slicewise tenant remove.",
+            " sacctmgr add account NAME cluster=CLUSTER, or slicewise tenant delete.",
         )
     if not as_json:
         console().print("Every tenant has its account, and below the right one.")

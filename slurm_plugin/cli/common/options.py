@@ -102,7 +102,7 @@ def require_tenant(policy: Policy, name: str) -> Tenant:
         raise InvalidInputError(
             Code.TENANT_UNKNOWN,
             f"{name!r} is not a tenant.",
-            f"Tenants: {names_text(name, policy)}. Add it: slicewise tenant add NAME",
+            f"Tenants: {names_text(name, policy)}. Create it: slicewise tenant create NAME",
         )
     return policy[name]
 

@@ -311,7 +311,7 @@ def _without(policy: Policy, name: str) -> Policy:
         raise InvalidInputError(
             Code.TENANT_CHILDREN,
             f"Tenant {name!r} has tenants below it: {_some(below)}.",
-            "Remove or move them first: slicewise tenant remove NAME.",
+            "Delete or move them first: slicewise tenant delete NAME.",
         )
     return {other: tenant for other, tenant in policy.items() if other != name}
 
@@ -354,7 +354,7 @@ def _check_parent(policy: Policy, tenant: Tenant) -> None:
         raise InvalidInputError(
             Code.TENANT_UNKNOWN,
             f"{tenant.parent!r} is not a tenant, so {tenant.name!r} can't be below it.",
-            "Add it first: slicewise tenant add PARENT.",
+            "Create it first: slicewise tenant create PARENT.",
         )
     if tenant.parent == tenant.name or tenant.name in ancestors(policy, tenant.parent):
         raise InvalidInputError(

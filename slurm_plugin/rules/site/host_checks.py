@@ -79,7 +79,7 @@ def key_checks(keys: Iterable[KeyView], now_s: float) -> Iterator[Finding]:
                 f"API key {one.key_id} ({one.name}) of {one.tenant} was made by {one.created_by},"
                 " who is not in that account any more",
                 "whoever has the key still asks its services",
-                Mend(Place.HOST, f"slicewise key revoke {one.key_id}"),
+                Mend(Place.HOST, f"slicewise key delete {one.key_id}"),
                 advice="If a program needs one, let a member make another first.",
             )
 

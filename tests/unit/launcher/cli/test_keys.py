@@ -98,7 +98,7 @@ def test_a_key_bears_its_id_and_256_random_bits() -> None:
 
 
 def test_the_whole_key_is_revoked_by_its_id_and_told_to_nobody(daemon: Daemon) -> None:
-    assert "secret" not in run("revoke", f"swk_{LIVING.key_id}_secret_more")
+    assert "secret" not in run("delete", f"swk_{LIVING.key_id}_secret_more")
     assert daemon.told == [(LIVING.key_id,)]
 
 
@@ -131,7 +131,7 @@ def test_the_first_key_of_a_tenant_asks_before_it_closes_what_is_open(
 
 @pytest.mark.parametrize(
     "words",
-    [("create", "nlp", "--name", "ci"), ("revoke", LIVING.key_id), ("open", "vision")],
+    [("create", "nlp", "--name", "ci"), ("delete", LIVING.key_id), ("open", "vision")],
 )
 def test_a_script_is_not_asked(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
@@ -191,7 +191,7 @@ def test_a_key_that_may_have_been_made_is_named(daemon: Daemon) -> None:
     daemon.is_mute = True
     ran = CliRunner().invoke(key_app, ["create", "vision", "--name", "ci"])
     assert isinstance(ran.exception, UnreachableError)
-    assert f"slicewise key revoke {daemon.made[0].key_id}" in str(ran.exception)
+    assert f"slicewise key delete {daemon.made[0].key_id}" in str(ran.exception)
 
 
 def test_expiry_and_last_use_are_shown(daemon: Daemon) -> None:
@@ -206,7 +206,7 @@ def test_expiry_and_last_use_are_shown(daemon: Daemon) -> None:
     assert len(json.loads(run("list", "--all", "--json"))) == 3
     # The last one that is valid: it is asked about.
     daemon.known = (LIVING, expired)
-    assert aborts("revoke", LIVING.key_id)
+    assert aborts("delete", LIVING.key_id)
 
 
 def test_revoked_keys_are_shown_when_asked_for(daemon: Daemon) -> None:
@@ -222,9 +222,9 @@ def test_revoked_keys_are_shown_when_asked_for(daemon: Daemon) -> None:
 
 
 def test_revoking_names_the_key(daemon: Daemon) -> None:
-    assert "a" * 12 in run("revoke", "a" * 12)
+    assert "a" * 12 in run("delete", "a" * 12)
     assert daemon.told == [("a" * 12,)]
-    ran = CliRunner().invoke(key_app, ["revoke", "c" * 12, "--yes"])
+    ran = CliRunner().invoke(key_app, ["delete", "c" * 12, "--yes"])
     assert isinstance(ran.exception, InvalidInputError)
 
 
@@ -233,17 +233,17 @@ def aborts(*words: str) -> bool:
 
 
 def test_the_last_key_is_revoked_on_confirmation_only(daemon: Daemon) -> None:
-    assert aborts("revoke", LIVING.key_id)
+    assert aborts("delete", LIVING.key_id)
     assert daemon.told == []
-    assert "slicewise key open vision" in run("revoke", LIVING.key_id)
+    assert "slicewise key open vision" in run("delete", LIVING.key_id)
     assert daemon.told == [(LIVING.key_id,)]
-    run("revoke", LIVING.key_id, "--yes", says="")
+    run("delete", LIVING.key_id, "--yes", says="")
 
 
 def test_one_of_several_keys_is_revoked_without_a_question(daemon: Daemon) -> None:
     other = LIVING.model_copy(update={"key_id": "c" * 12})
     daemon.known = (LIVING, other, REVOKED)
-    run("revoke", LIVING.key_id, says="")
+    run("delete", LIVING.key_id, says="")
     assert daemon.told == [(LIVING.key_id,)]
 
 

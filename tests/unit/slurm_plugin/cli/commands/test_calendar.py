@@ -190,7 +190,7 @@ def test_what_a_window_sets_is_told() -> None:
 
 
 OFFICE = (
-    "set",
+    "create",
     "vision",
     "--nominal",
     "10",
@@ -208,7 +208,7 @@ def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
         "Window 1: vision, nominal 10, mon-fri 08:00-18:00.",
         "It is in force now, until Mon 2026-11-23 18:00, then from Tue 2026-11-24 08:00 to 18:00.",
     ]
-    night = said("set", "--all", "--cap", "9.5", "--from", "22:00", "--to", "06:00")
+    night = said("create", "--all", "--cap", "9.5", "--from", "22:00", "--to", "06:00")
     assert night.splitlines() == [
         "Window 2: all together, cap 9.5, 22:00-06:00.",
         (
@@ -217,7 +217,7 @@ def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
         ),
     ]
     event = ("--first", "2026-12-01", "--last", "2026-12-05", "--reason", "paper")
-    found = json.loads(said("set", "nlp", "--lending-limit", "unlimited", *event, "--json"))
+    found = json.loads(said("create", "nlp", "--lending-limit", "unlimited", *event, "--json"))
     assert (found["id"], found["kind"], found["amount_millislices"]) == (3, "lending", 10**9)
     assert (found["last_s"] - found["first_s"], found["reason"]) == (5 * 86400, "paper")
     assert [one.tenant for one in ledger.found] == ["vision", ALL, "nlp"]
@@ -248,7 +248,7 @@ def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
 def test_it_is_told_when_a_window_holds_next(
     ledger: FakeLedger, words: tuple[str, ...], tells: str
 ) -> None:
-    assert said("set", "vision", "--cap", "5", *words).splitlines()[1] == tells
+    assert said("create", "vision", "--cap", "5", *words).splitlines()[1] == tells
 
 
 def test_as_json_a_new_window_has_its_next_two_spans(ledger: FakeLedger) -> None:
@@ -264,11 +264,11 @@ def test_as_json_a_new_window_has_its_next_two_spans(ledger: FakeLedger) -> None
 @pytest.mark.parametrize(
     "words",
     [
-        ("set", "vision"),
-        ("set", "vision", "--nominal", "1", "--cap", "2"),
-        ("set", "--nominal", "1"),
-        ("set", "vision", "--all", "--cap", "1"),
-        ("set", "--all", "--nominal", "1"),
+        ("create", "vision"),
+        ("create", "vision", "--nominal", "1", "--cap", "2"),
+        ("create", "--nominal", "1"),
+        ("create", "vision", "--all", "--cap", "1"),
+        ("create", "--all", "--nominal", "1"),
     ],
 )
 def test_what_is_not_clear_is_asked(ledger: FakeLedger, words: tuple[str, ...]) -> None:
@@ -279,19 +279,29 @@ def test_what_is_not_clear_is_asked(ledger: FakeLedger, words: tuple[str, ...]) 
 def test_a_window_that_would_never_hold_is_refused(ledger: FakeLedger) -> None:
     monday = ("--first", "2026-11-23", "--last", "2026-11-23")
     with pytest.raises(InvalidInputError, match=r"never apply.*SW-VALUE"):
-        said("set", "nlp", "--nominal", "1", "--days", "sat", *monday)
+        said("create", "nlp", "--nominal", "1", "--days", "sat", *monday)
     assert ledger.found == []
     said(
-        "set", "nlp", "--nominal", "1", "--days", "sun", "--from", "22:00", "--to", "06:00", *monday
+        "create",
+        "nlp",
+        "--nominal",
+        "1",
+        "--days",
+        "sun",
+        "--from",
+        "22:00",
+        "--to",
+        "06:00",
+        *monday,
     )
 
 
 def test_more_than_the_cluster_has_at_some_hour_is_refused(ledger: FakeLedger) -> None:
-    more = ("set", "nlp", "--nominal", "8", "--days", "mon-fri", "--from", "17:00")
+    more = ("create", "nlp", "--nominal", "8", "--days", "mon-fri", "--from", "17:00")
     said(*OFFICE)
     with pytest.raises(InvalidInputError, match=r"From Mon 17:00 on.* 4 slices above.*CAPACITY"):
         said(*more)
-    said("set", "nlp", "--nominal", "8", "--days", "sat,sun")
+    said("create", "nlp", "--nominal", "8", "--days", "sat,sun")
     said(*more[:-1], "18:00")
     said(*more, "--overcommit")
     assert len(ledger.found) == 4
@@ -299,26 +309,26 @@ def test_more_than_the_cluster_has_at_some_hour_is_refused(ledger: FakeLedger) -
 
 def test_a_window_in_place_of_another_is_not_counted_beside_it(ledger: FakeLedger) -> None:
     said(*OFFICE)
-    said("set", "vision", "--nominal", "9", "--days", "mon-fri")
+    said("create", "vision", "--nominal", "9", "--days", "mon-fri")
     with pytest.raises(InvalidInputError, match="CAPACITY"):
-        said("set", "vision", "--nominal", "11", "--days", "mon")
+        said("create", "vision", "--nominal", "11", "--days", "mon")
 
 
 def test_a_window_whose_removal_brings_more_than_the_cluster_has_is_told(
     ledger: FakeLedger,
 ) -> None:
     evenings = ("--days", "mon-fri", "--from", "18:00")
-    said("set", "vision", "--nominal", "2", *evenings)
-    said("set", "nlp", "--nominal", "9", *evenings)
-    assert "squeezed" not in said("remove", "2")
-    said("set", "nlp", "--nominal", "9", *evenings)
-    told = said("remove", "1")
+    said("create", "vision", "--nominal", "2", *evenings)
+    said("create", "nlp", "--nominal", "9", *evenings)
+    assert "squeezed" not in said("delete", "2")
+    said("create", "nlp", "--nominal", "9", *evenings)
+    told = said("delete", "1")
     assert "From Mon 18:00 on, the quotas at the top would be 1 slice above" in told
 
 
 def test_windows_are_listed_with_what_holds_and_what_comes(ledger: FakeLedger) -> None:
     said(*OFFICE, "--reason", "course")
-    said("set", "nlp", "--cap", "2", "--first", "2026-12-01")
+    said("create", "nlp", "--cap", "2", "--first", "2026-12-01")
     lines = said("list").splitlines()
     assert [line.split()[:2] for line in lines[1:3]] == [["1", "vision"], ["2", "nlp"]]
     assert "in force" in lines[1]
@@ -332,7 +342,7 @@ def test_the_week_is_drawn_of_those_whose_nominal_changes(ledger: FakeLedger) ->
     said(*OFFICE)
     (week,) = [line for line in said("list").splitlines() if line.startswith("vision")]
     assert week.split() == ["vision", *["▄▄▄▇▇▇▄▄"] * 5, *["▄" * 8] * 2]
-    said("set", "nlp", "--lending-limit", "1")
+    said("create", "nlp", "--lending-limit", "1")
     assert "▇▇▇▇▇▇▇▇" in said("list", "nlp")
 
 
@@ -345,14 +355,14 @@ def test_as_json_a_window_has_when_it_changes(ledger: FakeLedger) -> None:
 
 
 def test_a_window_that_always_holds_changes_never(ledger: FakeLedger) -> None:
-    said("set", "vision", "--cap", "5")
+    said("create", "vision", "--cap", "5")
     (found,) = json.loads(said("list", "--json"))
     assert (found["in_force"], found["next_change_s"]) == (True, None)
     assert "never" in said("list")
 
 
 def test_without_windows_it_is_said_how_to_set_one(ledger: FakeLedger) -> None:
-    assert "slicewise tenant-quota calendar set" in said("list")
+    assert "slicewise tenant-quota calendar create" in said("list")
     with pytest.raises(InvalidInputError, match="SW-TENANT-UNKNOWN"):
         said("list", "nobody")
 
@@ -368,6 +378,6 @@ def test_history_has_what_was_removed_by_whom(ledger: FakeLedger) -> None:
 
 def test_a_window_is_removed(ledger: FakeLedger) -> None:
     said(*OFFICE)
-    removed = said("remove", "1", "--reason", "over")
+    removed = said("delete", "1", "--reason", "over")
     assert removed == "Removed window 1: vision, nominal 10, mon-fri 08:00-18:00.\n"
     assert (ledger.found, ledger.ended) == ([], [(1, "over")])

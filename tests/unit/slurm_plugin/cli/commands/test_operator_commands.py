@@ -191,20 +191,20 @@ def refused(ledger: FakeLedger, *words: str) -> SlicewiseError:
 
 
 def test_a_tenant_is_added_below_the_nearest_one_above_its_account(ledger: FakeLedger):
-    assert "physics is now a tenant at the top." in said("tenant", "add", "physics")
-    assert "optics is now a tenant below physics." in said("tenant", "add", "optics")
-    assert "slicewise tenant-quota set bio" in said("tenant", "add", "bio")
+    assert "physics is now a tenant at the top." in said("tenant", "create", "physics")
+    assert "optics is now a tenant below physics." in said("tenant", "create", "optics")
+    assert "slicewise tenant-quota set bio" in said("tenant", "create", "bio")
 
 
 def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
-    said("tenant", "add", "bio")
-    assert said("tenant", "add", "bio") == "bio is already a tenant at the top.\n"
+    said("tenant", "create", "bio")
+    assert said("tenant", "create", "bio") == "bio is already a tenant at the top.\n"
     assert len(ledger.changes) == 1
 
 
 def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
     said("tenant", "import")
-    said("tenant", "add", "bio", "--parent", "physics", "--reason", "one budget")
+    said("tenant", "create", "bio", "--parent", "physics", "--reason", "one budget")
     assert ledger.tenants.policy()["bio"].parent == "physics"
     assert ledger.changes[0].reason == "one budget"
 
@@ -224,13 +224,13 @@ def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
 def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedger):
     said("tenant", "import")
     assert "Every tenant has its account" in said("tenant", "check")
-    said("tenant", "add", "optics", "--parent", "bio")
+    said("tenant", "create", "optics", "--parent", "bio")
     ledger.tenants.change(TenantUpdate("gone"), "root", "")
     assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
 
 
 def test_check_names_the_accounts_that_are_no_tenants(ledger: FakeLedger):
-    said("tenant", "add", "physics")
+    said("tenant", "create", "physics")
     assert "Accounts that are no tenants: bio, optics." in said("tenant", "check")
     assert read("tenant", "check") == []
     said("tenant", "import")
@@ -257,15 +257,15 @@ def test_check_says_why_an_account_can_not_be_a_tenant(
 def test_the_question_says_what_becomes_of_a_tenants_jobs(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    said("tenant", "add", "bio")
+    said("tenant", "create", "bio")
     waiting = WaitingWork(26, ("bert", "ocr"))
     monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: waiting)
     words = (
         "26 of its jobs and array tasks wait, and never start. "
         "Its services start no more replicas: bert, ocr."
     )
-    assert words in refused(ledger, "tenant", "remove", "bio").refusal.message
-    assert said("tenant", "remove", "bio", "--yes").endswith(f"{words}\n")
+    assert words in refused(ledger, "tenant", "delete", "bio").refusal.message
+    assert said("tenant", "delete", "bio", "--yes").endswith(f"{words}\n")
 
 
 def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.MonkeyPatch):
@@ -400,9 +400,9 @@ def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(
 
 def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
     said("tenant", "import")
-    assert "optics is no longer a tenant" in said("tenant", "remove", "optics", "--yes")
+    assert "optics is no longer a tenant" in said("tenant", "delete", "optics", "--yes")
     assert "removed" in said("tenant-quota", "history", "optics")
-    assert read("tenant", "remove", "bio", "--yes") == {
+    assert read("tenant", "delete", "bio", "--yes") == {
         "tenant": "bio",
         "running": 0,
         "in_force": True,
@@ -412,31 +412,31 @@ def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
 def test_a_tenant_is_removed_on_confirmation_only(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    said("tenant", "add", "bio")
-    for words in (("remove", "bio"), ("remove", "bio", "--json")):
+    said("tenant", "create", "bio")
+    for words in (("delete", "bio"), ("delete", "bio", "--json")):
         asked = CliRunner().invoke(app, ["tenant", *words], input="y\n")
         assert "SW-ABORTED" in str(asked.exception)
     monkeypatch.setattr(questions, "is_at_a_terminal", lambda: True)
-    asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="n\n")
+    asked = CliRunner().invoke(app, ["tenant", "delete", "bio"], input="n\n")
     assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (1, True)
-    asked = CliRunner().invoke(app, ["tenant", "remove", "bio", "--json"], input="y\n")
+    asked = CliRunner().invoke(app, ["tenant", "delete", "bio", "--json"], input="y\n")
     assert ("SW-ABORTED" in str(asked.exception), "bio" in ledger.tenants.policy()) == (True, True)
-    asked = CliRunner().invoke(app, ["tenant", "remove", "bio"], input="y\n")
+    asked = CliRunner().invoke(app, ["tenant", "delete", "bio"], input="y\n")
     assert (asked.exit_code, "bio" in ledger.tenants.policy()) == (0, False)
 
 
 @pytest.mark.parametrize(
     "words",
-    [("tenant-quota", "set", "bio", "--nominal", "6"), ("tenant", "remove", "bio", "--yes")],
+    [("tenant-quota", "set", "bio", "--nominal", "6"), ("tenant", "delete", "bio", "--yes")],
 )
 def test_a_script_learns_that_a_change_is_not_in_force_in_time(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
 ):
-    said("tenant", "add", "bio")
+    said("tenant", "create", "bio")
     said(*words, "--wait", "0")
     monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
-    if "remove" in words:
-        said("tenant", "add", "bio")
+    if "delete" in words:
+        said("tenant", "create", "bio")
     assert "recorded" in said("tenant-quota", "set", "bio", "--nominal", "5")
     before = len(ledger.changes)
     with pytest.raises(UnreachableError, match="SW-TIMEOUT"):
@@ -609,10 +609,10 @@ def test_one_look_at_slurm_says_whether_it_was_taken_out(
 def test_after_an_uninstall_nobody_waits_for_limits(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    said("tenant", "add", "bio")
+    said("tenant", "create", "bio")
     ledger.compiled_id = UNINSTALLED_ID
     monkeypatch.setattr(options, "wait_until", lambda _condition: pytest.fail("it waits"))
-    assert "slicewise compile --again" in said("tenant", "remove", "bio", "--yes")
+    assert "slicewise compile --again" in said("tenant", "delete", "bio", "--yes")
 
 
 @pytest.mark.parametrize(("mode", "waits"), [("observe", False), ("enforce", True)])
@@ -976,10 +976,10 @@ def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):
 
 
 def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
-    assert "only its quota limits it" in said("budget", "remove", "bio")
+    assert "only its quota limits it" in said("budget", "delete", "bio")
     said("budget", "set", "physics", "--period", "day", "--amount", "1")
     said("budget", "set", "optics", "--period", "day", "--amount", "1")
-    assert "physics pays for its new runs" in said("budget", "remove", "optics")
+    assert "physics pays for its new runs" in said("budget", "delete", "optics")
 
 
 # The ledger
@@ -1055,16 +1055,16 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("tenant", "add", "nobody"), "SW-TENANT-UNKNOWN"),
-        (("tenant", "add", SQL), "SW-VALUE"),
-        (("tenant", "add", "\udcff"), "SW-VALUE"),
-        (("tenant", "add", "root"), "SW-VALUE"),
-        (("tenant", "add", "bio", "--parent", "nobody"), "SW-TENANT-UNKNOWN"),
-        (("tenant", "add", "physics", "--parent", "optics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "create", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "create", SQL), "SW-VALUE"),
+        (("tenant", "create", "\udcff"), "SW-VALUE"),
+        (("tenant", "create", "root"), "SW-VALUE"),
+        (("tenant", "create", "bio", "--parent", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "create", "physics", "--parent", "optics"), "SW-TENANT-CHILDREN"),
         (("tenant", "show", SQL), "SW-TENANT-UNKNOWN"),
-        (("tenant", "remove", "nobody"), "SW-TENANT-UNKNOWN"),
-        (("tenant", "remove", "physics"), "SW-TENANT-CHILDREN"),
-        (("tenant", "remove", "bio", "--yes", "--reason", "\udcff"), "SW-VALUE"),
+        (("tenant", "delete", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "delete", "physics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "delete", "bio", "--yes", "--reason", "\udcff"), "SW-VALUE"),
         (("tenant-quota", "set", "nobody", "--nominal", "3"), "SW-TENANT-UNKNOWN"),
         (("tenant-quota", "set", SQL, "--nominal", "3"), "SW-VALUE"),
         (("tenant-quota", "set", "bio", "--nominal=-1"), "SW-VALUE"),
@@ -1084,7 +1084,7 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
         (("budget", "set", "bio", "--amount=-1"), "SW-VALUE"),
         (("budget", "set", "bio", "--amount", "1" + "0" * 11), "SW-VALUE"),
         (("budget", "set", "bio", "--overdraft", "much"), "SW-VALUE"),
-        (("budget", "remove", "optics"), "SW-BUDGET-NONE"),
+        (("budget", "delete", "optics"), "SW-BUDGET-NONE"),
         (("budget", "show", "optics"), "SW-BUDGET-NONE"),
         (("budget", "history", "nobody"), "SW-TENANT-UNKNOWN"),
         ((*GRANT, "--amount", "0"), "SW-VALUE"),

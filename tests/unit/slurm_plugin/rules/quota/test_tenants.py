@@ -169,7 +169,7 @@ def test_who_is_not_there_can_not_be_removed():
 def test_who_has_children_can_not_be_removed():
     assert refusal("imaging", removed=True) == (
         "Tenant 'imaging' has tenants below it: ct, mri. "
-        "Remove or move them first: slicewise tenant remove NAME. [SW-TENANT-CHILDREN]"
+        "Delete or move them first: slicewise tenant delete NAME. [SW-TENANT-CHILDREN]"
     )
 
 
