@@ -28,6 +28,7 @@ from slicewise.sandbox.demo.commands import (
 )
 from slicewise.sandbox.demo.live import Display
 from slicewise.sandbox.demo.load import Load
+from slicewise.sandbox.demo.lock import only_demo
 from slicewise.sandbox.demo.observe import ClusterObserver
 from slicewise.sandbox.demo.plot import save as save_plot
 from slicewise.sandbox.demo.record import Recording
@@ -66,8 +67,14 @@ def run(options: Options, console: Console) -> Report:
     """Perform the demo and write ``demo.json`` and ``demo.png``.
 
     Afterwards, even after an error or interrupt, the cluster is taken down unless ``keep``. What an
-    earlier demo left in the directory is taken down first.
+    earlier demo left in the directory is taken down first. Raises SlicewiseError (SW-BUSY) while
+    another demo runs there.
     """
+    with only_demo(options.directory):
+        return _run(options, console)
+
+
+def _run(options: Options, console: Console) -> Report:
     begin_s = time.monotonic()
     with console.status("Taking down what an earlier demo left"):
         down(options.directory)
