@@ -69,9 +69,11 @@ class JobView:
         time_limit_s: seconds; None is unlimited.
         restarts: how often the job was requeued.
         ended: Slurm's word for how the job ended, such as ``CANCELLED``; "" while it has not.
+        het_job_id: id of the heterogeneous job of which this is a component: the number of its
+            first component; 0 for a job that is no component.
         unread: attributes for which Slurm's text could not be read. Each is None, empty or 0;
-            ``uid`` is -1, and ``state`` is OTHER, so that the job does not count as ended. See
-            ``is_doubtful``.
+            ``uid`` and ``het_job_id`` are -1, and ``state`` is OTHER, so that the job does not
+            count as ended. See ``is_doubtful``.
     """
 
     job_id: int
@@ -99,6 +101,7 @@ class JobView:
     time_limit_s: int | None
     restarts: int
     ended: str = ""
+    het_job_id: int = 0
     unread: frozenset[str] = frozenset()
     unnamed: Mapping[str, int] = field(default_factory=dict, hash=False)
 

@@ -75,6 +75,7 @@ def job_view(job: Any, user_name: Callable[[int], str], told: ReportsUnread) -> 
         time_limit_s=limit_s,
         restarts=fields.read("restarts", "requeue_count", int, 0),
         ended=str(job.state) if state is JobState.ENDED else "",
+        het_job_id=fields.read("het_job_id", "heterogeneous_id", _het_job_id, -1),
         unread=fields.unread,
     )
 
@@ -143,6 +144,10 @@ def _given(job: Any, said: Mapping[str, str], state: JobState) -> str:
 
 def _whole(number: Any) -> int | None:
     return None if number is None else int(number)
+
+
+def _het_job_id(number: Any) -> int:
+    return int(number or 0)
 
 
 def _limit_s(minutes: Any) -> int | None:

@@ -86,6 +86,7 @@ def job_view(
         time_limit_s=limit_s,
         restarts=fields.read("restarts", "restart_cnt", int, 0),
         ended=word if state is JobState.ENDED else "",
+        het_job_id=fields.read("het_job_id", "het_job_id", _number, -1),
         unread=fields.unread,
     )
 

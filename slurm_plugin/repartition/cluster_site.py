@@ -80,13 +80,14 @@ class ClusterSite:
     async def end_loans(self, runs: frozenset[RunOfJob], names: Collection[str]) -> None:
         """Requeue those of these runs; cancel what may not be requeued, as preemption does.
 
-        What Slurm refuses otherwise is tried again with the next call.
+        Components of heterogeneous jobs run on: with one of them all others would end, too. What
+        Slurm refuses otherwise is tried again with the next call.
         """
         meant = {
             (job.job_id, job.start_s): target_of(job)
             for job in await self._slurm.jobs()
             if (job.job_id, job.start_s) in runs and holder_name(job) in names
-            if job.state is JobState.RUNNING and is_borrowed(job.qos)
+            if job.state is JobState.RUNNING and is_borrowed(job.qos) and not job.het_job_id
         }
         with suppress(SlicewiseError):
             done = await self._slurm.requeue(meant)

@@ -88,14 +88,16 @@ async def test_only_jobs_that_the_plan_names_and_that_run_on_loan_end() -> None:
         on_gpu01(5, **lent),
         on_gpu01(6, **lent),
         on_gpu01(7, **lent),
+        # With a component of a heterogeneous job all others would end.
+        on_gpu01(8, **lent, het_job_id=908),
     )
     slurm.refusals = {
         (906, 1000): "Requested operation is presently disabled for job 906",
         (907, 1000): "Access/permission denied",
     }
     site = ClusterSite(settings(), slurm, DaemonClient(settings().daemon))
-    names = tuple(f"job {job_id}" for job_id in (900, 901, 903, 904, 905, 906, 907))
+    names = tuple(f"job {job_id}" for job_id in (900, 901, 903, 904, 905, 906, 907, 908))
     # What runs as job 905 by now is not the run that was planned for.
-    runs = frozenset({(900, 1000), (901, 1000), (902, 1000), (903, None), (905, 400)})
+    runs = frozenset({(900, 1000), (901, 1000), (902, 1000), (903, None), (905, 400), (908, 1000)})
     await site.end_loans(runs | slurm.refusals.keys(), names)
     assert slurm.done == [("requeue", {(900, 1000), *slurm.refusals}), ("cancel", 906)]

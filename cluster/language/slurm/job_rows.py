@@ -56,6 +56,7 @@ JOB_FIELDS = (
     "tres-per-socket",
     "tres-per-task",
     "NumTasks",
+    "HetJobId",
 )
 """Fields that ``squeue -O`` is asked for. ``tres-alloc`` is the request while the job is pending.
 """
@@ -257,6 +258,7 @@ def _job(row: Mapping[str, str], told: ReportsUnread) -> JobView:
         time_limit_s=fields.read("time_limit_s", "TimeLimit", duration_s, None),
         restarts=fields.read("restarts", "RestartCnt", whole, 0),
         ended=row["State"] if state is JobState.ENDED else "",
+        het_job_id=fields.read("het_job_id", "HetJobId", _het_job_id, -1),
         unread=fields.unread,
     )
 
@@ -272,6 +274,10 @@ def _asked(row: Mapping[str, str]) -> AskedGpus:
 
 _NO_INDEX = frozenset({"N/A", "(null)", ""})
 _NO_TASK: tuple[int | None, frozenset[int]] = (None, frozenset())
+
+
+def _het_job_id(text: str) -> int:
+    return 0 if text in _NO_INDEX else whole(text)
 
 
 def _task(text: str) -> tuple[int | None, frozenset[int]]:

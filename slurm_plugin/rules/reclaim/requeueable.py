@@ -38,9 +38,11 @@ def requeueable(
     (PreemptExemptTime) and have a priority below min_exempt_priority. A QOS with a GraceTime is
     left to Slurm, which announces the end first. So are jobs of a site with JobRequeue=0, with
     preemption by priority or with send_user_signal, those that Slurm ``refused`` to requeue
-    (preemption cancels them), and those that Slicewise has not admitted. Nothing may be requeued
-    unless ``grace_s``, the grace of a recall, is longer than KillWait: the lender's limit would
-    rise while these runs still end, and Slurm would preempt others.
+    (preemption cancels them), and those that Slicewise has not admitted. So are the components of
+    heterogeneous jobs: a requeue of the first one requeues all of them, of another one Slurm
+    refuses it, and Slurm preempts only where all of them may be. Nothing may be requeued unless
+    ``grace_s``, the grace of a recall, is longer than KillWait: the lender's limit would rise while
+    these runs still end, and Slurm would preempt others.
     """
     by_qos = config.get("PreemptType") == PREEMPT_QOS and config.get("JobRequeue") != "0"
     if not by_qos or _announces(config) or grace_s <= kill_wait_s(config):
@@ -54,7 +56,7 @@ def requeueable(
         if job.qos in exempt_s and job.state is JobState.RUNNING and not job.is_doubtful
         if job.start_s is not None and now_s - job.start_s >= exempt_s[job.qos]
         if job.priority < exempt_priority
-        if _is_batch(job) and (job.job_id, job.start_s) not in refused
+        if _is_batch(job) and not job.het_job_id and (job.job_id, job.start_s) not in refused
     )
 
 

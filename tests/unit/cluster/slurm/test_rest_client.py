@@ -59,6 +59,7 @@ JOB: Mapping[str, Any] = {
     "eligible_time": UNSET,
     "time_limit": number(10),
     "restart_cnt": 0,
+    "het_job_id": number(0),
 }
 
 

@@ -50,6 +50,7 @@ NOT_RECORDED = {
     "tres-per-socket": "N/A",
     "tres-per-task": "N/A",
     "NumTasks": "1",
+    "HetJobId": "N/A",
 }
 
 

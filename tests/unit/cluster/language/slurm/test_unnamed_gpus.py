@@ -150,6 +150,7 @@ REST: Mapping[str, Any] = {
     "time_limit": {"set": True, "infinite": False, "number": 10},
     "tasks": {"set": True, "infinite": False, "number": 1},
     "restart_cnt": 0,
+    "het_job_id": {"set": True, "infinite": False, "number": 0},
 }
 
 
@@ -159,6 +160,7 @@ class OfPyslurm:
     array_id = comment = admin_comment = state_reason = None
     id, user_id, priority, time_limit, requeue_count = 7, 1000, 1, 10, 0
     name = account = partition = qos = "x"
+    heterogeneous_id: int | None = None
     submit_time = start_time = end_time = eligible_time = allocated_nodes = None
 
     def __init__(self, state: JobState, gpus: int, per_node: str, given: Mapping[str, int]) -> None:
@@ -196,6 +198,25 @@ def test_every_door_reads_the_type_that_is_asked_for(state: JobState) -> None:
     given = {f"gpu:{ONE}": 1} if state is JobState.RUNNING else {}
     for job in by_each_door(state, f"gres:gpu:{ONE}:1", given):
         assert (dict(job.gpus), job.untyped_gpus, job.unread) == ({ONE: 1}, 0, frozenset())
+
+
+def test_every_door_knows_a_component_of_a_heterogeneous_job() -> None:
+    (plain,) = parse_jobs([{**ROW, "State": "RUNNING"}], {}, ignored)
+    assert (plain.het_job_id, "het_job_id" in plain.unread) == (0, False)
+    assert [one.het_job_id for one in by_each_door(JobState.PENDING, "", {})] == [0] * 3
+    (by_command,) = parse_jobs([{**ROW, "State": "RUNNING", "HetJobId": "5"}], {}, ignored)
+    number = {"set": True, "infinite": False, "number": 5}
+    rest = {**REST, "job_state": ["RUNNING"], "het_job_id": number}
+    by_rest = rest_records.job_view(rest, str, ignored)
+    component = OfPyslurm(JobState.RUNNING, 1, "", {})
+    component.heterogeneous_id = 5
+    by_pyslurm = pyslurm_records.job_view(component, str, ignored)
+    assert [one.het_job_id for one in (by_command, by_rest, by_pyslurm)] == [5, 5, 5]
+
+
+def test_a_component_that_no_door_can_read_is_none_of_plain_jobs() -> None:
+    (unread,) = parse_jobs([{**ROW, "State": "RUNNING", "HetJobId": "?"}], {}, ignored)
+    assert (unread.het_job_id, "het_job_id" in unread.unread) == (-1, True)
 
 
 def test_what_nothing_names_is_known_as_such() -> None:

@@ -63,6 +63,9 @@ def test_a_batch_job_that_slurm_would_requeue_now_may_be_requeued() -> None:
         batch(state=JobState.SUSPENDED),
         batch(state=JobState.CONFIGURING, start_s=None),
         batch(unread=frozenset({"tres"})),
+        batch(het_job_id=RUN[0]),  # the first component: all others would go with it
+        batch(het_job_id=7),  # another one, whose requeue Slurm refuses
+        batch(het_job_id=-1, unread=frozenset({"het_job_id"})),
         batch(admin_comment=""),
         batch(admin_comment=JobTag("0123456789abcdef", "nlp", service="bert").text()),
     ],
