@@ -791,6 +791,11 @@ class Code(StrEnum):
 
         Start HAProxy with [its option `-S`](../how-to/gateway.md).
         """)
+    GATEWAY_FILES = ("SW-GATEWAY-FILES", Area.GATEWAY, ExitCode.FAILED, """
+        HAProxy may have fewer files open than its configuration was rendered for.
+
+        Give its unit as many (`LimitNOFILE`), or render under its limit.
+        """)
     CERTIFICATE = ("SW-CERTIFICATE", Area.GATEWAY, ExitCode.FAILED, """
         A certificate of the gateway can't be read, has ended, or ends soon.
 

@@ -144,6 +144,8 @@ def _findings(site: Settings) -> Iterator[Finding]:
         version=info.get("Version", ""),
         loaded_s=float(info.get("Start_time_sec", 0)),
         rendered_s=_written_s(file),
+        rendered_files=most_files_of(text) if text else 0,
+        running_files=int(info.get("Ulimit-n", 0)),
         launcher_s=_launcher_s(launcher_user, launchers),
         program_s=_installed_s(_PROGRAM),
         is_other=is_other,

@@ -275,3 +275,30 @@ def test_what_never_ends_is_a_finding_and_ends_nothing_else(
     os.mkfifo(tmp_path / "gateway" / "haproxy.cfg")
     (report,) = gateway_report.reports(["gateway"], None, Path("/"))
     assert [one.code for one in report.findings] == ["SW-TIMEOUT"]
+
+
+def test_a_unit_with_fewer_open_files_than_the_shell_that_rendered_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAProxy starts with them, and has less room than its configuration lets clients take."""
+
+    async def says(_: object) -> dict[str, str]:
+        return {"Version": "2.6.12", "Pid": "1", "Ulimit-n": "4095"}
+
+    async def is_ours(_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(haproxy, "process_facts", says)
+    monkeypatch.setattr(haproxy, "is_ours", is_ours)
+    monkeypatch.setattr(gateway_report, "_written_s", lambda _: 0.0)
+    monkeypatch.setenv("PATH", "/nowhere")
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "haproxy.cfg").write_text("global\n    fd-hard-limit 20000\n")
+    settings(tmp_path, monkeypatch)
+    file = tmp_path / "slicewise.toml"
+    file.write_text(file.read_text().replace("/nowhere/gateway", str(tmp_path / "gateway")))
+    (report,) = gateway_report.reports(["gateway"], None, Path("/"))
+    (few,) = [one for one in report.findings if one.code == "SW-GATEWAY-FILES"]
+    assert few.what == (
+        "HAProxy may have 4,095 open files, and its configuration was rendered for 20,000"
+    )

@@ -17,6 +17,8 @@ from slicewise.cluster.language.host_findings import (
 
 SOON_S = 14 * 86400
 """Seconds before a certificate's end from which on it is said."""
+_NEARLY_ALL_FILES = 0.98
+"""HAProxy rounds what its limit of open files allows: it says 4,095 where it may have 4,096."""
 _OLDEST = (2, 6)
 _RENDER = Mend(Place.GATEWAY, "slicewise gateway render --check")
 _RELOAD = Mend(Place.GATEWAY, "systemctl reload haproxy")
@@ -79,6 +81,8 @@ class GatewayFacts:
             configuration was written; 0 if unknown.
         launcher_s, program_s: Unix seconds at which the launcher began, and at which its program
             was installed; ``launcher_s`` is None if none runs here.
+        rendered_files: for how many open files its configuration was rendered; 0 if unknown.
+        running_files: how many the running HAProxy has made room for, as it says; 0 if unknown.
         is_other: whether HAProxy runs with the configuration of another directory.
         has_master: whether HAProxy's master socket is there.
         bind: gateway.bind.
@@ -99,6 +103,8 @@ class GatewayFacts:
     version: str = ""
     loaded_s: float = 0.0
     rendered_s: float = 0.0
+    rendered_files: int = 0
+    running_files: int = 0
     launcher_s: float | None = None
     program_s: float = 0.0
     is_other: bool = False
@@ -287,6 +293,15 @@ def _haproxy(facts: GatewayFacts) -> Iterator[Finding]:
             "what was rendered since is not in force",
             _RENDER,
             _RELOAD,
+        )
+    elif 0 < facts.running_files < facts.rendered_files * _NEARLY_ALL_FILES:
+        yield warning(
+            Code.GATEWAY_FILES,
+            f"HAProxy may have {facts.running_files:,} open files, and its configuration was"
+            f" rendered for {facts.rendered_files:,}",
+            "clients can take all of its connections, with none left between its own parts",
+            advice=f"Set LimitNOFILE={facts.rendered_files} in HAProxy's unit (systemctl edit"
+            " haproxy) and restart it, or render again in a shell with its limit (ulimit -n).",
         )
 
 

@@ -287,6 +287,7 @@ CLOSED = Need(
         ("SW-LAUNCHER-DOWN", replace(GATEWAY, launcher_s=None)),
         ("SW-LAUNCHER-DOWN", replace(GATEWAY, stopped=(71,))),
         ("SW-RESTART", replace(GATEWAY, program_s=60.0)),
+        ("SW-GATEWAY-FILES", replace(GATEWAY, rendered_files=20_000, running_files=4095)),
         ("SW-GATEWAY-MASTER", replace(GATEWAY, has_master=False)),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="0.0.0.0:8080", held="127.0.0.1:8080")),
         ("SW-GATEWAY-PORT", replace(GATEWAY, bind="*:8081", held="0.0.0.0:8080")),
@@ -319,6 +320,14 @@ def test_a_gateway_with_certificates_of_its_own_has_nothing_to_mend() -> None:
     assert gateway_checks(good, "", 100.0) == ()
     haproxy = replace(NGINX, program="haproxy", user="root")
     assert gateway_checks(replace(good, holders=(NGINX, haproxy)), "", 100.0) == ()
+
+
+@pytest.mark.parametrize(("rendered", "running"), [(4096, 4095), (1000, 999), (4096, 0), (0, 9)])
+def test_open_files_that_haproxy_rounds_or_does_not_say_are_enough(
+    rendered: int, running: int
+) -> None:
+    facts = replace(GATEWAY, rendered_files=rendered, running_files=running)
+    assert gateway_checks(facts, "", 100.0) == ()
 
 
 def test_a_launcher_of_another_user_is_named() -> None:
