@@ -92,7 +92,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
         "slicewise.simulation.cli.simulate:simulate",
         "Replay a site's past with Slicewise's own decisions, and with other quotas beside it.",
         "Examples: slicewise simulate site.zip | slicewise simulate site.zip --change quotas.toml"
-        " --report october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7"
+        " --output october.html | slicewise simulate cluster.toml --jobs philly.csv --days 7"
         " --service chat.toml --requests nlp/chat=requests.csv",
     ),
     "compile": Command(
@@ -127,7 +127,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
     "snapshot": Command(
         "slicewise.slurm_plugin.cli.commands.snapshot:snapshot_command",
         "Write what the simulator needs of this site into one archive: Slurm, ledger, settings.",
-        "Examples: slicewise snapshot site.zip | slicewise snapshot site.zip --history 30"
+        "Examples: slicewise snapshot site.zip | slicewise snapshot site.zip --days 30"
         " --pseudonyms all",
     ),
     "observe": Command(

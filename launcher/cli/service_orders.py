@@ -17,6 +17,7 @@ from slicewise.cluster.rpc.order_messages import OrderRequest
 from slicewise.cluster.rpc.read_messages import BudgetsRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.settings.read import load_settings
+from slicewise.launcher.cli.service_wait import Timeout
 from slicewise.launcher.rules.services.apply_plan import generations_of
 from slicewise.launcher.services.lookup import Json, Name, find
 
@@ -155,15 +156,12 @@ def delete_service(
         bool,
         typer.Option("--now", help="Cut off requests in flight and cancel the job immediately."),
     ] = False,
-    wait_s: Annotated[
-        int,
-        typer.Option("--wait", min=0, help="Seconds to wait for the end; it continues after that."),
-    ] = 120,
+    timeout_s: Timeout = 120.0,
     as_json: Json = False,
 ) -> None:
     """End a service: its address refuses new requests, those in flight finish, it leaves Slurm.
 
-    Exit code 7 if it has not ended within --wait; it still ends by itself later.
+    Exit code 7 if it has not ended within --timeout; it still ends by itself later.
     """
     settings = load_settings()
     daemon = DaemonClient(settings.daemon)
@@ -173,7 +171,7 @@ def delete_service(
         _cancel(daemon, generations)
     else:
         daemon.call(OrderRequest(array_job_id=newest.array_job_id, what="end"))
-    ended = asyncio.run(_wait_until_gone(daemon, newest, wait_s))
+    ended = asyncio.run(_wait_until_gone(daemon, newest, timeout_s))
     if as_json:
         print_json(_as_json(newest) | {"ended": ended})
     elif ended:
@@ -181,7 +179,7 @@ def delete_service(
     if not ended:
         raise OutsideError(
             Code.TIMEOUT,
-            f"{newest.tenant}/{newest.name} has not ended after {wait_s} s; it still ends by "
+            f"{newest.tenant}/{newest.name} has not ended after {timeout_s:g} s; it still ends by "
             "itself.",
             "To cut off requests in flight: --now",
         )
@@ -193,10 +191,10 @@ def _cancel(daemon: DaemonClient, generations: Sequence[ServiceView]) -> None:
         daemon.call(DeleteRequest(array_job_id=view.array_job_id))
 
 
-async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, wait_s: int) -> bool:
+async def _wait_until_gone(daemon: DaemonClient, service: ServiceView, timeout_s: float) -> bool:
     """Return whether no generation of the service was left in time; show progress on stderr."""
     clock = asyncio.get_running_loop()
-    until_s = clock.time() + wait_s
+    until_s = clock.time() + timeout_s
     told = ""
     while True:
         view = await daemon.ask(ViewRequest())

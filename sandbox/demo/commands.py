@@ -120,7 +120,7 @@ class Commands:
         ``t_s`` is in Unix seconds.
         """
         asked = ("slicewise", "tenant-quota", "loans")
-        answers = [self._output(_OPERATOR, *asked, one, "--history", "--json") for one in tenants]
+        answers = [self._output(_OPERATOR, *asked, one, "--all", "--json") for one in tenants]
         return parse_loans(answers)
 
     def apply(self, plan: TenantPlan, service_file: Path) -> None:
@@ -213,7 +213,7 @@ def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
 
 
 def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:
-    """Read the JSON of ``slicewise tenant-quota loans TENANT --history``, of some tenants.
+    """Read the JSON of ``slicewise tenant-quota loans TENANT --all``, of some tenants.
 
     A change that two of them show counts once.
     """

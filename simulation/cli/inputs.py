@@ -227,7 +227,7 @@ def demand(
             Code.USAGE,
             "The site holds no jobs of the past to replay.",
             "Name a file of them by --jobs, or take them with the site: slicewise snapshot FILE.zip"
-            " --history 31",
+            " --days 31",
         )
     as_it_was = history.jobs
     if cpus_per_gpu is not None:
@@ -242,7 +242,7 @@ def demand(
         first, last = (clock_text(at_s, site.zone) for at_s in (first_s, last_s))
         raise InvalidInputError(
             Code.USAGE,
-            "No job came in the time that --start and --days name.",
+            "No job came in the time that --from and --days name.",
             f"They came from {first} to {last}, {site.zone}.",
         )
     warm_s = max(known_from_s, begin_s - WARM_UP_S)

@@ -65,6 +65,7 @@ ChangeFile = Annotated[
 Start = Annotated[
     str | None,
     typer.Option(
+        "--from",
         metavar="TIME",
         help="Jobs count from then on; by default as soon as the history has all that came.",
         show_default=False,
@@ -119,7 +120,7 @@ NoRepartitions = Annotated[
         " site whose cron does not.",
     ),
 ]
-ReportFile = Annotated[
+OutputFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.html",
@@ -145,7 +146,7 @@ ServiceFiles = Annotated[
         show_default=False,
     ),
 ]
-Processes = Annotated[
+Workers = Annotated[
     int | None,
     typer.Option(
         min=1,
@@ -171,8 +172,8 @@ def simulate(
     failures: MeanDays = None,
     repair: RepairHours = None,
     no_repartitions: NoRepartitions = False,
-    report: ReportFile = None,
-    processes: Processes = None,
+    output: OutputFile = None,
+    workers: Workers = None,
     as_json: Json = False,
 ) -> None:
     """Replay a site's past with Slicewise's own decisions, and with other quotas beside it.
@@ -185,7 +186,7 @@ def simulate(
     """
     service_files, traces = service or (), requests or ()
     named = (Path(text.partition("=")[2]) for text in traces)
-    _check_report(report, (where, jobs, change, *service_files, *named))
+    _check_report(output, (where, jobs, change, *service_files, *named))
     # Imported here: a simulation takes longer to import than --help may take.
     from slicewise.simulation.cli import inputs  # noqa: PLC0415
     from slicewise.simulation.cli.services import asked_services  # noqa: PLC0415
@@ -205,10 +206,10 @@ def simulate(
     planned = _planned(change, site, asked, as_json=as_json)
     with ExitStack() as stack:
         # Opened first: what can't be written is not simulated for minutes.
-        page = stack.enter_context(whole_file(report)) if report else None
+        page = stack.enter_context(whole_file(output)) if output else None
         try:
             result = _run(
-                site, asked, services, planned, offsets=offsets, seed=seed, processes=processes
+                site, asked, services, planned, offsets=offsets, seed=seed, processes=workers
             )
         except KeyboardInterrupt:
             typer.echo("Interrupted: nothing was written.", err=True)
@@ -216,8 +217,8 @@ def simulate(
         changes = list(planned.words) if planned else []
         if page is not None:
             _write(page, result, changes, site.zone)
-    if report is not None:
-        typer.echo(f"{report}: written", err=True)
+    if output is not None:
+        typer.echo(f"{output}: written", err=True)
     _print(result, changes, as_json=as_json)
 
 

@@ -103,7 +103,7 @@ class ClusterSite:
         """Cut the GPU on the node."""
         planned = repartition.planned
         before, after = map(placements_text, repartition.layouts(direction))
-        command = ("slicewise", "node", "cut", planned.gpu_uuid, "--from", before, "--to", after)
+        command = ("slicewise", "node", "cut", planned.gpu_uuid, "--old", before, "--new", after)
         argv = (*self._repartition.on_node, *command)
         return gpu_of(
             await node_command.run_on(planned.node, repartition.reservation, argv, _CUT_S)

@@ -312,7 +312,7 @@ async def cut_anew(node: str, before: str, after: str, held: set[int]) -> None:
     await maintenance.reserve(name, node, 5)
     probed = await node_command.run_on(node, name, ("slicewise", "node", "probe", "--json"), 60)
     (gpu,) = inventory_of(probed).gpus
-    words = ("slicewise", "node", "cut", gpu.uuid, "--from", before, "--to", after)
+    words = ("slicewise", "node", "cut", gpu.uuid, "--old", before, "--new", after)
     gpu = gpu_of(await node_command.run_on(node, name, words, 60))
     found = slurm_gres.devices(
         replace(inventory_of(probed), gpus=(gpu,)),

@@ -36,7 +36,7 @@ def lab(sandbox: Sandbox) -> Iterator[str]:
         sandbox.run("slurm", ("sacctmgr", "-i", *words))
     sandbox.run("root", ("slicewise", "tenant", "create", name))
     quota = ("slicewise", "tenant-quota")
-    sandbox.run("root", (*quota, "set", name, "--nominal", "3", "--overcommit", "--wait", "60"))
+    sandbox.run("root", (*quota, "set", name, "--nominal", "3", "--overcommit", "--timeout", "60"))
     sandbox.run(
         "root", ("slicewise", "budget", "set", name, "--amount", "100", "--period", "month")
     )
@@ -70,7 +70,7 @@ def lines(sandbox: Sandbox, *argv: str) -> list[list[str]]:
 @pytest.mark.promise("A snapshot for slicewise simulate has what Slurm and the ledger say.")
 def test_it_is_what_slurm_and_the_ledger_say(sandbox: Sandbox, lab: str, tmp_path: Path):
     path = tmp_path / "site.zip"
-    archive, said = taken(sandbox, path, "--pseudonyms", "none", "--history", "1")
+    archive, said = taken(sandbox, path, "--pseudonyms", "none", "--days", "1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     snapshot, site = archive.snapshot, described(archive.snapshot)
 
@@ -131,7 +131,7 @@ def test_names_are_others(sandbox: Sandbox, lab: str, tmp_path: Path):
     alice = sandbox.state.users["alice"].name
     for which, gone in (("names", ()), ("all", (lab,))):
         path = tmp_path / f"{which}.zip"
-        archive, said = taken(sandbox, path, "--pseudonyms", which, "--history", "1")
+        archive, said = taken(sandbox, path, "--pseudonyms", which, "--days", "1")
         assert said["pseudonyms"] == which
         with zipfile.ZipFile(path) as packed:
             text = "".join(packed.read(name).decode() for name in packed.namelist())

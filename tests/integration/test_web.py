@@ -520,7 +520,7 @@ def cancel(site: Site, user: str, row: str) -> str:
 
 def set_quota(site: Site, tenant: str, slices: str) -> str:
     """Returns as soon as it is recorded."""
-    argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices, "--wait", "0")
+    argv = ("slicewise", "tenant-quota", "set", tenant, "--nominal", slices, "--timeout", "0")
     assert site.sandbox.run("root", argv, check=False).returncode in (0, 7)
     return tenant
 

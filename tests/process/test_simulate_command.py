@@ -18,7 +18,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
 
 def test_more_processes_give_the_same(said: Said, change: Path):
-    words = ("--change", change, "--json", "--start", "2026-10-01", "--days", 4)
-    one, two = (json.loads(said(*words, "--processes", number)) for number in (1, 2))
+    words = ("--change", change, "--json", "--from", "2026-10-01", "--days", 4)
+    one, two = (json.loads(said(*words, "--workers", number)) for number in (1, 2))
     assert one.pop("seconds") != two.pop("seconds")
     assert one == two

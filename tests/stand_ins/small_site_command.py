@@ -28,7 +28,7 @@ def simulating(monkeypatch: pytest.MonkeyPatch) -> Said:
     monkeypatch.setattr(inputs, "read_site", lambda _: site())
 
     def run(*words: object, code: int = 0, on: str = "stdout") -> str:
-        line = ["simulate", "site.zip", "--processes", "1", *map(str, words)]
+        line = ["simulate", "site.zip", "--workers", "1", *map(str, words)]
         found = CliRunner().invoke(app, line, catch_exceptions=False)
         assert found.exit_code == code, found.output
         return str(getattr(found, on))

@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 calendar_app = typer.Typer(
     no_args_is_help=True,
     help="Quotas by hour and weekday, and for coming events.",
-    epilog="Examples: slicewise tenant-quota calendar create vision --nominal 12 --days mon-fri"
-    " --from 08:00 --to 18:00 | slicewise tenant-quota calendar list"
+    epilog="Examples: slicewise tenant-quota calendar create vision --nominal 12 --weekdays mon-fri"
+    " --start-time 08:00 --end-time 18:00 | slicewise tenant-quota calendar list"
     " | slicewise tenant-quota calendar delete 3",
 )
 
@@ -83,13 +83,13 @@ _READERS = (
 Tenant = Annotated[
     str | None,
     typer.Argument(
-        help="A Slurm account; or --all instead.",
+        help="A Slurm account; or --all-tenants instead.",
         show_default=False,
         autocompletion=complete_tenant,
         callback=typed_account,
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="All tenants together; needs --cap.")]
+All = Annotated[bool, typer.Option("--all-tenants", help="All tenants together; needs --cap.")]
 Nominal = Annotated[
     str | None, typer.Option(metavar="SLICES", help="Guaranteed to the tenant during the window.")
 ]
@@ -102,19 +102,20 @@ Cap = Annotated[
 Days = Annotated[
     str | None,
     typer.Option(
+        "--weekdays",
         metavar="DAYS",
         help="Days on which the window begins: mon-fri, or sat,sun; every day if left out.",
     ),
 ]
 From = Annotated[
-    str, typer.Option("--from", metavar="HH:MM", help="Time at which the window begins.")
+    str, typer.Option("--start-time", metavar="HH:MM", help="Time at which the window begins.")
 ]
 To = Annotated[
     str,
     typer.Option(
-        "--to",
+        "--end-time",
         metavar="HH:MM",
-        help="Time at which the window ends; on the next day if not later than --from.",
+        help="Time at which the window ends; on the next day if not later than --start-time.",
     ),
 ]
 First = Annotated[
@@ -131,12 +132,12 @@ Last = Annotated[
 
 @calendar_app.command(
     "create",
-    epilog="Examples: slicewise tenant-quota calendar create vision --nominal 12 --days mon-fri"
-    " --from 08:00 --to 18:00"
+    epilog="Examples: slicewise tenant-quota calendar create vision --nominal 12 --weekdays mon-fri"
+    " --start-time 08:00 --end-time 18:00"
     " | slicewise tenant-quota calendar create vision --nominal 20 --first 2026-12-01"
     " --last 2026-12-05T18:00 --reason 'deadline'"
-    " | slicewise tenant-quota calendar create --all --cap 100 --from 22:00 --to 06:00"
-    " --reason 'energy'",
+    " | slicewise tenant-quota calendar create --all-tenants --cap 100"
+    " --start-time 22:00 --end-time 06:00 --reason 'energy'",
 )
 def create_window(
     tenant: Tenant = None,
@@ -165,15 +166,15 @@ def create_window(
     zone = settings.ledger.time_zone
     kind, amount = _one_value((nominal, borrowing_limit, lending_limit, cap))
     if (tenant is not None) == all_together or (all_together and kind is not WindowKind.CAP):
-        raise typer.BadParameter("Name one tenant, or give --all with --cap.")
+        raise typer.BadParameter("Name one tenant, or give --all-tenants with --cap.")
     window = Window(
         window_id=0,
         tenant=tenant or ALL,
         kind=kind,
         amount_millislices=amount,
         days=frozenset() if days is None else days_from_text(days),
-        begin_min=minute_from_text(begins, "--from", ends=False),
-        end_min=minute_from_text(ends, "--to", ends=True),
+        begin_min=minute_from_text(begins, "--start-time", ends=False),
+        end_min=minute_from_text(ends, "--end-time", ends=True),
         first_s=None if first is None else bound_from_text(first, "--first", zone, ends=False),
         last_s=None if last is None else bound_from_text(last, "--last", zone, ends=True),
     )
@@ -246,15 +247,15 @@ def _above_capacity(
     "list",
     epilog="Examples: slicewise tenant-quota calendar list"
     " | slicewise tenant-quota calendar list vision --json"
-    " | slicewise tenant-quota calendar list --history",
+    " | slicewise tenant-quota calendar list --all",
 )
 def list_windows(
     tenant: AnyTenant = None,
     *,
-    history: Annotated[
+    with_past: Annotated[
         bool,
         typer.Option(
-            "--history", help="Also show windows that are over or removed, and by which user."
+            "--all", help="Also show windows that are over or removed, and by which user."
         ),
     ] = False,
     as_json: Json = False,
@@ -263,9 +264,9 @@ def list_windows(
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         policy = ledger.tenants.policy()
-        if tenant is not None and not history:
+        if tenant is not None and not with_past:
             require_tenant(policy, tenant)
-        if history:
+        if with_past:
             _print_history(ledger, tenant, settings, as_json=as_json)
             return
         windows = ledger.windows.not_over()
@@ -278,7 +279,7 @@ def list_windows(
     console().print(
         present.windows_table(shown, zone).or_say(
             "No windows. Create one: slicewise tenant-quota calendar create NAME --nominal N"
-            " --days sat,sun"
+            " --weekdays sat,sun"
         )
     )
     if shown and (weeks := _weeks(policy, windows, tenant, now_s, zone)):

@@ -117,17 +117,18 @@ mig_app.command(
 
 
 @mig_app.command(
-    epilog="Examples: slicewise mig export | slicewise mig export --config today > config.yaml"
+    epilog="Examples: slicewise mig export"
+    " | slicewise mig export --config-label today > config.yaml"
 )
 def export(
-    config: Annotated[str, typer.Option(help="The configuration's name.")] = "current",
+    config_label: Annotated[str, typer.Option(help="The configuration's name.")] = "current",
     host_root: HostRoot = ROOT,
 ) -> None:
     """Print how the node's GPUs are cut, as a configuration file of mig-parted.
 
     Such a file says how many instances there are, not where they lie.
     """
-    sys.stdout.write(parted.text_of(config, read_inventory(host_root).gpus))
+    sys.stdout.write(parted.text_of(config_label, read_inventory(host_root).gpus))
 
 
 @dataclass(frozen=True)
@@ -147,14 +148,14 @@ class ModelLayout:
 
 @mig_app.command(
     "import",
-    epilog="Examples: slicewise mig import config.yaml --config all-balanced"
+    epilog="Examples: slicewise mig import config.yaml --selected-config all-balanced"
     " | slicewise mig import config.yaml --model H200-141GB --json",
 )
 def import_(
     file: Annotated[
         Path, typer.Argument(help="A configuration file of mig-parted; - for standard input.")
     ],
-    config: Annotated[
+    selected_config: Annotated[
         str | None, typer.Option(help="One of the file's configurations; all if left out.")
     ] = None,
     model: Annotated[
@@ -169,7 +170,7 @@ def import_(
     or for --model. Exits 1 if instances of an entry don't fit beside each other, if a model that is
     shown lacks one of the profiles, or if no model has them.
     """
-    found = list(_model_layouts(_chosen(parted.parse(_read(file)), config), model))
+    found = list(_model_layouts(_chosen(parted.parse(_read(file)), selected_config), model))
     if as_json:
         print_json([_layout_json(one) for one in found])
     else:

@@ -109,14 +109,14 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
 
 
 @node_app.command(
-    epilog="Examples: slicewise node cut GPU-5a7... --from 1g.10gb@0,1g.10gb@1 --to 2g.20gb@0"
+    epilog="Examples: slicewise node cut GPU-5a7... --old 1g.10gb@0,1g.10gb@1 --new 2g.20gb@0"
 )
 def cut(
     gpu_uuid: Annotated[
         str, typer.Argument(help="The GPU's UUID, as slicewise node probe --json shows it.")
     ],
-    before: Annotated[str, typer.Option("--from", help="The instances that the GPU has now.")],
-    after: Annotated[str, typer.Option("--to", help="The instances that it gets.")],
+    before: Annotated[str, typer.Option("--old", help="The instances that the GPU has now.")],
+    after: Annotated[str, typer.Option("--new", help="The instances that it gets.")],
     host_root: HostRoot = ROOT,
 ) -> None:
     """Repartition one GPU of this node, as root; print the result as JSON.

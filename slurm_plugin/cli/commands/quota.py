@@ -14,7 +14,7 @@ from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
     Json,
     Reason,
-    WaitS,
+    TimeoutS,
     opened_ledger,
     require_tenant,
 )
@@ -51,7 +51,7 @@ def plan_quotas(
         typer.Option("--overcommit", help="Apply even if the quotas together exceed the cluster."),
     ] = False,
     reason: Reason = "",
-    wait_s: WaitS = None,
+    timeout_s: TimeoutS = None,
     as_json: Json = False,
 ) -> None:
     """Show what a change of quotas would do now, and which tenants it would hurt.
@@ -69,7 +69,12 @@ def plan_quotas(
     from slicewise.slurm_plugin.cli.commands import quota_plan  # noqa: PLC0415
 
     quota_plan.plan(
-        file, apply=apply, overcommit=overcommit, reason=reason, wait_s=wait_s, as_json=as_json
+        file,
+        apply=apply,
+        overcommit=overcommit,
+        reason=reason,
+        timeout_s=timeout_s,
+        as_json=as_json,
     )
 
 
@@ -130,13 +135,13 @@ def _example() -> str:
 
 @plan_and_loans_app.command(
     "loans",
-    epilog="Examples: slicewise tenant-quota loans | slicewise tenant-quota loans vision --history"
+    epilog="Examples: slicewise tenant-quota loans | slicewise tenant-quota loans vision --all"
     " | slicewise tenant-quota loans --json",
 )
 def show_loans(
     tenant: AnyTenant = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="Show every loan that the tenant gave or took.")
+    with_past: Annotated[
+        bool, typer.Option("--all", help="Show every loan that the tenant gave or took.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -148,7 +153,7 @@ def show_loans(
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        if history:
+        if with_past:
             _print_history(ledger, tenant, as_json=as_json)
             return
         if tenant is not None:
@@ -169,7 +174,7 @@ def show_loans(
 
 def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
     if tenant is None:
-        raise typer.BadParameter("--history needs one tenant: name it.")
+        raise typer.BadParameter("--all needs one tenant: name it.")
     changes = ledger.loans.history(tenant)
     if as_json:
         print_json([present.loan_change_json(one) for one in changes])

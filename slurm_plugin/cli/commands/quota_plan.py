@@ -55,7 +55,7 @@ class _Planned:
 
 
 def plan(
-    file: Path, *, apply: bool, overcommit: bool, reason: str, wait_s: int | None, as_json: bool
+    file: Path, *, apply: bool, overcommit: bool, reason: str, timeout_s: int | None, as_json: bool
 ) -> None:
     """Run ``slicewise tenant-quota plan``: print what the file would do, and apply it if asked."""
     settings = load_settings()
@@ -71,7 +71,7 @@ def plan(
         changed_s = time.monotonic()
         change_id = _apply(change.updates, ledger, settings, reason) if apply else None
         took_s = (
-            wait_until_compiled(ledger, settings, change_id, changed_s, wait_s)
+            wait_until_compiled(ledger, settings, change_id, changed_s, timeout_s)
             if change_id is not None
             else None
         )
@@ -86,7 +86,7 @@ def plan(
         )
         console().print(Text(_last_month_words(file)))
     if apply:
-        require_in_force(took_s, wait_s)
+        require_in_force(took_s, timeout_s)
 
 
 def _apply_words(change: PlannedChange) -> str:
@@ -97,7 +97,7 @@ def _apply_words(change: PlannedChange) -> str:
 def _last_month_words(file: Path) -> str:
     """Say which commands simulate the change."""
     return (
-        "What it would have done to last month: slicewise snapshot site.zip --history 31, then"
+        "What it would have done to last month: slicewise snapshot site.zip --days 31, then"
         f" slicewise simulate site.zip --change {shlex.quote(str(file))}"
     )
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json, author_name, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import HistoryLines, Json, author_name, opened_ledger
 from slicewise.slurm_plugin.cli.views import rebalances as present
 from slicewise.slurm_plugin.common.log import configure_logging
 from slicewise.slurm_plugin.rules.common.rebalance_steps import (
@@ -75,12 +75,12 @@ def rebalance(
     "history", epilog="Examples: slicewise rebalance history | slicewise rebalance history --json"
 )
 def history(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most runs to show.")] = 20,
+    lines: HistoryLines = 20,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.rebalances.history(limit)
+        found = ledger.rebalances.history(lines)
     if as_json:
         print_json([present.run_json(one) for one in found])
     else:

@@ -16,7 +16,7 @@ from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import Json, author_name, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import HistoryLines, Json, author_name, opened_ledger
 from slicewise.slurm_plugin.cli.views import repartitions as present
 from slicewise.slurm_plugin.cli.views.mig import survey_json, survey_table
 from slicewise.slurm_plugin.repartition.cluster_run import RepartitionRun, cut, silent, stuck_error
@@ -102,15 +102,15 @@ def run_repartitions(dry_run: DryRun = False, as_json: Json = False) -> None:
 
 @repartition_app.command(
     "history",
-    epilog="Examples: slicewise repartition history | slicewise repartition history --limit 100",
+    epilog="Examples: slicewise repartition history | slicewise repartition history --lines 100",
 )
 def history(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most repartitions to show.")] = 20,
+    lines: HistoryLines = 20,
     as_json: Json = False,
 ) -> None:
     """List repartitions, newest first."""
     with opened_ledger(load_settings()) as ledger:
-        found = ledger.repartitions.history(limit)
+        found = ledger.repartitions.history(lines)
     if as_json:
         print_json([present.repartition_json(one) for one in found])
     else:

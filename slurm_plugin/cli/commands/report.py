@@ -1,6 +1,7 @@
 """``slicewise report``: how a month was, for people as HTML, for spreadsheets as CSV."""
 
 import re
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -24,8 +25,8 @@ report_app = typer.Typer()
 
 
 @report_app.command(
-    epilog="Examples: slicewise report --out october.html --month 2026-10"
-    " | slicewise report --tenant vision --csv vision.csv | slicewise report --json"
+    epilog="Examples: slicewise report --output october.html --month 2026-10"
+    " | slicewise report --tenant vision --csv > vision.csv | slicewise report --json"
 )
 def report(
     *,
@@ -46,13 +47,12 @@ def report(
             callback=typed_account,
         ),
     ] = None,
-    out: Annotated[
+    output: Annotated[
         Path | None, typer.Option(help="Write the report as one HTML file.", show_default=False)
     ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(help="Write a row for each tenant and day as CSV.", show_default=False),
-    ] = None,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print a row for each tenant and day as CSV.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Report a month: how the slices were used, by state, tenant and service, with drawings.
@@ -60,9 +60,11 @@ def report(
     The HTML file asks for nothing else: it can be kept, sent and printed. It draws the 40 tenants
     that were charged most, and three services of each. What was charged is what "ledger statement"
     says; other figures are those that the daemon has recorded, with gaps where it could not. CSV
-    and JSON have amounts in integers. Without --out, --csv and --json a table of the tenants is
+    and JSON have amounts in integers. Without --output, --csv and --json a table of the tenants is
     printed. Users see the tenants that they belong to, and the cluster's sums.
     """
+    if as_json and as_csv:
+        raise typer.BadParameter("Choose one of --json and --csv.")
     settings = load_settings()
     now_s = int(wall_s())
     begin_s = _begin_s(month, now_s, settings.ledger.time_zone)
@@ -70,25 +72,23 @@ def report(
 
     with opened_source(settings) as source, spinner("Reading the month"):
         facts = month_facts(source, settings, tenant, begin_s, now_s)
-    if out is not None:
+    if output is not None:
         from slicewise.slurm_plugin.page.report import report_html  # noqa: PLC0415 -- not for --help
 
-        with whole_file(out) as file:
+        with whole_file(output) as file:
             file.write(report_html(facts, now_s))
-        typer.echo(f"{out}: written", err=True)
-    if csv is not None:
+        typer.echo(f"{output}: written", err=True)
+    if as_csv:
         from slicewise.slurm_plugin.cli.common.json_shapes import ReportDayJson  # noqa: PLC0415 -- as above
         from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text  # noqa: PLC0415 -- as above
         from slicewise.slurm_plugin.rules.pages.month import day_rows  # noqa: PLC0415 -- as above
 
-        with whole_file(csv) as file:
-            file.write(csv_text(day_rows(facts), ReportDayJson.__annotations__))
-        typer.echo(f"{csv}: written", err=True)
-    if as_json:
+        sys.stdout.write(csv_text(day_rows(facts), ReportDayJson.__annotations__))
+    elif as_json:
         from slicewise.slurm_plugin.rules.pages.month import report_json  # noqa: PLC0415 -- as above
 
         print_json(report_json(facts))
-    elif out is None and csv is None:
+    elif output is None:
         from slicewise.slurm_plugin.cli.views.report import report_table, report_text  # noqa: PLC0415
 
         console().print(Text(report_text(facts)))

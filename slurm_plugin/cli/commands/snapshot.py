@@ -57,13 +57,12 @@ Names = Literal["none", "names", "all"]
 def snapshot_command(
     file: Annotated[Path, typer.Argument(metavar="FILE.zip", help="Where to write it.")],
     *,
-    history: Annotated[
+    days: Annotated[
         int | None,
         typer.Option(
-            metavar="DAYS",
             min=1,
             max=_MOST_DAYS,
-            help="Also what accounting has of the jobs of so many days.",
+            help="Also what accounting has of the jobs of the last so many days.",
             show_default=False,
         ),
     ] = None,
@@ -94,8 +93,8 @@ def snapshot_command(
         with spinner("Reading the site"):
             with opened_ledger(settings) as ledger:
                 view = ledger_view_now(ledger, settings, taken_s)
-            snapshot, runs = asyncio.run(_gather(settings, view, taken_s, history))
-        lines = None if history is None else _lines(runs, names)
+            snapshot, runs = asyncio.run(_gather(settings, view, taken_s, days))
+        lines = None if days is None else _lines(runs, names)
         snapshot = snapshot if names is None else under_other_names(snapshot, names)
         write_archive(out, snapshot, lines)
     _say(file, snapshot, len(runs), as_json)

@@ -20,7 +20,7 @@ from slicewise.slurm_plugin.cli.common.options import (
     Json,
     Reason,
     TenantName,
-    WaitS,
+    TimeoutS,
     Yes,
     author_name,
     opened_ledger,
@@ -160,13 +160,13 @@ def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
 @tenant_app.command(
     "delete",
     epilog="Examples: slicewise tenant delete vision --reason 'moved out'"
-    " | slicewise tenant delete vision --yes --wait 60",
+    " | slicewise tenant delete vision --yes --timeout 60",
 )
 def delete_tenant(
     tenant: TenantName,
     yes: Yes = False,
     reason: Reason = "",
-    wait_s: WaitS = None,
+    timeout_s: TimeoutS = None,
     as_json: Json = False,
 ) -> None:
     """Remove a tenant from the ledger's policy: its account may start nothing more.
@@ -189,7 +189,7 @@ def delete_tenant(
         )
         began_s = time.monotonic()
         change = ledger.tenants.change(update, author_name(), reason)
-        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, wait_s)
+        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, timeout_s)
         running = sum(run.tenant == tenant for run in ledger.charges.open_reservations())
         force = force_text(ledger, settings, took_s)
     if as_json:
@@ -198,7 +198,7 @@ def delete_tenant(
         console().print(Text(f"{tenant} is no longer a tenant, {force}."))
         if left:
             console().print(Text(left.rstrip()))
-    require_in_force(took_s, wait_s)
+    require_in_force(took_s, timeout_s)
 
 
 @tenant_app.command(

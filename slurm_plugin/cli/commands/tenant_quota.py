@@ -30,7 +30,7 @@ from slicewise.slurm_plugin.cli.common.options import (
     Overcommit,
     Reason,
     TenantName,
-    WaitS,
+    TimeoutS,
     author_name,
     opened_ledger,
     require_in_force,
@@ -99,7 +99,7 @@ _Limits = Annotated[
 @tenant_quota_app.command(
     "set",
     epilog="Examples: slicewise tenant-quota set vision --nominal 6"
-    " | slicewise tenant-quota set vision --nominal 6 --wait 60"
+    " | slicewise tenant-quota set vision --nominal 6 --timeout 60"
     " | slicewise tenant-quota set nlp --borrowing-limit unlimited --weight 2"
     " | slicewise tenant-quota set nlp --limit 3g.40gb=2 --limit H200-141GB=none --reason 'paper'"
     " | slicewise tenant-quota set nlp --nominal 12 --type-nominal 1g.10gb=5",
@@ -122,7 +122,7 @@ def set_quota(
     limit: _Limits = None,
     overcommit: Overcommit = False,
     reason: Reason = "",
-    wait_s: WaitS = None,
+    timeout_s: TimeoutS = None,
     as_json: Json = False,
 ) -> None:
     """Set what a tenant may hold at one time; options left out keep their values.
@@ -160,7 +160,7 @@ def set_quota(
             )
         began_s = time.monotonic()
         change = _changed(ledger, policy, update, reason)
-        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, wait_s)
+        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, timeout_s)
         force = force_text(ledger, settings, took_s)
     outcome = present.QuotaOutcome(
         policy.get(tenant), changed(policy, update)[tenant], change, took_s, force
@@ -168,7 +168,7 @@ def set_quota(
     _print_outcome(outcome, as_json=as_json)
     if look is not None:
         _warn_of_overcommitment(changed(policy, update), look)
-    require_in_force(took_s, wait_s)
+    require_in_force(took_s, timeout_s)
 
 
 def _changed(ledger: "Ledger", policy: Policy, update: TenantUpdate, reason: str) -> QuotaChange:

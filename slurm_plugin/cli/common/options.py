@@ -73,10 +73,14 @@ LendingLimit = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-WaitS = Annotated[
+HistoryLines = Annotated[
+    int,
+    typer.Option("--lines", "-n", min=1, max=10_000, help="Most lines to show, the newest ones."),
+]
+TimeoutS = Annotated[
     int | None,
     typer.Option(
-        "--wait",
+        "--timeout",
         min=0,
         metavar="SECONDS",
         help="Exit 7 unless Slurm's limits have the change within these seconds. The change stays"

@@ -205,7 +205,7 @@ def check_window(
         raise InvalidInputError(
             Code.VALUE,
             "The window would never apply: none of its days and hours is between first and last.",
-            "Give --days within that time, or leave --days out.",
+            "Give --weekdays within that time, or leave --weekdays out.",
         )
     if window.kind is WindowKind.NOMINAL:
         _check_tree(policy, windows, window, moments)
@@ -367,7 +367,7 @@ def _check_times(window: Window) -> None:
         raise InvalidInputError(
             Code.VALUE,
             "A window needs days of the week and times of day that exist.",
-            "Write --days mon-fri --from 08:00 --to 18:00.",
+            "Write --weekdays mon-fri --start-time 08:00 --end-time 18:00.",
         )
     first_s, last_s = window.first_s, window.last_s
     if first_s is not None and last_s is not None and last_s <= first_s:

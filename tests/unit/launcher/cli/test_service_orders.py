@@ -158,7 +158,7 @@ def test_delete_now_cancels_every_generation(looks):
 
 def test_a_delete_that_takes_longer_is_no_success_and_goes_on(looks):
     looks((NEW,))
-    result = run("delete", "chat", "--wait", "0")
+    result = run("delete", "chat", "--timeout", "0")
     assert result.stdout == ""
     assert isinstance(result.exception, OutsideError)
     assert result.exception.refusal.code == "SW-TIMEOUT"

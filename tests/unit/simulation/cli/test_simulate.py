@@ -53,7 +53,7 @@ def test_a_report_takes_the_place_of_no_file_that_is_read(said: Said, change: Pa
     link = change.with_name("link.html")
     link.hardlink_to(change)
     words = change.read_text()
-    assert "SW-OUTPUT" in refused(said, "--change", change, "--report", link)
+    assert "SW-OUTPUT" in refused(said, "--change", change, "--output", link)
     assert change.read_text() == words
 
 
@@ -78,7 +78,7 @@ def test_json_has_all_figures_and_says_the_same_twice(said: Said, change: Path):
 
 def test_a_report_is_one_file_that_only_its_owner_reads(said: Said, change: Path, tmp_path: Path):
     file = tmp_path / "report.html"
-    words = ("--change", change, "--offsets", 1, "--report", file)
+    words = ("--change", change, "--offsets", 1, "--output", file)
     assert f"{file}: written" in said(*words, on="stderr")
     assert file.stat().st_mode & 0o077 == 0
     text = file.read_text()
@@ -113,7 +113,7 @@ def test_a_service_under_a_load_stands_beside_the_jobs(
     said: Said, change: Path, chat: tuple[str, ...], tmp_path: Path
 ):
     page = tmp_path / "report.html"
-    shown = said("--change", change, "--days", 1, *chat, "--report", page)
+    shown = said("--change", change, "--days", 1, *chat, "--output", page)
     assert re.search(r"^nlp/chat +20 +\d.* (gains|loses|as before)$", shown, flags=re.MULTILINE)
     assert "nlp/chat: 20 requests, moved to begin with the simulated time" in shown
     assert "Slice-hours are what its replicas held." in page.read_text()
@@ -128,18 +128,18 @@ def test_a_service_under_a_load_stands_beside_the_jobs(
 def test_a_report_takes_the_place_of_no_service_and_no_trace(said: Said, chat: tuple[str, ...]):
     for file in (chat[1], chat[3].partition("=")[2]):
         words = Path(file).read_text()
-        assert "SW-OUTPUT" in refused(said, *chat, "--report", file)
+        assert "SW-OUTPUT" in refused(said, *chat, "--output", file)
         assert Path(file).read_text() == words
 
 
 def test_only_jobs_of_the_time_count(said: Said):
-    found = json.loads(said("--start", "2026-10-02", "--days", 1, "--json"))
+    found = json.loads(said("--from", "2026-10-02", "--days", 1, "--json"))
     assert found["present"]["start_s"] == START_S + 86_400
     assert found["present"]["jobs"] == 16
 
 
 def test_a_time_without_jobs_is_refused_with_when_there_are_some(said: Said):
-    text = refused(said, "--start", "2027-01-01", "--days", 1)
+    text = refused(said, "--from", "2027-01-01", "--days", 1)
     assert "SW-USAGE" in text
     assert "2026-10-01 00:00 to 2026-10-05 22:30, UTC" in text
 
@@ -180,7 +180,7 @@ def test_where_no_job_is_left_the_error_says_what_became_of_them(
         monkeypatch.setattr(inputs, "read_site", lambda _: inputs.SiteInputs(now))
     file, page = tmp_path / "philly.csv", tmp_path / "report.html"
     file.write_text(f"timestamp,duration,num_gpus,gpu_time,cluster\n{row}\n")
-    text = refused(said, "--jobs", file, "--report", page)
+    text = refused(said, "--jobs", file, "--output", page)
     assert "SW-USAGE" in text
     assert re.search(why, text)
     assert not page.exists()
@@ -199,7 +199,7 @@ def test_a_report_that_can_t_be_written_simulates_nothing(
     said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setattr(runs, "part_run", None)
-    assert "SW-OUTPUT" in refused(said, "--report", tmp_path / "no" / "report.html")
+    assert "SW-OUTPUT" in refused(said, "--output", tmp_path / "no" / "report.html")
 
 
 def test_an_interruption_writes_nothing_and_says_so(
@@ -210,7 +210,7 @@ def test_an_interruption_writes_nothing_and_says_so(
 
     monkeypatch.setattr(runs, "part_run", interrupted)
     file = tmp_path / "report.html"
-    stderr = said("--report", file, code=130, on="stderr")
+    stderr = said("--output", file, code=130, on="stderr")
     assert "Interrupted: nothing was written." in stderr
     assert list(tmp_path.iterdir()) == []
 

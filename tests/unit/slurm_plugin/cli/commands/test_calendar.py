@@ -124,12 +124,12 @@ def test_other_days_are_refused(text: str) -> None:
 
 def test_times_of_the_day_are_read() -> None:
     texts = ("08:30", "8:05", "24:00", "00:00")
-    assert [minute_from_text(text, "--to", ends=True) for text in texts] == [510, 485, 0, 0]
+    assert [minute_from_text(text, "--end-time", ends=True) for text in texts] == [510, 485, 0, 0]
     for text in ("8", "24:01", "12:60", "-1:00", "noon", "08:30:00"):
-        with pytest.raises(InvalidInputError, match=r"--to.*SW-VALUE"):
-            minute_from_text(text, "--to", ends=True)
-    with pytest.raises(InvalidInputError, match=r"--from.*SW-VALUE"):
-        minute_from_text("24:00", "--from", ends=False)
+        with pytest.raises(InvalidInputError, match=r"--end-time.*SW-VALUE"):
+            minute_from_text(text, "--end-time", ends=True)
+    with pytest.raises(InvalidInputError, match=r"--start-time.*SW-VALUE"):
+        minute_from_text("24:00", "--start-time", ends=False)
 
 
 def test_a_time_that_the_clocks_skip_is_refused_as_that() -> None:
@@ -194,11 +194,11 @@ OFFICE = (
     "vision",
     "--nominal",
     "10",
-    "--days",
+    "--weekdays",
     "mon-fri",
-    "--from",
+    "--start-time",
     "8:00",
-    "--to",
+    "--end-time",
     "18:00",
 )
 
@@ -208,7 +208,9 @@ def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
         "Window 1: vision, nominal 10, mon-fri 08:00-18:00.",
         "It is in force now, until Mon 2026-11-23 18:00, then from Tue 2026-11-24 08:00 to 18:00.",
     ]
-    night = said("create", "--all", "--cap", "9.5", "--from", "22:00", "--to", "06:00")
+    night = said(
+        "create", "--all-tenants", "--cap", "9.5", "--start-time", "22:00", "--end-time", "06:00"
+    )
     assert night.splitlines() == [
         "Window 2: all together, cap 9.5, 22:00-06:00.",
         (
@@ -233,14 +235,14 @@ def test_a_window_is_set_and_told(ledger: FakeLedger) -> None:
             "It holds from Tue 2026-12-01 00:00 to Sat 2026-12-05 18:00.",
         ),
         (
-            ("--days", "fri,sat", "--from", "20:00", "--last", "2026-11-28T22:00"),
+            ("--weekdays", "fri,sat", "--start-time", "20:00", "--last", "2026-11-28T22:00"),
             (
                 "It holds from Fri 2026-11-27 20:00 to Sat 2026-11-28 00:00,"
                 " then from Sat 2026-11-28 20:00 to 22:00."
             ),
         ),
         (
-            ("--days", "mon", "--from", "08:00", "--to", "10:00"),
+            ("--weekdays", "mon", "--start-time", "08:00", "--end-time", "10:00"),
             "It holds from Mon 2026-11-30 08:00 to 10:00, then from Mon 2026-12-07 08:00 to 10:00.",
         ),
     ],
@@ -267,8 +269,8 @@ def test_as_json_a_new_window_has_its_next_two_spans(ledger: FakeLedger) -> None
         ("create", "vision"),
         ("create", "vision", "--nominal", "1", "--cap", "2"),
         ("create", "--nominal", "1"),
-        ("create", "vision", "--all", "--cap", "1"),
-        ("create", "--all", "--nominal", "1"),
+        ("create", "vision", "--all-tenants", "--cap", "1"),
+        ("create", "--all-tenants", "--nominal", "1"),
     ],
 )
 def test_what_is_not_clear_is_asked(ledger: FakeLedger, words: tuple[str, ...]) -> None:
@@ -279,29 +281,29 @@ def test_what_is_not_clear_is_asked(ledger: FakeLedger, words: tuple[str, ...]) 
 def test_a_window_that_would_never_hold_is_refused(ledger: FakeLedger) -> None:
     monday = ("--first", "2026-11-23", "--last", "2026-11-23")
     with pytest.raises(InvalidInputError, match=r"never apply.*SW-VALUE"):
-        said("create", "nlp", "--nominal", "1", "--days", "sat", *monday)
+        said("create", "nlp", "--nominal", "1", "--weekdays", "sat", *monday)
     assert ledger.found == []
     said(
         "create",
         "nlp",
         "--nominal",
         "1",
-        "--days",
+        "--weekdays",
         "sun",
-        "--from",
+        "--start-time",
         "22:00",
-        "--to",
+        "--end-time",
         "06:00",
         *monday,
     )
 
 
 def test_more_than_the_cluster_has_at_some_hour_is_refused(ledger: FakeLedger) -> None:
-    more = ("create", "nlp", "--nominal", "8", "--days", "mon-fri", "--from", "17:00")
+    more = ("create", "nlp", "--nominal", "8", "--weekdays", "mon-fri", "--start-time", "17:00")
     said(*OFFICE)
     with pytest.raises(InvalidInputError, match=r"From Mon 17:00 on.* 4 slices above.*CAPACITY"):
         said(*more)
-    said("create", "nlp", "--nominal", "8", "--days", "sat,sun")
+    said("create", "nlp", "--nominal", "8", "--weekdays", "sat,sun")
     said(*more[:-1], "18:00")
     said(*more, "--overcommit")
     assert len(ledger.found) == 4
@@ -309,15 +311,15 @@ def test_more_than_the_cluster_has_at_some_hour_is_refused(ledger: FakeLedger) -
 
 def test_a_window_in_place_of_another_is_not_counted_beside_it(ledger: FakeLedger) -> None:
     said(*OFFICE)
-    said("create", "vision", "--nominal", "9", "--days", "mon-fri")
+    said("create", "vision", "--nominal", "9", "--weekdays", "mon-fri")
     with pytest.raises(InvalidInputError, match="CAPACITY"):
-        said("create", "vision", "--nominal", "11", "--days", "mon")
+        said("create", "vision", "--nominal", "11", "--weekdays", "mon")
 
 
 def test_a_window_whose_removal_brings_more_than_the_cluster_has_is_told(
     ledger: FakeLedger,
 ) -> None:
-    evenings = ("--days", "mon-fri", "--from", "18:00")
+    evenings = ("--weekdays", "mon-fri", "--start-time", "18:00")
     said("create", "vision", "--nominal", "2", *evenings)
     said("create", "nlp", "--nominal", "9", *evenings)
     assert "squeezed" not in said("delete", "2")
@@ -368,12 +370,12 @@ def test_without_windows_it_is_said_how_to_set_one(ledger: FakeLedger) -> None:
 
 
 def test_history_has_what_was_removed_by_whom(ledger: FakeLedger) -> None:
-    line = said("list", "--history").splitlines()[1]
+    line = said("list", "--all").splitlines()[1]
     assert "olga" in line
     assert "by otto: power is dear" in line
-    (found,) = json.loads(said("list", "vision", "--history", "--json"))
+    (found,) = json.loads(said("list", "vision", "--all", "--json"))
     assert (found["author"], found["ended_by"]) == ("olga", "otto")
-    assert "never" in said("list", "nlp", "--history")
+    assert "never" in said("list", "nlp", "--all")
 
 
 def test_a_window_is_removed(ledger: FakeLedger) -> None:

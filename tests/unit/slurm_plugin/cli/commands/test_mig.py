@@ -116,7 +116,7 @@ def test_gres_has_the_files_of_nodes_that_share_a_machine(
 
 def test_cut_prints_the_gpu_as_it_is_then(node: FaultyDriver) -> None:
     gpu = read_inventory(node.host_root).gpus[0]
-    lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "1g.10gb@1,2g.20gb@4")
+    lists = ("--old", "1g.10gb@1,3g.40gb@4", "--new", "1g.10gb@1,2g.20gb@4")
     result = run(node_app, "cut", gpu.uuid, *lists)
     assert gpu_of(result.stdout) == read_inventory(node.host_root).gpus[0]
     assert [one.placement.profile for one in gpu_of(result.stdout).instances] == [
@@ -127,7 +127,7 @@ def test_cut_prints_the_gpu_as_it_is_then(node: FaultyDriver) -> None:
 
 def test_cut_refuses_what_a_job_holds(node: FaultyDriver) -> None:
     gpu = read_inventory(node.host_root).gpus[0]
-    lists = ("--from", "1g.10gb@1,3g.40gb@4", "--to", "3g.40gb@0,3g.40gb@4")
+    lists = ("--old", "1g.10gb@1,3g.40gb@4", "--new", "3g.40gb@0,3g.40gb@4")
     result = run(node_app, "cut", gpu.uuid, *lists)
     assert result.exit_code == 1
     assert "SW-MIG-IN-USE" in str(result.exception)
@@ -184,7 +184,7 @@ def test_a_profile_that_the_board_lacks_is_refused() -> None:
 
 def test_export_and_import_tell_the_same(node: FaultyDriver, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text(run(mig_app, "export", "--config", "now").stdout)
+    file.write_text(run(mig_app, "export", "--config-label", "now").stdout)
     on, off = answer(mig_app, "import", str(file), "--model", "A100-80GB")
     assert (on["config"], on["devices"], on["mig"]) == ("now", [0], True)
     assert sorted(one["profile"] for one in on["layout"]) == ["1g.10gb", "3g.40gb"]
@@ -194,10 +194,10 @@ def test_export_and_import_tell_the_same(node: FaultyDriver, tmp_path: Path) -> 
 def test_import_places_what_a_file_counts(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
-    (halves,) = answer(mig_app, "import", str(file), "--config", "halves")
+    (halves,) = answer(mig_app, "import", str(file), "--selected-config", "halves")
     assert (halves["model"], halves["devices"]) == ("A100-80GB", None)
     assert [one["start"] for one in halves["layout"]] == [0, 4]
-    too_much = run(mig_app, "import", str(file), "--config", "too-much")
+    too_much = run(mig_app, "import", str(file), "--selected-config", "too-much")
     assert too_much.exit_code == 1
     assert "does not fit" in too_much.stdout
     # Without a filter it is about every board that has such a profile.
@@ -231,7 +231,7 @@ def test_import_names_what_it_can_t_take(tmp_path: Path) -> None:
         assert result.exception.refusal.code == "SW-INPUT-FILE"
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
-    result = run(mig_app, "import", str(file), "--config", "other")
+    result = run(mig_app, "import", str(file), "--selected-config", "other")
     assert "halves, whole, too-much" in str(result.exception)
 
 
@@ -282,6 +282,6 @@ def test_doctor_compares_amd_s_partitions_with_slurm(amd: EmulatedAmdDriver) -> 
 
 def test_cut_leaves_amd_s_gpus_alone(amd: EmulatedAmdDriver) -> None:
     uuid = answer(node_app, "probe")["gpus"][1]["uuid"]
-    refused = run(node_app, "cut", uuid, "--from", "spx.nps1@0", "--to", "cpx.nps1@0")
+    refused = run(node_app, "cut", uuid, "--old", "spx.nps1@0", "--new", "cpx.nps1@0")
     assert isinstance(refused.exception, OutsideError)
     assert refused.exception.refusal.code == "SW-NODE-GPU"

@@ -433,14 +433,14 @@ def test_a_script_learns_that_a_change_is_not_in_force_in_time(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
 ):
     said("tenant", "create", "bio")
-    said(*words, "--wait", "0")
+    said(*words, "--timeout", "0")
     monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
     if "delete" in words:
         said("tenant", "create", "bio")
     assert "recorded" in said("tenant-quota", "set", "bio", "--nominal", "5")
     before = len(ledger.changes)
     with pytest.raises(UnreachableError, match="SW-TIMEOUT"):
-        CliRunner().invoke(app, [*words, "--wait", "0"], catch_exceptions=False)
+        CliRunner().invoke(app, [*words, "--timeout", "0"], catch_exceptions=False)
     assert len(ledger.changes) == before + 1
 
 

@@ -346,13 +346,13 @@ def test_loans_show_until_when_they_are_promised(ledger: FakeLedger):
 
 
 def test_the_history_of_loans_is_one_tenants(ledger: FakeLedger):
-    assert CliRunner().invoke(app, ("tenant-quota", "loans", "--history")).exit_code == 2
-    assert "bio has never lent" in said("loans", "bio", "--history")
+    assert CliRunner().invoke(app, ("tenant-quota", "loans", "--all")).exit_code == 2
+    assert "bio has never lent" in said("loans", "bio", "--all")
     ledger.lent_before = (
         LoanChange(loan(0), "change 7: physics", NOON),
         LoanChange(loan(2000), "idle", NOON - 60),
     )
-    ended, given = said("loans", "bio", "--history").splitlines()[1:]
+    ended, given = said("loans", "bio", "--all").splitlines()[1:]
     assert ended.split()[2:5] == ["physics", "bio", "ended"]
     assert given.split()[2:5] == ["physics", "bio", "2"]
-    assert json.loads(said("loans", "bio", "--history", "--json"))[1]["reason"] == "idle"
+    assert json.loads(said("loans", "bio", "--all", "--json"))[1]["reason"] == "idle"

@@ -109,10 +109,8 @@ def test_charged_sums_are_those_of_the_statement(said: Said):
     }
 
 
-def test_the_days_of_the_csv_add_up_and_hold_no_formula(said: Said, tmp_path: Path):
-    file = tmp_path / "october.csv"
-    said("report", "--csv", str(file))
-    rows = list(csv.DictReader(file.read_text().splitlines()))
+def test_the_days_of_the_csv_add_up_and_hold_no_formula(said: Said):
+    rows = list(csv.DictReader(said("report", "--csv").splitlines()))
     assert len(rows) == 31 * 5
     assert {row["tenant"] for row in rows} == {"vision", "nlp", HOSTILE, "cluster", "'=cmd()"}
     vision = [row for row in rows if row["tenant"] == "vision"]
@@ -204,7 +202,7 @@ def test_a_tenant_s_report_has_no_run_of_an_account_that_it_pays_for(
 
 def test_a_tenant_s_report_has_only_it(said: Said, source: OctoberSource, tmp_path: Path):
     file = tmp_path / "vision.html"
-    said("report", "--tenant", "vision", "--out", str(file))
+    said("report", "--tenant", "vision", "--output", str(file))
     text = file.read_text()
     assert "vision/bert" in text
     assert "nlp" not in text

@@ -18,6 +18,6 @@ def test_a_place_where_nothing_can_be_written_is_refused_before_slurm_is_asked(
 ):
     monkeypatch.setattr(snapshot, "load_settings", lambda: SETTINGS)
     monkeypatch.setattr(snapshot, "opened_ledger", None)
-    line = ("snapshot", str(tmp_path / "no" / "site.zip"), "--history", "31")
+    line = ("snapshot", str(tmp_path / "no" / "site.zip"), "--days", "31")
     with pytest.raises(InvalidInputError, match="SW-OUTPUT"):
         CliRunner().invoke(app, line, catch_exceptions=False)
