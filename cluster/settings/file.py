@@ -273,7 +273,7 @@ class LedgerSettings(_Section):
         400,
         ge=90,
         le=36_500,
-        description="Days for which changes of loans, repartitions and the sums of observe report "
+        description="Days for which changes of loans, repartitions and the sums of observe "
         "are kept. Charges, budgets, quotas and keys are kept for ever.",
     )
     slice_hour_price: Annotated[Decimal, Gt(Decimal(0))] | None = Field(

@@ -132,7 +132,7 @@ FOR_OPERATORS: Mapping[str, Command] = {
     ),
     "observe": Command(
         "slicewise.slurm_plugin.cli.commands.observe:observe_app",
-        "What the days in mode observe have shown.",
+        "Say what the days in mode observe have shown: refusals, moves, loans, recalls, use.",
     ),
     "admission": Command(
         "slicewise.slurm_plugin.cli.commands.admission:admission_app", "slicewise.lua in slurmctld."

@@ -73,7 +73,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "service rollback": _APPLIED,
     "service events": _many(f"{_SERVICES}:ServiceEventJson"),
     "service history": _many(f"{_SERVICES}:PastGenerationJson"),
-    "service plan": _one(f"{_SERVICES}:PlanJson"),
+    "service url": _one(f"{_SERVICES}:UrlJson"),
     "service schema": _many(f"{_SERVICES}:FileKeyJson"),
     "service list": _many(f"{_SERVICES}:ServiceJson"),
     "service status": _one(f"{_SERVICES}:ServiceJson"),
@@ -165,7 +165,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "repartition close": _one(_REPARTITION),
     "repartition survey": _one(f"{_SITE}:SurveyJson"),
     "snapshot": _one(f"{_SITE}:SnapshotJson"),
-    "observe report": _one("slicewise.slurm_plugin.rules.explain.observed:ObservedReport"),
+    "observe": _one("slicewise.slurm_plugin.rules.explain.observed:ObservedReport"),
     "rebalance": (
         *_one(_RUN),
         *_one(f"{_SITE}:RebalancePlannedJson"),

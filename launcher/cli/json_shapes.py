@@ -239,6 +239,13 @@ class DeletedJson(OrderedJson):
     ended: bool
 
 
+class UrlJson(TypedDict):
+    """A service's address."""
+
+    service: str
+    url: str
+
+
 class LogLineJson(TypedDict):
     """A line of a replica's log."""
 

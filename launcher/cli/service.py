@@ -1,4 +1,4 @@
-"""Commands of ``slicewise service`` that take a service's file: apply, plan, render; and schema."""
+"""Commands of ``slicewise service`` that take a service's file: apply, rollback, render, schema."""
 
 import asyncio
 from collections.abc import Mapping
@@ -66,12 +66,6 @@ service_app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Roll over even if the file has not changed, such as for a new engine."
-    ),
-]
 
 
 @service_app.command(
@@ -84,9 +78,15 @@ def apply_service(
     file: File,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check and show the plan; submit nothing.")
+        bool,
+        typer.Option("--dry-run", help="Only check and show what would be done; submit nothing."),
     ] = False,
-    force: Force = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Roll over even if the file has not changed, such as for a new engine."
+        ),
+    ] = False,
     skip_model_check: SkipModelCheck = False,
     wait: Annotated[
         bool,
@@ -265,25 +265,6 @@ def _print_applied(
         out.print(Text(note, style="yellow"))
 
 
-@service_app.command(
-    "plan",
-    epilog="Examples: slicewise service plan bert.toml | slicewise service plan bert.toml --json",
-)
-def plan_service(
-    file: File,
-    force: Force = False,
-    skip_model_check: SkipModelCheck = False,
-    as_json: Json = False,
-) -> None:
-    """Show what apply would do: start a new service, change keys of a running one, or nothing.
-
-    Makes the same checks as apply, and names what the model needs; nothing is submitted.
-    """
-    settings, spec = load_settings(), read_service_file(file)
-    spec, plan = _checked(settings, spec, force=force, skip_model_check=skip_model_check)
-    _print_plan(settings, spec, plan, as_json=as_json)
-
-
 def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_json: bool) -> None:
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     if as_json:
@@ -305,7 +286,8 @@ def rollback_service(
         typer.Option("--to", help="Array job of the generation; unset: the one before the newest."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check and show the plan; submit nothing.")
+        bool,
+        typer.Option("--dry-run", help="Only check and show what would be done; submit nothing."),
     ] = False,
     skip_model_check: SkipModelCheck = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is ready.")] = False,

@@ -81,7 +81,7 @@ def init_service(
     if as_json:
         print_json({"file": str(file), "problems": list(found.problems)})
     else:
-        typer.echo(f"{file} is written. What it would do: slicewise service plan {file}")
+        typer.echo(f"{file} is written. What it would do: slicewise service apply {file} --dry-run")
     for problem in found.problems:
         typer.echo(f"{found.title} could not load the repository: {problem}", err=True)
 

@@ -1,4 +1,4 @@
-"""Commands of ``slicewise service`` that show what a service does now: list, status, logs."""
+"""Commands of ``slicewise service`` that show what a service does now: list, status, url, logs."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ from slicewise.launcher.services.logs import (
     offsets_now,
 )
 from slicewise.launcher.services.lookup import Json, Name, choose, find
-from slicewise.launcher.services.overview import ServiceObservation, observe
+from slicewise.launcher.services.overview import ServiceObservation, observe, service_url
 
 if TYPE_CHECKING:
     from slicewise.launcher.cli.json_shapes import ServiceJson
@@ -52,6 +52,20 @@ def list_services(as_json: Json = False) -> None:
         print_json([show_services.as_json(service) for service in services])
     else:
         console().print(show_services.services_overview(services))
+
+
+@view_app.command(
+    "url", epilog="Examples: slicewise service url bert | slicewise service url vision/bert --json"
+)
+def print_url(name: Name, as_json: Json = False) -> None:
+    """Print a service's address, which stays the same whatever its replicas do."""
+    settings = load_settings()
+    newest = asyncio.run(find(settings, name))[0]
+    url = service_url(settings.gateway.url, newest.tenant, newest.name)
+    if as_json:
+        print_json({"service": f"{newest.tenant}/{newest.name}", "url": url})
+    else:
+        typer.echo(url)
 
 
 @view_app.command(

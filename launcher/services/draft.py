@@ -114,7 +114,9 @@ def draft(repository: Path, chosen: DraftChoice) -> Draft:
     keys = _keys(repository.absolute(), name, chosen, found, needs)
     spec = service_spec({key: value for key, (value, _) in keys.items()})
     lines = (f"{_line(key, value)}{note and f'  # {note}'}" for key, (value, note) in keys.items())
-    head = "# All keys: slicewise service schema. What apply would do: slicewise service plan"
+    head = (
+        "# All keys: slicewise service schema. What it would do: slicewise service apply --dry-run"
+    )
     text = "\n".join((head, "[service]", *lines, ""))
     loaded = found.values() if engine.loads_all else (needs,)
     problems = (f"{one.name}: {said}" for one in loaded for said in one.problems)

@@ -1,4 +1,4 @@
-"""The tables of sums for ``slicewise observe report``."""
+"""The tables of sums for ``slicewise observe``."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Table, Text
 

@@ -93,7 +93,7 @@ def user(sandbox: Sandbox) -> Iterator[User]:
 
 @pytest.fixture(scope="module")
 def service(user: User) -> User:
-    assert "would be new: 0 to 2 replicas" in user.types("plan", str(user.file))
+    assert "would be new: 0 to 2 replicas" in user.types("apply", str(user.file), "--dry-run")
     applied = user.applies()
     assert applied["action"] == "create"
     assert (user.status()["array_job_id"], user.arrays()) == (
@@ -106,7 +106,7 @@ def service(user: User) -> User:
 @pytest.mark.promise("Applying the same service file again changes nothing.")
 def test_the_same_file_again_changes_nothing(service: User):
     before = service.arrays()
-    assert service.reads("plan", str(service.file))["action"] == "nothing"
+    assert service.reads("apply", str(service.file), "--dry-run")["action"] == "nothing"
     assert "Nothing was submitted" in service.types("apply", str(service.file))
     assert service.arrays() == before
 
@@ -162,7 +162,7 @@ def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
     (before,) = service.arrays()
     text = service.file.read_text()
     service.file.write_text(text.replace("max_replicas = 2", "max_replicas = 3"))
-    plan = service.reads("plan", str(service.file))
+    plan = service.reads("apply", str(service.file), "--dry-run")
     assert plan["changes"] == [{"key": "max_replicas", "before": "2", "after": "3"}]
     script = service.types("render", str(service.file))
     said = service.sandbox.run(USER, ("sbatch", "--parsable"), input=script).stdout
@@ -170,7 +170,7 @@ def test_a_changed_file_rolls_over_also_by_plain_sbatch(service: User):
     assert after > before
     until_is(service.arrays, [after])
     service.asks()
-    assert service.reads("plan", str(service.file))["action"] == "nothing"
+    assert service.reads("apply", str(service.file), "--dry-run")["action"] == "nothing"
 
 
 def test_a_rollback_brings_the_generation_before_back(service: User):

@@ -205,7 +205,7 @@ def test_a_job_that_says_its_need_gets_what_fits(
 
 def test_observe_report_says_what_was_decided_in_each_mode(users: Users, mode: str) -> None:
     def report() -> Any:
-        return json.loads(users.slicewise("observe", "report", "--json"))
+        return json.loads(users.slicewise("observe", "--json"))
 
     def refused() -> int:
         rows = report()["refusals"]

@@ -26,16 +26,7 @@ from slicewise.slurm_plugin.rules.explain.observed import (
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
 
-observe_app = typer.Typer(
-    help="What the days in mode observe have shown.",
-    no_args_is_help=True,
-    epilog="Examples: slicewise observe report | slicewise observe report --since 7d",
-)
-
-
-@observe_app.callback()
-def _observe() -> None:
-    """Keep ``report`` a command of its own, although there is no other yet."""
+observe_app = typer.Typer()
 
 
 def _utc(text: str) -> datetime:
@@ -43,11 +34,9 @@ def _utc(text: str) -> datetime:
 
 
 @observe_app.command(
-    "report",
-    epilog="Examples: slicewise observe report | slicewise observe report --since 7d"
-    " | slicewise observe report --json",
+    epilog="Examples: slicewise observe | slicewise observe --since 7d | slicewise observe --json",
 )
-def report(
+def observe(
     *,
     since: Annotated[
         datetime | None,
@@ -57,7 +46,7 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what would be refused, moved, lent and recalled, for which tenant, and what was used.
+    """Say what the days in mode observe have shown: refusals, moves, loans, recalls, use.
 
     The daemon records what it decides in every mode, and what it would lend in observe and advise:
     sums by day (UTC), for [ledger] journal_days. Up to 5 s of it are lost when the daemon ends. No

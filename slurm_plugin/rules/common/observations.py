@@ -1,6 +1,6 @@
 """Sums by day of what was decided about submissions, and of what could be lent.
 
-Days are those of UTC. They are kept for ``slicewise observe report``, and none of it is money.
+Days are those of UTC. They are kept for ``slicewise observe``, and none of it is money.
 """
 
 from dataclasses import dataclass

@@ -156,9 +156,8 @@ def test_a_dry_run_submits_nothing(place, submitted, checked):
     assert (submitted, checked) == ([], ["vision"])
 
 
-def test_plan_says_what_a_dry_run_says(place, submitted, checked):
-    assert invoke("plan", "chat.toml") == invoke("apply", "chat.toml", "--dry-run")
-    assert json.loads(invoke("plan", "chat.toml", "--json")) == {
+def test_a_dry_run_in_json_says_the_same(place, submitted, checked):
+    assert json.loads(invoke("apply", "chat.toml", "--dry-run", "--json")) == {
         "service": "vision/chat",
         "url": "http://gw:8080/vision/chat",
         "action": "create",
@@ -184,21 +183,26 @@ def test_plan_says_what_a_dry_run_says(place, submitted, checked):
 def test_without_the_gateways_certificate_nothing_is_begun(place, submitted, checked, recwarn):
     """Questions to the daemon that were made and never asked were warned of."""
     (place / "gateway.crt").unlink()
-    assert refusal("plan", "chat.toml") == "SW-GATEWAY-IDENTITY"
+    assert refusal("apply", "chat.toml", "--dry-run") == "SW-GATEWAY-IDENTITY"
     gc.collect()
     assert not [one for one in recwarn if "never awaited" in str(one.message)]
 
 
 def test_plan_names_what_the_model_needs_and_refuses_what_cannot_run(place, submitted, checked):
-    said = invoke("plan", "chat.toml")
+    said = invoke("apply", "chat.toml", "--dry-run")
     assert "model m: backend onnxruntime; 1 instance; version 1; files 1/model.onnx" in said
     (place / "models" / "m" / "config.pbtxt").write_text('backend: "pyton"')
     (place / "models" / "other").mkdir()
-    assert refusal("plan", "chat.toml") == "SW-SERVICE-MODEL"
+    assert refusal("apply", "chat.toml", "--dry-run") == "SW-SERVICE-MODEL"
     assert refusal("apply", "chat.toml") == "SW-SERVICE-MODEL"
     (place / "models" / "m" / "config.pbtxt").unlink()
     assert refusal("apply", "chat.toml") == "SW-SERVICE-MODEL"
-    assert json.loads(invoke("plan", "chat.toml", "--skip-model-check", "--json"))["model"] is None
+    assert (
+        json.loads(invoke("apply", "chat.toml", "--dry-run", "--skip-model-check", "--json"))[
+            "model"
+        ]
+        is None
+    )
     assert submitted == []
 
 
@@ -206,11 +210,18 @@ def test_plan_and_apply_take_a_model_of_llama_cpp_and_no_unknown_engine(place, s
     file, told = place / "chat.toml", (place / "chat.toml").read_text()
     (place / "models" / "m" / "m.gguf").touch()
     file.write_text(f'{told}engine = "llamacpp"\n')
-    assert "model m: 1 instance; files m.gguf" in invoke("plan", "chat.toml").splitlines()
+    assert (
+        "model m: 1 instance; files m.gguf"
+        in invoke("apply", "chat.toml", "--dry-run").splitlines()
+    )
     invoke("apply", "chat.toml")
     assert "/opt/llama.cpp/bin/llama-server" in submitted[0]
     file.write_text(f'{told}engine = "other"\n')
-    for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
+    for words in (
+        ("apply", "chat.toml", "--dry-run"),
+        ("apply", "chat.toml"),
+        ("render", "chat.toml"),
+    ):
         assert refusal(*words) == "SW-SERVICE-ENGINE"
     assert len(submitted) == 1
 
@@ -220,7 +231,7 @@ def test_plan_and_apply_say_what_would_keep_it_from_running(place, submitted, ch
     lives(monkeypatch, "", services=(), tenants=(vision,))
     monkeypatch.setattr(cli, "why_no_start", lambda script: "no such node")
     quota = "quota: vision's limit is 2 slices now, loans included: 2 of max_replicas 3"
-    for words in (("plan", "chat.toml"), ("apply", "chat.toml")):
+    for words in (("apply", "chat.toml", "--dry-run"), ("apply", "chat.toml")):
         said = invoke(*words)
         assert quota in said
         assert "Slurm could not start a replica now: no such node." in said
@@ -234,7 +245,9 @@ def test_plan_counts_all_gpus_of_a_replica(place, submitted, checked, monkeypatc
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
     vision = a_tenant_view(nominal_millislices=30000)
     lives(monkeypatch, "", services=(), tenants=(vision,))
-    assert "2 of max_replicas 3 can run, 14 slices each" in invoke("plan", "chat.toml")
+    assert "2 of max_replicas 3 can run, 14 slices each" in invoke(
+        "apply", "chat.toml", "--dry-run"
+    )
 
 
 def test_gpus_that_the_engine_can_not_use_are_refused_everywhere(
@@ -245,13 +258,17 @@ def test_gpus_that_the_engine_can_not_use_are_refused_everywhere(
     told = file.read_text()
     for keys in ("gpus = 2", "nodes = 2"):
         file.write_text(f"{told}{keys}\n")
-        for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
+        for words in (
+            ("apply", "chat.toml", "--dry-run"),
+            ("apply", "chat.toml"),
+            ("render", "chat.toml"),
+        ):
             assert refusal(*words) == "SW-SERVICE"
     is_open = told.replace('profile = "1g.10gb"', "need_gib = 4")
     file.write_text(f"{is_open}gpus = 2\n")
     chosen = SubmitAnswer(action="admit", gres="gpu:1g.10gb:2")
     answer_in_its_place(monkeypatch, CheckRequest, lambda _: chosen)
-    assert refusal("plan", "chat.toml") == "SW-SERVICE"
+    assert refusal("apply", "chat.toml", "--dry-run") == "SW-SERVICE"
     assert submitted == []
 
 
@@ -282,7 +299,7 @@ def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, che
     lives(monkeypatch, invoke("render", "chat.toml"))
     file = place / "chat.toml"
     file.write_text(file.read_text() + 'concurrency = 4\nenvironment = { A = "b c" }\n')
-    said = invoke("plan", "chat.toml").splitlines()
+    said = invoke("apply", "chat.toml", "--dry-run").splitlines()
     assert said == [
         "vision/chat would roll over from array job 800",
         "  - concurrency = 1",
@@ -311,7 +328,11 @@ def test_adapters_are_checked_and_only_a_forced_change_of_them_replaces_replicas
         (model / name).write_text("{}")
     told = file.read_text() + 'adapters = { legal = "lora" }\n'
     file.write_text(told)
-    for words in (("plan", "chat.toml"), ("apply", "chat.toml"), ("render", "chat.toml")):
+    for words in (
+        ("apply", "chat.toml", "--dry-run"),
+        ("apply", "chat.toml"),
+        ("render", "chat.toml"),
+    ):
         assert refusal(*words) == "SW-SERVICE-MODEL"
     told += 'engine = "vllm"\n'
     file.write_text(told)
@@ -320,10 +341,10 @@ def test_adapters_are_checked_and_only_a_forced_change_of_them_replaces_replicas
     lora.mkdir()
     (lora / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "x/other"}')
     (lora / "adapter_model.safetensors").touch()
-    assert "chat:legal was made for other, not for m" in invoke("plan", "chat.toml")
+    assert "chat:legal was made for other, not for m" in invoke("apply", "chat.toml", "--dry-run")
     lives(monkeypatch, invoke("render", "chat.toml"))
     (lora / "adapter_model.safetensors").write_text("other weights")
-    assert "as the file says" in invoke("plan", "chat.toml")
+    assert "as the file says" in invoke("apply", "chat.toml", "--dry-run")
     file.write_text(told.replace('"lora"', '"lora", tax = "lora"'))
     stay = "replicas that run load and unload adapters; none of them is replaced"
     assert stay in invoke("apply", "chat.toml")
@@ -344,13 +365,13 @@ def test_other_files_in_the_repository_roll_over_and_unknown_ones_do_not(
     place, submitted, checked, monkeypatch
 ):
     lives(monkeypatch, invoke("render", "chat.toml"))
-    assert "as the file says" in invoke("plan", "chat.toml")
+    assert "as the file says" in invoke("apply", "chat.toml", "--dry-run")
     (place / "models" / "m" / "1" / "model.onnx").write_text("new weights")
-    said = invoke("plan", "chat.toml")
+    said = invoke("apply", "chat.toml", "--dry-run")
     assert "  + model_digest = " in said
     assert "\n  The model repository has other files than the service.\n" in said
     assert "would roll over from array job 800" in said
-    assert "as the file says" in invoke("plan", "chat.toml", "--skip-model-check")
+    assert "as the file says" in invoke("apply", "chat.toml", "--dry-run", "--skip-model-check")
 
 
 def test_a_daemon_that_sees_only_a_part_is_no_ground_to_submit_on(

@@ -60,7 +60,8 @@ def test_a_written_file_can_be_applied(repository: Path):
     said = invoke("models").stdout
     assert (
         said
-        == "bert-base.toml is written. What it would do: slicewise service plan bert-base.toml\n"
+        == "bert-base.toml is written. What it would do: slicewise service apply bert-base.toml"
+        " --dry-run\n"
     )
     spec = read_service_file(Path("bert-base.toml"))
     assert (spec.tenant, spec.model, spec.need_gib) == ("vision", "Bert_Base", 6.0)

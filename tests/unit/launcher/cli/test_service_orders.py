@@ -1,4 +1,4 @@
-"""Tests scale, restart and delete: what is ordered, what is refused, what is waited for."""
+"""Tests url, scale, restart and delete: what is ordered, what is refused, what is waited for."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -187,3 +187,11 @@ def test_an_unknown_name_is_refused(looks, command: str):
     told = looks((NEW,))
     options = ("--min", "1") if command == "scale" else ()
     assert (refusal(command, "bert", *options), told) == ("SW-SERVICE-UNKNOWN", [])
+
+
+def test_the_address_is_all_that_url_prints(looks):
+    looks([generation(810, "running"), generation(814, "running")])
+    url = json.loads(run("url", "vision/chat", "--json").stdout)
+    assert (url["service"], url["url"].endswith("/vision/chat")) == ("vision/chat", True)
+    assert run("url", "chat").stdout == f"{url['url']}\n"
+    assert "SW-SERVICE-UNKNOWN" in refusal("url", "nobody")
