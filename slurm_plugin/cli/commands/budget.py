@@ -16,6 +16,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
+    OPERATORS_PANEL,
     AnyTenant,
     Json,
     Reason,
@@ -60,6 +61,7 @@ Key = Annotated[
 
 @budget_app.command(
     "set",
+    rich_help_panel=OPERATORS_PANEL,
     epilog="Examples: slicewise budget set vision --period month --amount 1000"
     " | slicewise budget set vision --carry-over all --overdraft 50 --reason 'as agreed'",
 )
@@ -178,7 +180,9 @@ def period_begun_s(budget: Budget, settings: Settings) -> int:
 
 
 @budget_app.command(
-    "delete", epilog="Example: slicewise budget delete vision --reason 'by mistake'"
+    "delete",
+    rich_help_panel=OPERATORS_PANEL,
+    epilog="Example: slicewise budget delete vision --reason 'by mistake'",
 )
 def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
     """Remove a tenant's budget: the nearest tenant above it with a budget pays from now on.
@@ -254,6 +258,7 @@ def _has_begun(ledger: "Ledger", tenant: str, start_s: int) -> bool:
 
 @budget_app.command(
     "grant",
+    rich_help_panel=OPERATORS_PANEL,
     epilog="Example: slicewise budget grant vision --amount 100 --reason 'for the paper'",
 )
 def grant_budget(
@@ -272,6 +277,7 @@ def grant_budget(
 
 @budget_app.command(
     "adjust",
+    rich_help_panel=OPERATORS_PANEL,
     epilog="Examples: slicewise budget adjust vision --amount=-12.5 --reason 'counted twice'"
     " | slicewise budget adjust vision --amount=+3 --reason 'node was slow'",
 )

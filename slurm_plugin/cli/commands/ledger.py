@@ -24,7 +24,12 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.commands.ledger_db import ledger_db_app
 from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
-from slicewise.slurm_plugin.cli.common.options import AnyTenant, Json, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import (
+    OPERATORS_PANEL,
+    AnyTenant,
+    Json,
+    opened_ledger,
+)
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file
 from slicewise.slurm_plugin.cli.common.read_backend import opened_source
 from slicewise.slurm_plugin.cli.views import ledger as present
@@ -52,7 +57,7 @@ ledger_app = typer.Typer(
     help="What was used: statements, balances, checks; and the database in which it stands.",
     no_args_is_help=True,
 )
-ledger_app.add_typer(ledger_db_app, name="db")
+ledger_app.add_typer(ledger_db_app, name="db", rich_help_panel=OPERATORS_PANEL)
 
 
 def _zone() -> ZoneInfo:
@@ -245,6 +250,7 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
 
 @ledger_app.command(
     "verify",
+    rich_help_panel=OPERATORS_PANEL,
     epilog="Examples: slicewise ledger verify | slicewise ledger verify --seal 5f3a... --json",
 )
 def verify(
@@ -301,6 +307,7 @@ def _imbalance(found: Verification) -> OutsideError:
 
 @ledger_app.command(
     "export",
+    rich_help_panel=OPERATORS_PANEL,
     epilog="Examples: slicewise ledger export --output ledger.csv"
     " | slicewise ledger export --format jsonl --since 2026-01-01",
 )

@@ -15,7 +15,7 @@ from slicewise.cluster.rpc.web_messages import WebLoginRequest
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.settings.file import WebSettings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
+from slicewise.slurm_plugin.cli.common.options import OPERATORS_PANEL, Json
 from slicewise.slurm_plugin.common.log import configure_logging
 
 web_app = typer.Typer(
@@ -44,7 +44,7 @@ def login(as_json: Json = False) -> None:
     )
 
 
-@web_app.command(epilog="Example: systemctl start slicewise-web")
+@web_app.command(rich_help_panel=OPERATORS_PANEL, epilog="Example: systemctl start slicewise-web")
 def serve(
     log_level: Annotated[
         str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; else as log.level says.")

@@ -73,6 +73,8 @@ LendingLimit = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+OPERATORS_PANEL = "For operators"
+"""Heading of what only operators use, in the help of a tree that everybody has."""
 HistoryLines = Annotated[
     int,
     typer.Option("--lines", "-n", min=1, max=10_000, help="Most lines to show, the newest ones."),
