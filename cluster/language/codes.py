@@ -355,7 +355,7 @@ class Code(StrEnum):
         that can't be used.
 
         `sacctmgr add account NAME cluster=CLUSTER`, `slicewise tenant import` or `slicewise tenant
-        remove`; a name that can't be used, delete or change.
+        delete`; a name that can't be used, delete or change.
         """)
     BUDGET_NONE = ("SW-BUDGET-NONE", Area.LEDGER, ExitCode.NOT_FOUND, """
         The tenant has no budget of its own, so it can't be shown, granted or changed in parts.
