@@ -416,7 +416,13 @@ class CommandSlurm(Slurm):
         # Not by their ids: squeue fails if the only one has been forgotten.
         rows = await _rows("running", RUN_OF_JOB_FIELDS) if runs else ()
         there = running_targets(rows, self._told)
-        await asyncio.gather(*(one(run, there[run]) for run in runs if run in there))
+        done = await asyncio.gather(
+            *(one(run, there[run]) for run in runs if run in there), return_exceptions=True
+        )
+        for raised in filter(None, done):
+            # What the others have done must not be lost; these runs can be asked for again.
+            if not isinstance(raised, UnreachableError) or not (ended or refused):
+                raise raised
         return Requeued(frozenset(ended), refused)
 
     async def cancel(self, target: Target) -> None:

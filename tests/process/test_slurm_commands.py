@@ -16,9 +16,10 @@ from slicewise.cluster.language.slurm.asked import RequestCount
 from slicewise.cluster.language.slurm.interface import Changed, JobChange, Requeued, Tasks
 from slicewise.cluster.language.slurm.parse import ASSOCIATION_FIELDS, parse_associations
 from slicewise.cluster.language.slurm.unread import Unread
+from slicewise.cluster.slurm import commands
 from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.cluster.slurm.nodes import NodeReader
-from slicewise.cluster.slurm.run import secret_columns
+from slicewise.cluster.slurm.run import Reply, secret_columns
 
 TASKS = Tasks(814, frozenset({0, 1, 2, 5}))
 # A field in SQUEUE_FORMAT2 is NAME:SEPARATOR; the values below take its place. Task 7 is not among
@@ -106,6 +107,24 @@ async def test_what_slurm_refuses_to_requeue_is_said_and_runs_on(
         stand_in("scontrol", f'echo "{says}" >&2; exit 1')
         assert await CommandSlurm().requeue({(5, 100)}) == Requeued()
     assert not (tmp_path / "scancel.log").exists()
+
+
+async def test_what_was_requeued_is_known_though_slurm_is_gone_for_another(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in("squeue", RUNNING)
+
+    async def attempted(argv: tuple[str, ...]) -> Reply:
+        if argv[-1] in gone:
+            raise UnreachableError("SW-SLURM-DOWN", "scontrol gave no answer.", "Try again.")
+        return Reply(0, "", "")
+
+    monkeypatch.setattr(commands, "attempt", attempted)
+    gone = {"5"}
+    assert await CommandSlurm().requeue({(5, 100), (7, 200)}) == Requeued(frozenset({(7, 200)}))
+    gone |= {"814_[5]"}
+    with pytest.raises(UnreachableError, match="SW-SLURM-DOWN"):
+        await CommandSlurm().requeue({(5, 100), (7, 200)})
 
 
 async def test_nobody_is_asked_where_no_run_is_to_end(tmp_path: Path, stand_in: StandIn) -> None:

@@ -113,7 +113,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class Requeued:
-    """Outcome of requeues of runs. A run that had ended before is in neither.
+    """Outcome of requeues of runs. A run that had ended before is in neither, nor is one for which
+    slurmctld gave no answer while it did for others: that one may be asked for again.
 
     Attributes:
         ended: the runs that end now.
