@@ -27,12 +27,12 @@ from slicewise.slurm_plugin.quota_cycle.compile import (
     slurm_now,
 )
 from slicewise.slurm_plugin.quota_cycle.lend import Renewed, renew
-from slicewise.slurm_plugin.quota_cycle.nudge import nudge
 from slicewise.slurm_plugin.quota_cycle.uninstall import finish
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
 from slicewise.slurm_plugin.rules.limits.changes import changed_qos
+from slicewise.slurm_plugin.rules.limits.nudge import nudge
 from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 from slicewise.slurm_plugin.rules.quota.demand import holdings

@@ -32,11 +32,13 @@ from slicewise.slurm_plugin.rules.admission.unadmitted import Unadmitted, unadmi
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.reclaim.eviction import Evictions
 from slicewise.slurm_plugin.rules.reclaim.given_way import GaveWay, gave_way
+from slicewise.slurm_plugin.rules.reclaim.requeues import Requeues
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED
 from slicewise.slurm_plugin.rules.services.avoidance import Release, waits_too_long
 from slicewise.slurm_plugin.rules.services.leases import LeaseEnd, SlotRunKey, with_end
 from slicewise.slurm_plugin.rules.services.pace import PACE, Pace, is_moving, waits
 from slicewise.slurm_plugin.rules.services.quota_in_force import QuotaInForce
+from slicewise.slurm_plugin.rules.services.remembered_events import RememberedEvents
 from slicewise.slurm_plugin.rules.services.slot_actions import (
     SlotActions,
     TenantCapacity,
@@ -61,8 +63,6 @@ from slicewise.slurm_plugin.state.actuator import Actuator
 from slicewise.slurm_plugin.state.observer import SlurmObserver
 from slicewise.slurm_plugin.state.pacing import Pacing
 from slicewise.slurm_plugin.state.reports import ServiceReports
-from slicewise.slurm_plugin.state.requeues import Requeues
-from slicewise.slurm_plugin.state.service_events import RememberedEvents
 
 _STARTS_S, _AGAIN_S = 5.0, 0.15
 """While a slot has been starting for fewer than ``_STARTS_S`` seconds, its certificate may appear

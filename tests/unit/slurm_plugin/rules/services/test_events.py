@@ -4,7 +4,7 @@ from builders.service_views import a_report, a_running_slot, a_service, a_slot
 
 from slicewise.cluster.rpc.messages import ServiceReport, SlotView
 from slicewise.cluster.rpc.read_messages import ServiceEvent
-from slicewise.slurm_plugin.state.service_events import MOST, RememberedEvents
+from slicewise.slurm_plugin.rules.services.remembered_events import MOST, RememberedEvents
 
 Look = tuple[SlotView | None, ServiceReport]
 PLACE = (814, 0)

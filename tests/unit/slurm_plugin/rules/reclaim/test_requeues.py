@@ -5,7 +5,7 @@ from dataclasses import replace
 from builders.jobs import a_job, a_running_job
 
 from slicewise.cluster.language.slurm.interface import Requeued
-from slicewise.slurm_plugin.state.requeues import Requeues
+from slicewise.slurm_plugin.rules.reclaim.requeues import Requeues
 
 BATCH = a_running_job(1, "nlp", start_s=500, restarts=2)
 RUN = 1, 500

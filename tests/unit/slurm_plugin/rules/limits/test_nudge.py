@@ -7,8 +7,8 @@ from stand_ins.scripted import job
 
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.slurm.interface import JobChange, Tasks
-from slicewise.slurm_plugin.quota_cycle.nudge import nudge
 from slicewise.slurm_plugin.rules.limits.changes import changed_qos
+from slicewise.slurm_plugin.rules.limits.nudge import nudge
 
 OWN, LOAN, OTHER = "slicewise_nlp", "slicewise_nlp_borrowed", "slicewise_vision"
 CHANGED = changed_qos(
