@@ -342,9 +342,13 @@ class _Grants:
         return {name: level - self._reserved[name] for name, level in levels.items()}, turn
 
     def _keep_for_busy(self) -> None:
-        """Leave what nobody starts on to jobs that it is guaranteed to, whose GPUs are busy."""
-        busy = self._waits.busy
-        self._raise(self._tree, {name: self._used[name] + amount for name, amount in busy.items()})
+        """Leave what nobody starts on to jobs that it is guaranteed to, whose GPUs are busy.
+
+        No more than that: what other jobs use of the guarantee meanwhile is not lent beyond it.
+        """
+        busy, own = self._waits.busy, self._own
+        most = {name: min(own[name], self._used[name] + busy[name]) for name in busy}
+        self._raise(self._tree, most)
 
     def _is_for_plans(self, queues: Mapping[str, Iterable[WaitingJob]]) -> bool:
         """Whether jobs for which no GPU is free come before those of tenants beyond their shares.

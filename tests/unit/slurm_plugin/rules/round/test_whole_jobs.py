@@ -227,6 +227,16 @@ def test_of_an_array_only_tasks_whose_gpus_are_busy_keep_no_quota():
     assert left.untouched == {0, 1}
 
 
+def test_a_job_on_the_guarantee_that_a_busy_one_leaves_gets_no_loan_for_it():
+    """No GPU is there for either, and with both the tenant would be beyond its guaranteed quota."""
+    jobs = one(1, "b", "3g.40gb"), one(2, "b", "1g.10gb", 2), one(3, "b", "7g.80gb", borrowed=True)
+    tenants = policy({"b": 4000, "c": 2500, "d": 500})
+    cluster = Cluster(tenants, {"n": {"7g.80gb": 1}}, {job.job_id: job for job in jobs})
+    for _ in range(3):
+        cluster.round()
+    assert cluster.loans == ()
+
+
 def test_for_who_takes_its_quota_back_without_a_guarantee_no_replica_goes():
     """A GPU is free for it, and only quota is lacking: it comes at the end of the grace."""
     tenants = tenants_of({"a": 3500, "b": 0, "c": 3500}, {}, keeps="c")
