@@ -118,12 +118,13 @@ def test_a_lender_that_comes_back_ends_the_fewest_batch_jobs(users: Users) -> No
 def rare_scheduling(users: Users) -> Iterator[None]:
     """slurmctld schedules after what is done to jobs, and by itself once in three hours."""
     site = users.sandbox.layout.site_conf
+    before = site.read_text()
     rarely = "batch_sched_delay=0,sched_interval=10800,bf_interval=10800"
-    for text in (f"SchedulerParameters={rarely}\n", ""):
-        site.write_text(text)
-        assert users.scontrol("root", "reconfigure")[0] == 0
-        if text:
-            yield
+    site.write_text(f"{before}SchedulerParameters={rarely}\n")
+    assert users.scontrol("root", "reconfigure")[0] == 0
+    yield
+    site.write_text(before)
+    assert users.scontrol("root", "reconfigure")[0] == 0
 
 
 @pytest.mark.usefixtures("rare_scheduling")
@@ -135,6 +136,25 @@ def test_a_loan_starts_jobs_however_rarely_slurm_schedules(users: Users) -> None
     until_is(lambda: states(users, *(f"{array}_{nth}" for nth in range(1, 5))), ["RUNNING"] * 4)
 
 
+def restart_daemon(users: Users, *argv: str) -> None:
+    users.sandbox.kill("daemon", signal.SIGKILL)
+    users.sandbox.start("daemon", "slurm", argv or ("slicewise", "daemon"))
+    until(lambda: unix_socket_answers(users.sandbox.layout.run_dir / "user.sock"))
+
+
+@pytest.fixture
+def short_memory(users: Users) -> Iterator[None]:
+    """What a tenant's jobs held in tests before fades within minutes, not weeks."""
+    file = users.sandbox.layout.settings_file
+    before = file.read_text()
+    file.write_text(f"{before}\n[priority]\nhalf_life_h = 0.02\n")
+    restart_daemon(users)
+    yield
+    file.write_text(before)
+    restart_daemon(users)
+
+
+@pytest.mark.usefixtures("short_memory")
 def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
     """Who comes last has as many of the next turns as the others."""
     quotas(users, 1.2, *ACCOUNT.values())
@@ -162,18 +182,12 @@ def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
 
 
 HASTY = """
-from slicewise.slurm_plugin.quota_cycle import gather
+from slicewise.slurm_plugin.rules.round import gather
 gather.TURN_S = 20
 from slicewise.launcher.main import main
 main()
 """
 """The daemon, but that a job is due after 20 s, for which others wait half an hour."""
-
-
-def restart_daemon(users: Users, *argv: str) -> None:
-    users.sandbox.kill("daemon", signal.SIGKILL)
-    users.sandbox.start("daemon", "slurm", argv or ("slicewise", "daemon"))
-    until(lambda: unix_socket_answers(users.sandbox.layout.run_dir / "user.sock"))
 
 
 @pytest.fixture
