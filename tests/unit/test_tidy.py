@@ -95,11 +95,33 @@ def _called(function: ast.expr) -> str:
 
 def test_what_the_threat_model_names_is_there_and_stands_there_once() -> None:
     text = (DOCS / "explanation" / "threats.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\btest_\w+", text))
-    assert named - {path.stem for path in (ROOT / "tests").rglob("test_*.py")} == set()
+    named = {f"{name}.py" for name in re.findall(r"(?:\w+/)*\btest_\w+", text)}
+    assert named - _path_ends("tests") == set()
     rows = re.findall(r"^\| (?!tries \||--- \|)(.+?) \|", text, flags=re.MULTILINE)
     assert [row for row, count in Counter(rows).items() if count > 1] == []
     assert len(rows) > 50
+
+
+def test_modules_that_the_documents_name_are_there() -> None:
+    """By the end of their path; decisions name what there was."""
+    there = _path_ends(*PACKAGES, "benchmarks", "docs", "etc", "studies", "tests")
+    pages = [
+        *ROOT.glob("*.md"),
+        *(one for one in DOCS.rglob("*.md") if one.parent.name != "decisions"),
+    ]
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in re.findall(r"`((?:\w+/)*\w+\.py)`", page.read_text(encoding="utf-8"))
+        if name not in there
+    ]
+    assert missing == []
+
+
+def _path_ends(*folders: str) -> set[str]:
+    """The paths of all modules in these folders, from any folder above them on."""
+    parts = [path.relative_to(ROOT).parts for one in folders for path in (ROOT / one).rglob("*.py")]
+    return {"/".join(one[begin:]) for one in parts for begin in range(len(one))}
 
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:

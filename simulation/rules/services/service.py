@@ -56,7 +56,7 @@ class SimulatedService:
     """One service, as its owner applies it.
 
     Attributes:
-        spec: with a profile and a number as its concurrency's bound, as for ``slicewise apply``.
+        spec: with a profile and a number as its concurrency's bound, as for ``service apply``.
         arrivals_s: when its requests come, in Unix seconds, ascending.
         sizes: how much longer each request takes than the engine's mean one.
         partition: where its slots run.
