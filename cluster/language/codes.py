@@ -343,7 +343,8 @@ class Code(StrEnum):
     TENANT_CHILDREN = ("SW-TENANT-CHILDREN", Area.LEDGER, ExitCode.CONFLICT, """
         Tenants are below that one, so it can't go, nor be moved below itself.
 
-        Move or remove them first: `slicewise tenant create NAME --parent OTHER`.
+        Move them first with `slicewise tenant create NAME --parent OTHER`, or delete them with
+        `slicewise tenant delete NAME`.
         """)
     TENANT_IMPORT = ("SW-TENANT-IMPORT", Area.LEDGER, ExitCode.PARTLY_DONE, """
         `tenant import`: some accounts can't be taken over. All others are.

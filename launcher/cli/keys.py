@@ -196,7 +196,7 @@ def list_keys(
     """Show the keys of your tenants, without their secrets.
 
     The last use is known to within two minutes; a key that was never used shows none. Whoever made
-    a key and is in the tenant's account no more "has left": revoke the key, and make another.
+    a key and is in the tenant's account no more "has left": delete the key, and make another.
     """
     now_s = wall_s()
     answer = _daemon(load_settings()).call(KeyListRequest())
@@ -232,7 +232,7 @@ def delete_key(
     if not yes and (tenant := _tenant_of_last(key_id, daemon.call(KeyListRequest()))):
         confirm(
             f"This is {tenant}'s last key: its services then refuse all requests, until another "
-            f"key is made, or: slicewise key open {tenant}. Revoke it?",
+            f"key is made, or: slicewise key open {tenant}. Delete it?",
             yes=False,
         )
     daemon.call(KeyRevokeRequest.of(key_id=key_id))

@@ -86,7 +86,7 @@ class Keys(LedgerPart):
                 raise InvalidInputError(
                     Code.KEY_REVOKE,
                     f"Tenant {new.tenant!r} has {MOST_KEYS} keys already.",
-                    "Revoke one that is not used: slicewise key list",
+                    "Delete one that is not used: slicewise key list, then slicewise key delete",
                 )
             connection.execute(insert(api_keys).values(values))
 
@@ -124,7 +124,7 @@ class Keys(LedgerPart):
                 raise InvalidInputError(
                     Code.KEY_REVOKE,
                     f"Tenant {tenant!r} has keys that are not revoked.",
-                    "Revoke them first: slicewise key list",
+                    "Delete them first: slicewise key list, then slicewise key delete",
                 )
             connection.execute(insert(api_key_openings).values(values))
 
