@@ -1,12 +1,12 @@
 """Says of each loan how far it has come: what its lender waits for, and what runs on it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from slicewise.cluster.rpc.overview_messages import LoanNow
 from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
+from slicewise.slurm_plugin.rules.overview.slices import waiting_by_tenant
 
 MOST_LOANS = 200
 """Loans that are listed one by one."""
@@ -24,7 +24,7 @@ def loans_now(facts: OverviewFacts, reader: Reader) -> tuple[LoanNow, ...]:
         ends = [name if reader.may_read(name) else "" for name in (lender, borrower)]
         if any(ends):
             sums[ends[0], ends[1], recalled_s] += amount
-    waits = with_those_below(facts.policy, _waiting(facts))
+    waits = with_those_below(facts.policy, waiting_by_tenant(facts)[0])
     replicas = _replicas_on_loan(facts)
     found = sorted(sums.items(), key=lambda one: (not one[0][2], one[0]))
     return tuple(
@@ -48,13 +48,6 @@ def _all(facts: OverviewFacts) -> Iterator[tuple[str, str, int, int]]:
         yield loan.lender, loan.borrower, 0, loan.amount_millislices
     for recall in facts.recalls:
         yield recall.lender, recall.borrower, recall.called_s, recall.amount_millislices
-
-
-def _waiting(facts: OverviewFacts) -> Mapping[str, int]:
-    sums: Counter[str] = Counter()
-    for job in facts.waiting:
-        sums[holder_of(job)] += facts.cost(job)
-    return sums
 
 
 def _replicas_on_loan(facts: OverviewFacts) -> Counter[tuple[str, str]]:

@@ -87,7 +87,7 @@ def tenants_now(facts: OverviewFacts, reader: Reader) -> tuple[TenantNow, ...]:
     """Return the tenants that the reader may read, each followed by those below it."""
     policy, nominal, paid_by = facts.policy, effective_nominal(facts.policy), payers(facts.policy)
     held = with_those_below(policy, held_by_tenant(facts))
-    amounts, jobs = (with_those_below(policy, one) for one in _waiting(facts))
+    amounts, jobs = (with_those_below(policy, one) for one in waiting_by_tenant(facts))
     found = []
     for name, _ in in_tree_order(policy):
         if not reader.may_read(name):
@@ -121,7 +121,7 @@ def other_tenants(facts: OverviewFacts, reader: Reader) -> OtherTenants | None:
     own, held, (amounts, jobs) = (
         guaranteed_quota(facts.policy),
         held_by_tenant(facts),
-        _waiting(facts),
+        waiting_by_tenant(facts),
     )
     return OtherTenants(
         tenants=len(hidden),
@@ -139,7 +139,7 @@ def held_by_tenant(facts: OverviewFacts) -> Counter[str]:
     return Counter(used_by_tenant(facts.jobs, facts.partitions, facts.costs))
 
 
-def _waiting(facts: OverviewFacts) -> tuple[Counter[str], Counter[str]]:
+def waiting_by_tenant(facts: OverviewFacts) -> tuple[Counter[str], Counter[str]]:
     """Millislices, and number, of the jobs and tasks that wait, by tenant."""
     amounts, jobs = Counter[str](), Counter[str]()
     for job in facts.waiting:

@@ -15,11 +15,11 @@ _RUNS = _LIVES | {"ending"}
 def happened(
     before: Iterable[ServiceView],
     now: Iterable[ServiceView],
-    told: Reports,
-    tells: Reports,
+    reports_before: Reports,
+    reports: Reports,
     at_s: int,
 ) -> Iterator[tuple[tuple[str, str], ServiceEvent]]:
-    """Yield events by tenant and name. ``told`` were the reports at the look before.
+    """Yield events by tenant and name.
 
     A service that was not there before has none: a daemon that starts does not know when what
     it finds has happened.
@@ -31,11 +31,13 @@ def happened(
             continue
         key = (view.tenant, view.name)
         slots = {slot.index: slot for slot in last.slots}
-        did, does = _by_place(told.get(key)), _by_place(tells.get(key))
+        reported_before, reported = _by_place(reports_before.get(key)), _by_place(reports.get(key))
         for slot in view.slots:
             had = slots.get(slot.index, slot)
             place = (view.array_job_id, slot.index)
-            for what, why in _of_slot(had, slot, did.get(place, ""), does.get(place, "")):
+            for what, why in _of_slot(
+                had, slot, reported_before.get(place, ""), reported.get(place, "")
+            ):
                 yield (
                     key,
                     ServiceEvent(
@@ -49,7 +51,10 @@ def happened(
                 )
 
 
-def _of_slot(had: SlotView, slot: SlotView, did: str, does: str) -> Iterator[tuple[str, str]]:
+def _of_slot(
+    had: SlotView, slot: SlotView, reported_before: str, reported: str
+) -> Iterator[tuple[str, str]]:
+    """Yield what happened, and why. ``reported`` is "ready", "drains" or "" for neither."""
     is_new_run = slot.state in _LIVES and (slot.start_s != had.start_s or had.state not in _RUNS)
     if had.state in _RUNS and (slot.state not in _RUNS or is_new_run):
         failed = "" if is_new_run else slot.last_failure
@@ -58,8 +63,8 @@ def _of_slot(had: SlotView, slot: SlotView, did: str, does: str) -> Iterator[tup
         yield "started", ""
     if slot.ends_why and slot.ends_why != had.ends_why:
         yield "told to end", slot.ends_why
-    if does != did and does:
-        yield does, slot.ends_why or ("no longer needed" if does == "drains" else "")
+    if reported and reported != reported_before:
+        yield reported, slot.ends_why or ("no longer needed" if reported == "drains" else "")
     if slot.state == "gone" and had.state != "gone":
         yield "lost", slot.slurm_state
 
