@@ -257,6 +257,7 @@ sbom: $(PACKAGES_READY) $(DIST)/requirements.lock ## What an installation consis
 build/package/root: wheelhouse $(PACKAGES_READY)
 	@etc/package/tree.sh $(PYTHON) $(BIN)/pip $(DIST)/wheelhouse $@
 	@$(BIN)/python -m docs.manual $@/man
+	@$(BIN)/python -m docs.generate
 
 # For hosts of slurmctld, of the gateway, and others. nfpm needs neither dpkg's nor rpm's programs.
 define PACK

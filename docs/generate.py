@@ -1,7 +1,8 @@
 """Write the reference pages that follow from the code: ``python -m docs.generate``.
 
-The pages are committed: so they read without Sphinx, links to them can be checked, and a change of
-what users see stands in the same review as the code that makes it. A unit test compares them.
+They are not committed: `make docs` and the packages write them, and .gitignore names them. What is
+read from a clone, and by programs, is committed and compared by tests: the table of promises, and
+Grafana's dashboards.
 """
 
 import json
@@ -35,7 +36,7 @@ from slicewise.launcher.rules.engines.registry import OWN_ENGINES
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 
 FOLDER = Path(__file__).parent / "reference"
-_MADE = "<!-- Written by docs/generate.py: change the code, then run make docs. -->"
+_MADE = "<!-- Written by docs/generate.py from the code. -->"
 _DOCUMENT = re.compile(r"docs/([a-z-]+/[a-z-]+)\.md")
 
 _COMMANDS = """\

@@ -900,7 +900,7 @@ class Code(StrEnum):
 
     VERSION = ("SW-VERSION", Area.SITE, ExitCode.FAILED, """
         slurmctld is older than 22.05, PostgreSQL than 13, HAProxy than 2.6, or an engine than the
-        least version without known holes (docs/reference/engine-versions.md).
+        least version without known holes ([engine versions](engine-versions.md)).
 
         Upgrade it.
         """)

@@ -6,8 +6,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(?:sh)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -20,15 +22,16 @@ def listed(page: Path) -> Iterator[Path]:
     for block in _TOCTREE.findall(page.read_text(encoding="utf-8")):
         for entry in block.splitlines():
             if entry and not entry.startswith(":"):
-                found = sorted(page.parent.glob(f"{entry}.md"))
-                assert found, f"{page}: {entry} is no page"
+                found = sorted(page.parent.glob(f"{entry}.md")) or [page.with_name(f"{entry}.md")]
                 yield from (one for one in found if one != page)
 
 
-def test_every_page_is_in_a_table_of_contents():
-    pages = sorted(DOCS.rglob("*.md"))
-    found = {one for page in pages for one in listed(page)}
-    assert [one for one in pages if one not in found] == [DOCS / "index.md"]
+def test_every_page_is_in_a_table_of_contents(written: Mapping[str, str]):
+    made = {DOCS / "reference" / name for name in written if name.endswith(".md")}
+    pages = {*DOCS.rglob("*.md")} | made
+    found = {one for page in pages - made for one in listed(page)}
+    assert pages - found == {DOCS / "index.md"}
+    assert found - pages == set()
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +42,73 @@ def written() -> Mapping[str, str]:
     return generate.pages()
 
 
-def test_what_is_written_from_the_code_is_up_to_date(written: Mapping[str, str]):
-    """If not: python -m docs.generate, or make docs."""
-    found = {name: (DOCS / "reference" / name).read_text(encoding="utf-8") for name in written}
-    assert [name for name, text in written.items() if text != found[name]] == []
+def test_what_is_written_from_the_code_is_not_committed(written: Mapping[str, str]):
+    """Nor is anything else of docs/ ignored."""
+    lines = (DOCS.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
+    ignored = {line for line in lines if line.startswith("/docs")}
+    assert ignored == {f"/docs/reference/{name}" for name in written}
 
 
-def test_every_setting_and_metric_says_what_it_means(written: Mapping[str, str]):
+def keys(place: str, model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """The keys of a settings file by their tables, of tables of tables too."""
+    for name, field in model.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        below = [one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel)]
+        for part in below:
+            yield from keys(name, part)
+        if not below and place:
+            yield place, name
+
+
+def test_the_pages_name_each_command_setting_metric_and_code(written: Mapping[str, str]):
+    """The code has no other page; what they say of each: below."""
+    from slicewise.cluster.language.codes import Code
+    from slicewise.cluster.language.exit_codes import ExitCode
+    from slicewise.cluster.language.service import ServiceSpec
+    from slicewise.cluster.settings.file import Settings
+    from slicewise.launcher.cli.command_table import COMMANDS
+    from slicewise.launcher.cli.json_outputs import OUTPUTS
+    from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
+    from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
+
+    settings = {*keys("", Settings)}
+    assert ("daemon", "mode") in settings
+    rows = {
+        "commands.md": [f"### slicewise {name}\n" for name in COMMANDS],
+        "configuration.md": [f"\n| `{name}` | " for _, name in settings],
+        "service-file.md": [f"\n| `{name}` | " for name in ServiceSpec.model_fields],
+        "metrics.md": [f"\n| `{name}` | " for name in (*OF_DAEMON, *OF_LAUNCHER)],
+        "errors.md": [f"\n| {code} | " for code in Code],
+        "exit-codes.md": [f"\n| {code:d} | " for code in ExitCode],
+        "json-output.md": [f"\n| `{name}` | " for name in OUTPUTS],
+    }
+    assert all(len(each) > 5 for each in rows.values())
+    assert [row for page, each in rows.items() for row in each if row not in written[page]] == []
+    assert json.loads(written["json-schemas.json"]).keys() == {*OUTPUTS}
+
+
+def test_each_row_says_what_it_means(written: Mapping[str, str]):
     empty = re.compile(r"\|  \|$", re.MULTILINE)
     assert [name for name, text in written.items() if empty.search(text)] == []
+
+
+def test_links_of_what_is_written_lead_somewhere(written: Mapping[str, str]):
+    link = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+    missing = [
+        f"{name}: {target}"
+        for name, text in written.items()
+        for target in link.findall(text)
+        if target not in written and not (DOCS / "reference" / target).exists()
+    ]
+    assert missing == []
+
+
+def test_no_page_that_is_read_from_a_clone_links_to_what_is_not_committed(
+    written: Mapping[str, str],
+):
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.parent.glob("*.md"))
+    linked = set(re.findall(r"\]\(docs/reference/([^)#]+)", text))
+    assert linked & written.keys() == set()
 
 
 def test_decisions_are_numbered_without_a_gap_and_named_by_their_numbers():

@@ -1,11 +1,11 @@
 """Tests that names which programs read keep to the glossary: wire, JSON, metrics, ledger."""
 
 import importlib
-import json
 import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -14,6 +14,7 @@ import slicewise.cluster.rpc
 import slicewise.slurm_plugin.ledger
 from slicewise.cluster.rpc.message import Message, requests
 from slicewise.cluster.runtime.metric_catalogue import LABELS
+from slicewise.launcher.cli.json_outputs import OUTPUTS, schema_of
 from slicewise.launcher.process.metric_catalogue import METRICS as OF_LAUNCHER
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS as OF_DAEMON
 from slicewise.slurm_plugin.ledger.tables import metadata
@@ -59,8 +60,7 @@ def wire() -> Iterator[str]:
 
 def json_keys() -> Iterator[str]:
     """The keys of what commands print, at any depth, and the words of their enumerations."""
-    document = json.loads((REFERENCE / "json-schemas.json").read_text(encoding="utf-8"))
-    parts = [document]
+    parts: list[Any] = [schema_of(name) for name in OUTPUTS]
     while parts:
         part = parts.pop()
         if isinstance(part, dict):

@@ -126,12 +126,14 @@ def _path_ends(*folders: str) -> set[str]:
 
 def test_every_link_in_the_documents_leads_somewhere() -> None:
     documents = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    made = {ROOT / line[1:] for line in lines if line.startswith("/docs/reference/")}
     link = re.compile(r"\]\((?!https?:|#)([^)#]+)")
     missing = [
         f"{document.relative_to(ROOT)}: {target}"
         for document in documents
         for target in link.findall(document.read_text(encoding="utf-8"))
-        if not (document.parent / target).exists()
+        if (place := (document.parent / target).resolve()) not in made and not place.exists()
     ]
     assert missing == []
 

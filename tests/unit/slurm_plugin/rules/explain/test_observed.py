@@ -102,8 +102,15 @@ def test_hints_name_what_to_do_next():
     )
     unlent = Observations(SEEN.submissions, (), SEEN.quota)
     assert "4.0 idle slice-hours were wanted by others" in report(unlent).hints[-1]
-    unknown = Observations((submitted("vision", "SW-NEW"),))
-    assert report(unknown).hints == ("SW-NEW (1 refused): see docs/reference/errors.md",)
+
+
+def test_a_refusal_that_few_sites_see_has_the_words_of_its_code():
+    """Without links: the reader has a terminal."""
+    (hint,) = report(Observations((submitted("vision", "SW-WITHOUT-GPU"),))).hints
+    assert hint.startswith("SW-WITHOUT-GPU (1 refused): ")
+    assert "(install)" in hint
+    (unknown,) = report(Observations((submitted("vision", "SW-NEW"),))).hints
+    assert unknown.startswith("SW-NEW (1 refused): Use one version of Slicewise")
 
 
 def test_many_accounts_without_quota_are_counted():
