@@ -928,7 +928,7 @@ class Code(StrEnum):
         Slurm ends for a lender those borrowed jobs first that have run longest.
 
         `SchedulerParameters=preempt_youngest_first`, beside the others; restart slurmctld ([whom
-        Slurm preempts](../explanation/rebalancing.md#whom-slurm-preempts)).
+        Slurm preempts](../explanation/quotas.md#whom-slurm-preempts)).
         """)
     CONF_SERVICES = ("SW-CONF-SERVICES", Area.SITE, ExitCode.FAILED, """
         slurm.conf lacks what replicas need: ports of `MpiParams`, 100 at least, and 187 in

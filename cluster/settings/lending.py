@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LendingSettings(BaseModel):
-    """[lending]: how loans come back; docs/explanation/rebalancing.md."""
+    """[lending]: how loans come back; docs/explanation/quotas.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
