@@ -63,6 +63,7 @@ from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, for_turns, reclaim_for
 from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, may_give
 from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.levels import LevelTree
 
 _LATEST_S = 1 << 62
 """Stands for the start of the wait where Slurm does not report one; later than any other."""
@@ -292,7 +293,7 @@ class _Grants:
         self._over = {name for name, used in self._used.items() if used > self._shares[name]}
         self._own = own
         levels = {name: min(self._shares[name], need) for name, need in used.items()}
-        self._tree = _Tree(policy, own, levels)
+        self._tree = LevelTree(policy, own, levels)
         # For turns: what tenants hold beyond their shares, and levels once their replicas ended.
         above = Counter(waits.reclaim_input.above_nominal_millislices) - Counter(borrowed)
         self._beyond = {n: more for n, more in above.items() if n in self._over - waits.capped}
@@ -301,13 +302,12 @@ class _Grants:
             name: max(min(own[name], level), min(level, used[name] - gives.get(name, 0)))
             for name, level in levels.items()
         }
-        self._soon = _Tree(policy, own, least)
+        self._soon = LevelTree(policy, own, least)
         # A replica that is told of less would have to go; a batch job runs to its end.
         stays = {run.tenant for run in waits.reclaim_input.running if run.is_replica}
-        self._batch = sorted(
-            (run for run in waits.batch if run.tenant not in stays and run.tenant in policy),
-            key=lambda run: (-run.age_s(waits.reclaim_input.now_s), run.job_id),
-        )
+        batch = (run for run in waits.batch if run.tenant not in stays and run.tenant in policy)
+        self._batch = {run.job_id: run for run in sorted(batch, key=self._oldest_first)}
+        self._places: dict[Shape, Mapping[tuple[str, int], deque[Running]]] = {}
         self._left = FreeInstances(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
         self._hopeless: set[tuple[Shape, int]] = set()
@@ -465,7 +465,7 @@ class _Grants:
         before = self._tree.levels
         if self._tree.may_raise(name, level):
             return {}
-        soon = _Tree(self._policy, self._own, self._soon.levels)
+        soon = LevelTree(self._policy, self._own, self._soon.levels)
         soon.raise_to(name, level)
         self._raise(
             soon, {one: before[one] for one, left in soon.levels.items() if left < before[one]}
@@ -496,27 +496,40 @@ class _Grants:
             return False
         if need.nodes > 1 or level > self._demand[name] or (name, need.shape) in self._in_vain:
             return False
-        # Of a tenant's runs that are alike the oldest gives its place.
-        fits: dict[tuple[str, int], Running] = {}
-        for run in self._batch:
-            one = run.tenant, run.cost_millislices
-            if run.tenant not in self._over or run.tenant == name or one in fits:
-                continue
-            if any(self._left.has(node, need, more) for node, more in run.instances.items()):
-                fits[one] = run
-        if any(self._succeed(name, job, [run]) for run in self._by_most(fits.values())):
+        if any(self._succeed(name, job, [run]) for run in self._by_most(self._fitting(need))):
             return True
         self._in_vain.add((name, need.shape))
         return False
 
+    def _fitting(self, need: JobNeed) -> Iterable[Running]:
+        """The runs beyond shares in whose places there is room, the oldest of those alike."""
+        # Jobs that follow take no free instance, so where there is room for one stays.
+        if need.shape not in self._places:
+            self._places[need.shape] = alike = defaultdict[tuple[str, int], deque[Running]](deque)
+            for run in self._batch.values():
+                if run.tenant in self._over and any(
+                    self._left.has(node, need, more) for node, more in run.instances.items()
+                ):
+                    alike[run.tenant, run.cost_millislices].append(run)
+        oldest: list[Running] = []
+        for runs in self._places[need.shape].values():
+            while runs and runs[0].job_id not in self._batch:
+                runs.popleft()
+            oldest += [runs[0]] if runs else []
+        return sorted(oldest, key=self._oldest_first)
+
+    def _oldest_first(self, run: Running) -> tuple[float, int]:
+        return -run.age_s(self._waits.reclaim_input.now_s), run.job_id
+
     def _by_most(self, runs: Iterable[Running]) -> Sequence[Running]:
         """The runs, those of tenants that have most for their weight first."""
-
-        def has(run: Running) -> tuple[int, int]:
-            part = self._part(run.tenant, 0, is_account=True)
-            return part.borrowed, part.past
-
-        return sorted(runs, key=has, reverse=True)
+        runs = tuple(runs)
+        parts = {
+            tenant: self._part(tenant, 0, is_account=True)
+            for tenant in {run.tenant for run in runs}
+        }
+        has = {tenant: (part.borrowed, part.past) for tenant, part in parts.items()}
+        return sorted(runs, key=lambda run: has[run.tenant], reverse=True)
 
     def _gather(self, name: str, job: WaitingJob) -> bool:
         """Grant one task of a job that is due what runs of others hold, once they have ended.
@@ -525,17 +538,20 @@ class _Grants:
         tenants' share: else smaller jobs that come and go would keep the job out for ever. Returns
         whether runs that end by themselves make room for it.
         """
-        others = [run for run in self._batch if run.tenant != name]
+        others = [run for run in self._batch.values() if run.tenant != name]
         found = self._making_room(job.need, others)
         if found is None:
             return False
         nodes, ends = found
         known = {run.job_id for run in ends}
         more = self._by_most([run for run in others if run.job_id not in known])
-        counts = range(len(more) + 1)
-        count = bisect_left(
-            counts, True, key=lambda n: self._tree_after(name, job, [*ends, *more[:n]]) is not None
-        )
+        level = self._used[name] + job.cost_millislices
+
+        def are_enough(count: int) -> bool:
+            lower = self._lower([*ends, *more[:count]])
+            return self._tree.may_exchange(lower, name, level)
+
+        count = bisect_left(range(len(more) + 1), True, key=are_enough)
         if not self._succeed(name, job, [*ends, *more[:count]]):
             return False
         self._left.take(job.need, nodes)
@@ -569,29 +585,22 @@ class _Grants:
 
     def _succeed(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> bool:
         """Grant one task of the job what these runs hold, if that is enough quota for it."""
-        tree = self._tree_after(name, job, runs)
-        if tree is None:
+        level = self._used[name] + job.cost_millislices
+        if not self._tree.exchange(self._lower(runs), name, level):
             return False
-        self._tree = tree
         self._used.update(self._used_after(runs))
-        self._used[name] += job.cost_millislices
+        self._used[name] = level
         if self._left.nodes(job.need):
             # GPUs are free elsewhere: with quota it would start beside these runs.
             self._reserved[name] += job.cost_millislices
-        gone = {run.job_id for run in runs}
-        self._batch = [run for run in self._batch if run.job_id not in gone]
+        for run in runs:
+            del self._batch[run.job_id]
         return True
 
-    def _tree_after(self, name: str, job: WaitingJob, runs: Sequence[Running]) -> "_Tree | None":
-        """The levels once these runs gave their places to the job; None if a limit forbids it."""
-        levels, used = self._tree.levels, self._used_after(runs)
-        lower = {one: min(levels[one], amount) for one, amount in used.items()}
-        tree = _Tree(self._policy, self._own, {**levels, **lower})
-        level = self._used[name] + job.cost_millislices
-        if not tree.may_raise(name, level):
-            return None
-        tree.raise_to(name, level)
-        return tree
+    def _lower(self, runs: Sequence[Running]) -> Mapping[str, int]:
+        """The levels of these runs' tenants once the runs gave their places away."""
+        used, levels = self._used_after(runs), self._tree.levels
+        return {tenant: min(levels[tenant], amount) for tenant, amount in used.items()}
 
     def _used_after(self, runs: Sequence[Running]) -> Mapping[str, int]:
         gone = Counter[str]()
@@ -680,7 +689,7 @@ class _Grants:
         most = {name: min(self._used[name], self._demand[name]) for name in self._over}
         self._raise(self._tree, most)
 
-    def _raise(self, tree: "_Tree", most: Mapping[str, int]) -> None:
+    def _raise(self, tree: LevelTree, most: Mapping[str, int]) -> None:
         """Raise levels towards ``most`` within all limits, least for their weight first."""
         weights = {name: self._policy[name].quota.weight for name in most}
         for name in sorted(
@@ -744,67 +753,3 @@ class _Part(NamedTuple):
     since_s: int
     name: str
     is_account: bool
-
-
-class _Tree:
-    """Levels of quota by account, and what subtrees lend out and borrow at these levels.
-
-    Attributes:
-        levels: millislices that each account may have.
-    """
-
-    def __init__(self, policy: Policy, own: Mapping[str, int], levels: Mapping[str, int]) -> None:
-        self._policy, self._own = policy, own
-        self.levels = dict(levels)
-        # Sums over a tenant's own account and the subtrees directly below it; "" is the root.
-        self._supply: Counter[str] = Counter()
-        self._want: Counter[str] = Counter()
-        for name in reversed(downward(policy)):
-            self._supply[name] += max(0, own[name] - levels[name])
-            self._want[name] += max(0, levels[name] - own[name])
-            out, into = self._passing(name, self._supply[name], self._want[name])
-            self._supply[parent(policy, name)] += out
-            self._want[parent(policy, name)] += into
-
-    def borrowed(self, name: str, *, is_account: bool) -> int:
-        """Millislices that the account, or the subtree, has from others."""
-        if is_account:
-            return max(0, self.levels[name] - self._own[name])
-        return max(0, self._want[name] - self._supply[name])
-
-    def may_raise(self, name: str, level: int) -> bool:
-        """Whether the account may have ``level`` within all limits."""
-        return self._raised(name, level) is not None
-
-    def raise_to(self, name: str, level: int) -> None:
-        """Raise the account to ``level`` if ``may_raise`` allows it; else change nothing."""
-        if changed := self._raised(name, level):
-            self.levels[name] = level
-            for node, (supply, want) in changed.items():
-                self._supply[node], self._want[node] = supply, want
-
-    def _raised(self, name: str, level: int) -> Mapping[str, tuple[int, int]] | None:
-        """New supply and want of all tenants on the way up; None if a limit forbids the level."""
-        before, own = self.levels[name], self._own[name]
-        if level <= before:
-            return {}
-        less = max(0, own - before) - max(0, own - level)
-        more = max(0, level - own) - max(0, before - own)
-        changed: dict[str, tuple[int, int]] = {}
-        while True:
-            supply, want = self._supply[name] - less, self._want[name] + more
-            limit = self._policy[name].quota.borrowing_limit_millislices if name else 0
-            if want - supply > limit:
-                return None
-            changed[name] = supply, want
-            if not name:
-                return changed
-            out, into = self._passing(name, self._supply[name], self._want[name])
-            out_now, into_now = self._passing(name, supply, want)
-            less, more = out - out_now, into_now - into
-            name = parent(self._policy, name)
-
-    def _passing(self, name: str, supply: int, want: int) -> tuple[int, int]:
-        """Millislices that leave a subtree on loan, and that it needs from outside."""
-        limit = self._policy[name].quota.lending_limit_millislices
-        return min(limit, max(0, supply - want)), max(0, want - supply)
