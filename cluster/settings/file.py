@@ -324,7 +324,7 @@ class AdmissionSettings(_Section):
 
 
 class PlacementSettings(_Section):
-    """[placement]: how Slurm is made to choose nodes for jobs; docs/explanation/placement.md."""
+    """[placement]: how Slurm chooses nodes for jobs; docs/explanation/repartitioning.md."""
 
     node_weights: bool = Field(
         False,
@@ -399,7 +399,7 @@ def _once(names: object) -> object:
 
 
 class LauncherSettings(_Section):
-    """[launcher]: whether it has a partner, what it keeps; docs/explanation/launcher.md."""
+    """[launcher]: whether it has a partner, what it keeps; docs/explanation/services.md."""
 
     pair: bool = Field(
         False, description="A launcher runs on each of two hosts; only the one that leads acts."

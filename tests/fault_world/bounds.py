@@ -1,6 +1,9 @@
 """How long what is wrong may last once nothing fails any more, looked at while the world lives.
 
-``docs/explanation/fault-simulation.md`` has the reason of each bound.
+A bound is the sum of what may stand between the end of the last fault and a repair: the rest of a
+loop that has failed, a few turns of the quick loops, some intervals between looks at Slurm, and
+where limits or a recall are concerned a regular compilation or the grace. Late decisions, charges,
+releases and periods follow from a look within three turns; the view and the guard need one or two.
 """
 
 import re

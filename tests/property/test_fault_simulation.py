@@ -1,7 +1,7 @@
 """Worlds of many seeds, in each of which everything fails now and then: what must hold does.
 
 ``SLICEWISE_FAULT_SEED=17 pytest tests/property/test_fault_simulation.py`` replays one world, and
-shows all that happens in it. ``docs/explanation/fault-simulation.md`` says what a world is.
+shows all that happens in it. ``docs/explanation/simulator.md`` says what a world is.
 """
 
 import os
