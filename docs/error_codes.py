@@ -68,13 +68,13 @@ code's exit code. Later it logs codes and goes on, with `sync_failed`, `bookkeep
     Area.CLIENTS: "The status stands first. A 5xx without a code comes from the engine.",
     Area.SITE: """\
 `slicewise doctor` shows these with what is wrong there; `--fix` prints the lines and commands
-that mend them ([how](../how-to/doctor.md)). `compile` and the daemon's log (`limits_odd`) say
-those of slurm.conf, partitions and limits, too. What can't be read stands there with its own
-code from the tables above. `slicewise overview` and `slicewise top` list what needs attention
-now, with the command that mends it: SW-NODE-DOWN, SW-WAITING, SW-BUDGET-LOW, SW-DAEMON-BLIND,
-SW-LAUNCHER-DOWN, SW-QUOTA-CAPACITY, SW-SCRIPT-PASSED, SW-SERVICE-FAILING and SW-UNINSTALLED; what
-is about the site and its nodes only operators are told. `doctor` and `overview` end with 1 after
-an error, with 9 after warnings only.""",
+that mend them ([how](../how-to/runbooks.md#the-doctor)). `compile` and the daemon's log
+(`limits_odd`) say those of slurm.conf, partitions and limits, too. What can't be read stands
+there with its own code from the tables above. `slicewise overview` and `slicewise top` list
+what needs attention now, with the command that mends it: SW-NODE-DOWN, SW-WAITING,
+SW-BUDGET-LOW, SW-DAEMON-BLIND, SW-LAUNCHER-DOWN, SW-QUOTA-CAPACITY, SW-SCRIPT-PASSED,
+SW-SERVICE-FAILING and SW-UNINSTALLED; what is about the site and its nodes only operators are
+told. `doctor` and `overview` end with 1 after an error, with 9 after warnings only.""",
 }
 """What to say before the table of an area."""
 

@@ -135,7 +135,7 @@ use: listen on 127.0.0.1, or where only Prometheus reaches them. 1000 millislice
 Names follow Prometheus' conventions: a name ends with its unit, that of a counter with `_total`.
 Counters that alerts look at are there with 0 from the start, of the launcher's errors those of
 daemon and gateway: so `increase` sees the first event. What Prometheus computes of all this:
-[recording rules](../how-to/alerts.md#recording-rules).
+[recording rules](../how-to/monitoring.md#recording-rules).
 """
 _LABELS = """\
 ## Labels

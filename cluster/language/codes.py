@@ -1038,7 +1038,7 @@ class Code(StrEnum):
         A tenant's QOS are used on another cluster of the same slurmdbd: two daemons set one limit.
 
         Give the account another name on one of them ([several
-        clusters](../how-to/several-clusters.md)).
+        clusters](../how-to/sizing.md#several-clusters)).
         """)
     LIMITS_PASSED = ("SW-LIMITS-PASSED", Area.SITE, ExitCode.FAILED, """
         A QOS of the site passes the gate (OverPartQOS); its jobs count towards no quota.
@@ -1068,7 +1068,7 @@ class Code(StrEnum):
         with other TRESBillingWeights it is worth other hours.
 
         Before the weights are changed: the line or command that is said
-        ([allocations](../how-to/billing-unit.md#allocations)). Keep a tenant's, or set a budget
+        ([allocations](../how-to/billing.md#allocations)). Keep a tenant's, or set a budget
         instead.
         """)
     LENDING_GROUP = ("SW-LENDING-GROUP", Area.SITE, ExitCode.FAILED, """

@@ -416,7 +416,7 @@ FindingCode = Annotated[str, Field(pattern=r"^SW(-[A-Z]+)+$")]
 
 
 class DoctorSettings(_Section):
-    """[doctor]: what slicewise doctor need not say; docs/how-to/doctor.md."""
+    """[doctor]: what slicewise doctor need not say; docs/how-to/runbooks.md."""
 
     accept: tuple[FindingCode, ...] = Field(
         (),

@@ -13,7 +13,7 @@ def _upper(value: object) -> object:
 
 
 class LogSettings(BaseModel):
-    """[log]: lines of the daemon, the launcher and rebalance run; docs/how-to/logs.md."""
+    """[log]: lines of the daemon, the launcher and rebalance run; docs/how-to/monitoring.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -143,7 +143,7 @@ def test_a_replica_can_still_say_who_it_is(users: Users) -> None:
 
 @pytest.mark.promise("With admission off jobs wait at the gate until they are adopted.")
 def test_what_waits_at_the_gate_runs_in_its_tenants_qos_once_it_is_adopted(users: Users) -> None:
-    """As docs/how-to/switch-over.md says."""
+    """As docs/how-to/go-live.md says."""
     plain = users.submit("alice", "sbatch", GPU, "--array=0-9", script=LASTING)
     array = plain.jobs[0].job_id
     until_is(lambda: users.job(array)["Reason"], "QOSGrpBilling")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the page's user, if there is none of that name yet. Starts nothing, and restarts nothing: the
-# tables of the ledger come first (docs/how-to/upgrade.md).
+# tables of the ledger come first (docs/how-to/backup.md).
 set -e
 case "$1" in
 configure | 1 | 2)

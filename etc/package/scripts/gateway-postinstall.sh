@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes gateway.directory. Starts nothing, and restarts nothing (docs/how-to/upgrade.md).
+# Makes gateway.directory. Starts nothing, and restarts nothing (docs/how-to/backup.md).
 set -e
 if command -v systemd-tmpfiles >/dev/null; then
     systemd-tmpfiles --create slicewise-gateway.conf

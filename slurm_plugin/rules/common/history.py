@@ -12,7 +12,7 @@ STORED_S = (TEN_S, MINUTE_S, HOUR_S)
 _DAY_S = 24 * HOUR_S
 KEPT_S: Mapping[int, int] = {TEN_S: 6 * HOUR_S, MINUTE_S: 7 * _DAY_S, HOUR_S: 800 * _DAY_S}
 """Seconds for which figures of each step are kept: the finest for today's questions, means of an
-hour for two years of a month's report. What a year costs the database: docs/how-to/history.md."""
+hour for two years of a month's report. What that costs the database: docs/how-to/sizing.md."""
 _SHOWN_S = (
     *(TEN_S, MINUTE_S, 5 * MINUTE_S, 15 * MINUTE_S, 30 * MINUTE_S),
     *(HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S, _DAY_S, 7 * _DAY_S, 28 * _DAY_S),

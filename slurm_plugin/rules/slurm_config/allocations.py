@@ -26,7 +26,7 @@ _CLOSE = Fraction(1, 50)
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+")
 _FINEST = 10**6
 _MOST_SHOWN = 20
-_BEFORE = "Before the weights are changed: docs/how-to/billing-unit.md, Allocations."
+_BEFORE = "Before the weights are changed: docs/how-to/billing.md, Allocations."
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _too_small(limit: BillingLimit, least: int) -> Finding:
         Code.LIMITS_MINUTES,
         f"{owner_of(limit)} has {limit.name}=billing={limit.limit} of the site's own",
         f"the smallest GPU bills {least}: none of its jobs with GPUs starts",
-        advice="Raise it, or take it away: docs/how-to/billing-unit.md, Allocations.",
+        advice="Raise it, or take it away: docs/how-to/billing.md, Allocations.",
     )
 
 
