@@ -109,7 +109,7 @@ else
 export SLICEWISE_SANDBOX_SLURM := $(if $(SLURM),$(SLURM_PLACE),$(SLICEWISE_SANDBOX_SLURM))
 endif
 
-# Integration tests that hold a promise of the product; docs/how-to/testing.md lists them.
+# Integration tests that hold a promise of the product; docs/reference/promises.md lists them.
 OF_A_CHANGE = $(PYTEST) -m "promise or not (integration or slow)"
 test: tests-setup ## Lint, types, contracts; unit, property and Lua tests; a test on real servers for each promise (10 minutes)
 	@$(MAKE) --no-print-directory lint

@@ -1,8 +1,7 @@
 """Write the reference pages that follow from the code: ``python -m docs.generate``.
 
-They are not committed: `make docs` and the packages write them, and .gitignore names them. What is
-read from a clone, and by programs, is committed and compared by tests: the table of promises, and
-Grafana's dashboards.
+They are not committed: `make docs` and the packages write them, and .gitignore names them. Grafana's
+dashboards are committed, since programs read them, and compared by a test.
 """
 
 import json
@@ -156,6 +155,7 @@ def pages() -> Mapping[str, str]:
         "configuration.md": _configuration(),
         "service-file.md": _service_file(),
         "metrics.md": _metrics(),
+        "promises.md": promises.page(),
         "wire-api.md": wire_api.page(),
     }
     text = {name: "\n".join((_MADE, "", *lines)).rstrip() + "\n" for name, lines in made.items()}
@@ -421,4 +421,3 @@ if __name__ == "__main__":
         (FOLDER / _name).write_text(_text, encoding="utf-8")
     for _name, _text in dashboards.files().items():
         (dashboards.FOLDER / _name).write_text(_text, encoding="utf-8")
-    promises.PAGE.write_text(promises.page(), encoding="utf-8")

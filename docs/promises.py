@@ -1,4 +1,4 @@
-"""Say which integration test holds which promise, as testing.md lists them.
+"""Says which integration test holds which promise.
 
 Tests are read, not imported: what they import is no matter of the documentation.
 """
@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parent / "how-to" / "testing.md"
 _TESTS = Path(__file__).parents[1] / "tests" / "integration"
-_BEGIN = "<!-- Written by docs/generate.py from the tests' markers. -->\n"
-_END = "<!-- Until here. -->\n"
+_HEAD = """\
+# Promises
+
+What Slicewise promises, and the integration test that holds each on real servers. `make test` runs
+these; a test says which promise it holds by `@pytest.mark.promise("The promise.")`.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -39,13 +42,12 @@ def promises(tests: Path = _TESTS) -> tuple[Promise, ...]:
     )
 
 
-def page() -> str:
-    """Return the text of testing.md with the table as the markers have it now."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    rows = "\n".join(f"| {one.sentence} | `{one.module}::{one.test}` |" for one in promises())
-    table = f"| promise | test in tests/integration |\n| --- | --- |\n{rows}"
-    return f"{before}{_BEGIN}\n{table}\n\n{_END}{after}"
+def page() -> Iterator[str]:
+    """The page of the reference."""
+    yield _HEAD
+    yield "| promise | test in tests/integration |"
+    yield "| --- | --- |"
+    yield from (f"| {one.sentence} | `{one.module}::{one.test}` |" for one in promises())
 
 
 def _of_module(module: Path, tests: Path) -> Iterator[Promise]:
