@@ -1,7 +1,7 @@
 """Write the reference pages that follow from the code: ``python -m docs.generate``.
 
-They are not committed: `make docs` and the packages write them, and .gitignore names them. Grafana's
-dashboards are committed, since programs read them, and compared by a test.
+They are not committed: `make docs` and the packages write them, and .gitignore names them. The
+dashboards of Grafana are committed, since programs read them, and compared by a test.
 """
 
 import json
