@@ -57,7 +57,7 @@ function slurm_job_submit() return slurm.SUCCESS end
 function slurm_job_modify() return slurm.SUCCESS end
 """
 OF_SLURM_CONF = re.compile(
-    r"^ {4}((?:GresTypes|NodeName=\w+ Gres|AccountingStorage\w+|PartitionName|PrivateData"
+    r"^((?:GresTypes|NodeName=\w+ Gres|AccountingStorage\w+|PartitionName|PrivateData"
     r"|PriorityFlags|Preempt\w+|SchedulerParameters|MpiParams|TaskPlugin)=.*)$",
     re.MULTILINE,
 )
