@@ -263,7 +263,7 @@ class Code(StrEnum):
         file, place and why are named. Nothing was changed.
 
         Correct it. Formats: [cluster files](cluster-file.md), [past jobs](history-files.md),
-        `slicewise tenant-quota plan --example`; archives are read by their own version or a later
+        `slicewise tenant-quota apply --example`; archives are read by their own version or a later
         one.
         """)
     OUTPUT = ("SW-OUTPUT", Area.COMMANDS, ExitCode.REFUSED, """
@@ -343,7 +343,7 @@ class Code(StrEnum):
     TENANT_CHILDREN = ("SW-TENANT-CHILDREN", Area.LEDGER, ExitCode.CONFLICT, """
         Tenants are below that one, so it can't go, nor be moved below itself.
 
-        Move them first with `slicewise tenant create NAME --parent OTHER`, or delete them with
+        Move them first with `slicewise tenant move NAME --parent OTHER`, or delete them with
         `slicewise tenant delete NAME`.
         """)
     TENANT_IMPORT = ("SW-TENANT-IMPORT", Area.LEDGER, ExitCode.PARTLY_DONE, """

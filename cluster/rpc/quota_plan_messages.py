@@ -76,7 +76,7 @@ class QuotaPlanAnswer(Answer):
         ended_windows: ids of calendar windows that end since their tenants are removed.
         warnings: tenants that are elsewhere in Slurm, with the command that moves them.
         needs_overcommit: whether the quotas at the top would exceed the cluster by more than now;
-            ``slicewise tenant-quota plan --apply`` then needs ``--overcommit``.
+            ``slicewise tenant-quota apply`` then needs ``--overcommit``.
     """
 
     changes: tuple[str, ...]
@@ -96,7 +96,7 @@ class QuotaPlanRequest(
 ):
     """Root or SlurmUser: what would the file of quotas with this text do? It changes nothing.
 
-    The text is that of a file for ``slicewise tenant-quota plan``.
+    The text is that of a file for ``slicewise tenant-quota apply``.
     """
 
     text: str = Field(max_length=LONGEST_FILE)

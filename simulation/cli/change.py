@@ -1,4 +1,4 @@
-"""Lays a file of quotas over a site's policy, as ``slicewise tenant-quota plan`` does."""
+"""Lays a file of quotas over a site's policy, as ``slicewise tenant-quota apply`` does."""
 
 from dataclasses import replace
 from pathlib import Path

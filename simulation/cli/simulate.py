@@ -58,7 +58,7 @@ ChangeFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="A file of quotas, as tenant-quota plan takes it: it is laid over the policy.",
+        help="A file of quotas, as tenant-quota apply takes it: it is laid over the policy.",
         show_default=False,
     ),
 ]

@@ -157,7 +157,7 @@ def test_a_quota_is_in_slurmctld_when_the_command_says_so(sandbox: Sandbox, acco
 
 
 def shown(sandbox: Sandbox, tenant: str) -> dict[str, Any]:
-    argv = ("slicewise", "tenant-quota", "show", tenant, "--json")
+    argv = ("slicewise", "tenant", "show", tenant, "--json")
     return json.loads(sandbox.run("root", argv).stdout)
 
 
@@ -319,7 +319,7 @@ def test_what_is_proposed_for_a_limited_account_is_taken_over_as_it_stands(
     # Those of other accounts are not what this is about.
     (table,) = [one for one in text.split("\n\n") if one.startswith(f"[tenants.{account}]")]
     quotas.write_text(table)
-    sandbox.run("root", ("slicewise", "tenant-quota", "plan", str(quotas), "--apply"))
+    sandbox.run("root", ("slicewise", "tenant-quota", "apply", str(quotas)))
     assert shown(sandbox, account)["nominal_millislices"] == 5500
     assert compiled(sandbox)["changed_by_hand"] == []
     assert account_limits(sandbox, account)[:3] == before

@@ -477,7 +477,7 @@ NOT_UTF_8 = "\udcff\udcfe"
 BAD = (
     (("tenant", "create", "nobody"), "SW-TENANT-UNKNOWN"),
     (("tenant", "create", NOT_UTF_8), "SW-VALUE"),
-    (("tenant", "create", "vision", "--parent", "vision"), "SW-TENANT-CHILDREN"),
+    (("tenant", "move", "vision", "--parent", "vision"), "SW-TENANT-CHILDREN"),
     (("tenant", "delete", SQL_NAME), "SW-VALUE"),
     (("tenant", "delete", "nlp", "--yes", "--reason", NOT_UTF_8), "SW-VALUE"),
     (("tenant-quota", "set", "vision", "--nominal=-1"), "SW-VALUE"),

@@ -193,7 +193,7 @@ def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) 
     cluster.root("slicewise-restart", "slurmctld")
     job = until(lambda: (said := asked("shaped")).isdigit() and said)
     until(lambda: SHAPES_NODE in cluster.state(job, "%r"))
-    (planned,) = until(lambda: cluster.repartition("plan")["plan"])
+    (planned,) = until(lambda: cluster.repartition("run", "--dry-run")["plan"])
     assert planned["after"] == "7g.141gb@0"
 
 
@@ -201,7 +201,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     cluster.running("gpu04", "3g.71gb")
     cluster.waiting("3g.71gb")
     before, files = cluster.gres(), conf_files(cluster)
-    (planned,) = cluster.repartition("plan")["plan"]
+    (planned,) = cluster.repartition("run", "--dry-run")["plan"]
     driver = FaultyDriver(cluster.sandbox.layout.drivers / planned["node"])
     driver.fail(CREATE, 1, NVML_ERROR_INSUFFICIENT_RESOURCES)
     run = cluster.root("slicewise", "repartition", "run", "--json", check=False)
@@ -211,7 +211,7 @@ def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster)
     assert "SW-DRIVER" in ended["error"]
     assert (cluster.gres(), conf_files(cluster)) == (before, files)
     assert cluster.reservations() == "No reservations in the system"
-    again = [one["gpu"] for one in cluster.repartition("plan")["plan"]]
+    again = [one["gpu"] for one in cluster.repartition("run", "--dry-run")["plan"]]
     assert planned["gpu"] not in again, "it would fail at each run"
 
 

@@ -431,9 +431,7 @@ def test_up_starts_again_what_has_ended_and_keeps_all_data():
         again = Sandbox.attach(directory)
         assert all(map(process.is_alive, again.state.processes.values()))
         assert again.state.processes[survivor.name] == survivor
-        listed = json.loads(
-            again.run("root", ("slicewise", "tenant-quota", "list", "--json")).stdout
-        )
+        listed = json.loads(again.run("root", ("slicewise", "tenant", "list", "--json")).stdout)
         assert "vision" in json.dumps(listed)
         assert file.read_text() == "kept"
         assert table.exists()

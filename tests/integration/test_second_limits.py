@@ -27,7 +27,7 @@ def users(sandbox: Sandbox) -> Iterator[Users]:
 
 def set_quotas(users: Users, **options: str) -> None:
     """Options by tenant; the others have no quota."""
-    listed = json.loads(users.slicewise("tenant-quota", "list", "--json"))
+    listed = json.loads(users.slicewise("tenant", "list", "--json"))
     nothing = "--nominal 0 --borrowing-limit 0 --lending-limit 0"
     for name in {one["tenant"] for one in listed} | options.keys():
         words = options.get(name, nothing).split()

@@ -254,9 +254,7 @@ class Guest:
         self.modes.set("observe")
         self.root("slicewise", "admission", "on")
         self.root("slicewise", "tenant", "import")
-        self.sandbox.run(
-            "root", ("slicewise", "tenant-quota", "plan", "--apply", "/dev/stdin"), input=QUOTAS
-        )
+        self.sandbox.run("root", ("slicewise", "tenant-quota", "apply", "/dev/stdin"), input=QUOTAS)
         self.root("slicewise", "compile", "--dry-run")
 
     def enforce(self) -> None:

@@ -86,7 +86,6 @@ OF_THE_DAEMON = (
 OF_THE_DATABASE = (
     "tenant show vision",
     "tenant delete vision",
-    "tenant-quota show vision",
     "tenant-quota history vision",
     "tenant-quota loans",
     "tenant-quota calendar list",
@@ -264,7 +263,7 @@ def test_only_what_ends_soon_leaves_its_garbage():
     ("line", "words"),
     [
         ("slicewise tenant-qu", ["tenant-quota"]),
-        ("slicewise tenant-quota s", ["set", "show"]),
+        ("slicewise tenant s", ["show"]),
         ("slicewise tenant-quota calendar d", ["delete"]),
         ("slicewise repartition s", ["show", "survey"]),
         ("slicewise d", ["doctor", "daemon"]),

@@ -185,7 +185,7 @@ def period_begun_s(budget: Budget, settings: Settings) -> int:
     epilog="Example: slicewise budget delete vision --reason 'by mistake'",
 )
 def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False) -> None:
-    """Remove a tenant's budget: the nearest tenant above it with a budget pays from now on.
+    """Delete a tenant's budget: the nearest tenant above it with a budget pays from now on.
 
     If there is none, only quotas bind. What running jobs have reserved stays with this tenant.
     """

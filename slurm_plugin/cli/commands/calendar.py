@@ -255,7 +255,7 @@ def list_windows(
     with_past: Annotated[
         bool,
         typer.Option(
-            "--all", help="Also show windows that are over or removed, and by which user."
+            "--all", help="Also show windows that are over or deleted, and by which user."
         ),
     ] = False,
     as_json: Json = False,
@@ -353,7 +353,7 @@ def delete_window(
     reason: Reason = "",
     as_json: Json = False,
 ) -> None:
-    """Remove a window; the value of tenant-quota or an older window holds again immediately."""
+    """Delete a window; the value of tenant-quota or an older window holds again immediately."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         removed = ledger.windows.end(window_id, author_name(), reason)
@@ -365,7 +365,7 @@ def delete_window(
     if as_json:
         print_json(present.window_json(removed))
     else:
-        _say(f"Removed window {window_id}: {_words(removed, settings.ledger.time_zone)}.")
+        _say(f"Deleted window {window_id}: {_words(removed, settings.ledger.time_zone)}.")
 
 
 def _words(window: Window, zone: str) -> str:

@@ -1,4 +1,4 @@
-"""``slicewise tenant-quota plan|propose|loans``: changes of quotas and their effect; loans."""
+"""``slicewise tenant-quota apply|propose|loans``: changes of quotas and their effect; loans."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +13,7 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
     Json,
+    Overcommit,
     Reason,
     TimeoutS,
     opened_ledger,
@@ -29,12 +30,12 @@ plan_and_loans_app = typer.Typer()
 
 
 @plan_and_loans_app.command(
-    "plan",
-    epilog="Examples: slicewise tenant-quota plan --example > quotas.toml"
-    " | slicewise tenant-quota plan quotas.toml"
-    " | slicewise tenant-quota plan quotas.toml --apply --reason 'new GPUs'",
+    "apply",
+    epilog="Examples: slicewise tenant-quota apply --example > quotas.toml"
+    " | slicewise tenant-quota apply quotas.toml --dry-run"
+    " | slicewise tenant-quota apply quotas.toml --reason 'new GPUs'",
 )
-def plan_quotas(
+def apply_quotas(
     file: Annotated[
         Path | None, typer.Argument(help="A TOML file like that of --example.", show_default=False)
     ] = None,
@@ -42,23 +43,19 @@ def plan_quotas(
     example: Annotated[
         bool, typer.Option("--example", help="Print an example of such a file.")
     ] = False,
-    apply: Annotated[
-        bool,
-        typer.Option("--apply", help="Apply the whole file, or nothing if any part is refused."),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what the file would do; change nothing.")
     ] = False,
-    overcommit: Annotated[
-        bool,
-        typer.Option("--overcommit", help="Apply even if the quotas together exceed the cluster."),
-    ] = False,
+    overcommit: Overcommit = False,
     reason: Reason = "",
     timeout_s: TimeoutS = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a change of quotas would do now, and which tenants it would hurt.
+    """Set quotas by a file, all of it or nothing; say which tenants and jobs that hurts.
 
-    Nothing is changed without --apply. Limits and loans are computed for the jobs that run and
-    wait now; Slurm's limits are in millislices, as in compile --dry-run. A change of quotas never
-    ends a job that runs on its tenant's guaranteed quota.
+    Limits and loans are computed for the jobs that run and wait now; Slurm's limits are in
+    millislices, as in compile --dry-run. A change of quotas never ends a job that runs on its
+    tenant's guaranteed quota.
     """
     if example:
         typer.echo(_example(), nl=False)
@@ -68,9 +65,9 @@ def plan_quotas(
     # Imported here: planning takes three times as long to import as the rest, for this command.
     from slicewise.slurm_plugin.cli.commands import quota_plan  # noqa: PLC0415
 
-    quota_plan.plan(
+    quota_plan.apply(
         file,
-        apply=apply,
+        dry_run=dry_run,
         overcommit=overcommit,
         reason=reason,
         timeout_s=timeout_s,
@@ -100,7 +97,7 @@ def propose_quotas(
         ),
     ] = None,
 ) -> None:
-    """Print a file for tenant-quota plan: a quota for each account that other tools limit.
+    """Print a file for tenant-quota apply: a quota for each account that other tools limit.
 
     Nothing is changed. An account may hold what its GrpTRES says of GPUs; where the accounts below
     one may hold more than that one, each is guaranteed its share and may borrow the rest.

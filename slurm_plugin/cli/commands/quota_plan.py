@@ -1,4 +1,4 @@
-"""``slicewise tenant-quota plan FILE``: shows what a change of quotas would do, and makes it."""
+"""``slicewise tenant-quota apply FILE``: shows what a change of quotas does, and makes it."""
 
 import asyncio
 import shlex
@@ -54,44 +54,49 @@ class _Planned:
     commands: tuple[tuple[str, ...], ...]
 
 
-def plan(
-    file: Path, *, apply: bool, overcommit: bool, reason: str, timeout_s: int | None, as_json: bool
+def apply(
+    file: Path,
+    *,
+    dry_run: bool,
+    overcommit: bool,
+    reason: str,
+    timeout_s: int | None,
+    as_json: bool,
 ) -> None:
-    """Run ``slicewise tenant-quota plan``: print what the file would do, and apply it if asked."""
+    """Run ``slicewise tenant-quota apply``: print what the file does; do it unless ``dry_run``."""
     settings = load_settings()
     with opened_ledger(settings) as ledger:
         planned = _planned(file, ledger, settings)
         if not as_json:
             _print_plan(planned, settings.cluster.name)
         change = planned.change
-        if apply and not overcommit and change.capacity_millislices is not None:
+        if not dry_run and not overcommit and change.capacity_millislices is not None:
             check_capacity(
                 change.before, change.policy, change.capacity_millislices, change.instances
             )
         changed_s = time.monotonic()
-        change_id = _apply(change.updates, ledger, settings, reason) if apply else None
+        change_id = None if dry_run else _apply(change.updates, ledger, settings, reason)
         took_s = (
             wait_until_compiled(ledger, settings, change_id, changed_s, timeout_s)
             if change_id is not None
             else None
         )
-        force = force_text(ledger, settings, took_s) if apply else ""
+        force = "" if dry_run else force_text(ledger, settings, took_s)
     if as_json:
-        print_json({**_planned_json(planned), "applied": apply, "in_force_after_s": took_s})
-    elif apply:
+        print_json({**_planned_json(planned), "applied": not dry_run, "in_force_after_s": took_s})
+    elif not dry_run:
         console().print(Text(f"Changed: {force}."))
     else:
-        console().print(
-            Text(f"Nothing was changed. To set it: the same with {_apply_words(change)}")
-        )
+        console().print(Text(f"Nothing was changed. To set it: the same {_apply_words(change)}"))
         console().print(Text(_last_month_words(file)))
-    if apply:
+    if not dry_run:
         require_in_force(took_s, timeout_s)
 
 
 def _apply_words(change: PlannedChange) -> str:
-    """Return the options that apply the plan, with --overcommit if they need it."""
-    return f"--apply {'--overcommit ' if change.needs_overcommit else ''}--reason 'WHY'"
+    """Say with which options the plan is applied; --overcommit if it needs that."""
+    overcommit = "--overcommit " if change.needs_overcommit else ""
+    return f"without --dry-run, with {overcommit}--reason 'WHY'"
 
 
 def _last_month_words(file: Path) -> str:

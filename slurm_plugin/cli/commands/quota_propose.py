@@ -90,7 +90,7 @@ def proposal_text(
     faults.check()
     if gone := absent(accounts, policy):
         left_out.append(_comment(f"Tenants that are not in it, and stay: {', '.join(gone)}"))
-    head = "# What slicewise tenant-quota plan reads: see there what it would do, and apply it.\n"
+    head = "# What slicewise tenant-quota apply reads: see there what it would do, and apply it.\n"
     if not tables:
         head = "# Every account's quota is as its limits say: there is nothing to set.\n"
     return head + "".join(left_out) + "".join(f"\n{table}" for table in tables)

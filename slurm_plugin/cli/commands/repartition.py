@@ -1,4 +1,4 @@
-"""``slicewise repartition``: plan and run repartitions of GPUs, and show earlier ones."""
+"""``slicewise repartition``: run repartitions of GPUs or plan them, and show earlier ones."""
 
 import asyncio
 import os
@@ -47,26 +47,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 
 
 @repartition_app.command(
-    "plan", epilog="Examples: slicewise repartition plan | slicewise repartition plan --json"
-)
-def show_plan(as_json: Json = False) -> None:
-    """Show which GPUs would be repartitioned now, and for which demand.
-
-    The plan is made from waiting jobs, expected demand, and the last look at each node (slicewise
-    repartition survey). A site that lets Slicewise repartition nothing (repartition.allowed) can
-    carry it out manually.
-    """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        found = asyncio.run(gathered(settings, open_slurm(settings), ledger))
-    _print_plan(cuts_due(found), found, as_json)
-
-
-@repartition_app.command(
     "run", epilog="Examples: slicewise repartition run | slicewise repartition run --dry-run"
 )
 def run_repartitions(dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Repartition GPUs as the plan says, one after the other; for cron, as root.
+    """Repartition GPUs, one after the other; for cron, as root.
+
+    Which GPUs, and for which demand, follows from waiting jobs, expected demand, and the last look
+    at each node (slicewise repartition survey). A site that lets Slicewise repartition nothing
+    (repartition.allowed) can carry out what --dry-run shows manually.
 
     Those that an earlier run left unfinished come first. Each step is recorded before it begins:
     if a run is killed, the next one continues it. A step that fails is undone. Exits 1 if a
@@ -193,7 +181,7 @@ def look(
     """Look up and show how each node's GPUs are cut now, through short jobs of root; for cron.
 
     Memory slices in brackets form an instance; a dot is a free memory slice. The answers are kept
-    for repartition plan and run. Exits 8 if some nodes could not be looked at, 1 if none could.
+    for repartition run. Exits 8 if some nodes could not be looked at, 1 if none could.
     """
     settings = load_settings()
     _require_root("look at all nodes")
@@ -229,17 +217,7 @@ def _print_step(repartition: Repartition, record: RepartitionStepRecord) -> None
         out.print(present.step_line(repartition, record), soft_wrap=True)
 
 
-def _print_plan(due: DueRepartitions, seen: SitePlanInput, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "plan": [present.planned_json(one) for one in due.now],
-                "guaranteed": {n: dict(one.demand.guaranteed) for n, one in seen.boards.items()},
-                "barred": _barred_json(due),
-                "left_out": dict(seen.left_out),
-            }
-        )
-        return
+def _print_plan(due: DueRepartitions, seen: SitePlanInput) -> None:
     if due.now:
         console().print(present.plan_table(due.now))
     elif not due.barred:
@@ -265,12 +243,18 @@ def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     seen = asyncio.run(gathered(settings, open_slurm(settings), ledger))
     due = cuts_due(seen)
     if as_json:
-        plans = [present.planned_json(one) for one in due.now]
-        ids = [one.repartition_id for one in unfinished]
-        barred = _barred_json(due)
-        print_json({"done": False, "unfinished": ids, "plan": plans, "barred": barred})
+        print_json(
+            {
+                "done": False,
+                "unfinished": [one.repartition_id for one in unfinished],
+                "plan": [present.planned_json(one) for one in due.now],
+                "guaranteed": {n: dict(one.demand.guaranteed) for n, one in seen.boards.items()},
+                "barred": _barred_json(due),
+                "left_out": dict(seen.left_out),
+            }
+        )
         return
-    _print_plan(due, seen, as_json)
+    _print_plan(due, seen)
     for line in (line for one in due.now for line in present.dry_run_lines(one)):
         console().print(Text(line), soft_wrap=True)
     for one in unfinished:

@@ -25,6 +25,7 @@ from slicewise.slurm_plugin.cli.common.options import (
     author_name,
     opened_ledger,
     require_in_force,
+    require_tenant,
     wait_until_compiled,
 )
 from slicewise.slurm_plugin.cli.common.output import counting
@@ -47,7 +48,7 @@ from slicewise.slurm_plugin.rules.quota.accounts import (
     tenant_parent,
 )
 from slicewise.slurm_plugin.rules.quota.tenants import changed
-from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, Policy, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, Policy, Tenant, TenantUpdate
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
@@ -77,31 +78,74 @@ def create_tenant(
 ) -> None:
     """Make a Slurm account a tenant; it may hold nothing until it gets a quota.
 
-    An account that is a tenant already is only moved, if --parent names another place.
+    One that is a tenant already stays as it is.
     """
     settings = load_settings()
     with opened_ledger(settings) as ledger:
-        policy, look = ledger.tenants.policy(), None
-        if tenant not in policy:
-            look = look_at_slurm(settings)
-            place = place_in_slurm(policy, tenant, look.accounts)
-        else:
-            place = policy[tenant].parent
-        place = place if parent is None else parent
-        update = TenantUpdate(tenant, parent=place)
-        same = tenant in policy and policy[tenant].parent == place
-        change = None if same else ledger.tenants.change(update, author_name(), reason)
-    if change is not None and parent is not None:
-        look = look or try_to_look_at_slurm(settings)
+        policy = ledger.tenants.policy()
+        if tenant in policy:
+            _require_place(policy[tenant], parent)
+            _print_place(tenant, policy[tenant].parent, "is already", as_json=as_json)
+            return
+        look = look_at_slurm(settings)
+        place = place_in_slurm(policy, tenant, look.accounts) if parent is None else parent
+        ledger.tenants.change(TenantUpdate(tenant, parent=place), author_name(), reason)
+    if parent is not None:
         _warn_of_another_place(policy, tenant, place, look, settings.cluster.name)
-    if as_json:
-        print_json({"tenant": tenant, "parent": place, "changed": change is not None})
-        return
-    where = f"below {place}" if place else "at the top"
-    verb = "is already" if change is None else "is now"
-    console().print(Text(f"{tenant} {verb} a tenant {where}."))
-    if change is not None and tenant not in policy:
+    _print_place(tenant, place, "is now", as_json=as_json)
+    if not as_json:
         console().print(f"It needs a quota: slicewise tenant-quota set {tenant} --nominal SLICES")
+
+
+@tenant_app.command(
+    "move",
+    epilog="Examples: slicewise tenant move speech --parent nlp"
+    " | slicewise tenant move speech --parent ''",
+)
+def move_tenant(
+    tenant: TenantName,
+    parent: Annotated[
+        str, typer.Option(help="The tenant above it, '' for none.", callback=typed_account)
+    ],
+    reason: Reason = "",
+    as_json: Json = False,
+) -> None:
+    """Move a tenant below another one, with all below it.
+
+    Its account stays where it is in Slurm, whose limits bind along Slurm's own tree.
+    """
+    settings = load_settings()
+    with opened_ledger(settings) as ledger:
+        policy = ledger.tenants.policy()
+        if require_tenant(policy, tenant).parent == parent:
+            _print_place(tenant, parent, "is already", as_json=as_json)
+            return
+        ledger.tenants.change(TenantUpdate(tenant, parent=parent), author_name(), reason)
+    look = try_to_look_at_slurm(settings)
+    _warn_of_another_place(policy, tenant, parent, look, settings.cluster.name)
+    _print_place(tenant, parent, "is now", as_json=as_json)
+
+
+def _require_place(tenant: Tenant, parent: str | None) -> None:
+    """Raise InvalidInputError (SW-VALUE) if the tenant is elsewhere than below ``parent``."""
+    if parent not in {None, tenant.parent}:
+        raise InvalidInputError(
+            Code.VALUE,
+            f"--parent {parent!r}: {tenant.name} is a tenant already, {_below(tenant.parent)}.",
+            f"Move it: slicewise tenant move {tenant.name} --parent {parent or repr('')}",
+        )
+
+
+def _print_place(tenant: str, parent: str, verb: str, *, as_json: bool) -> None:
+    """Say where the tenant is, and by ``verb`` whether that is new."""
+    if as_json:
+        print_json({"tenant": tenant, "parent": parent, "changed": verb == "is now"})
+    else:
+        console().print(Text(f"{tenant} {verb} a tenant {_below(parent)}."))
+
+
+def _below(parent: str) -> str:
+    return f"below {parent}" if parent else "at the top"
 
 
 def _warn_of_another_place(
@@ -115,7 +159,7 @@ def _warn_of_another_place(
 
 @tenant_app.command("list", epilog="Examples: slicewise tenant list | slicewise tenant list --json")
 def list_tenants(as_json: Json = False) -> None:
-    """Show the tree: each tenant's nominal, loans and limit, and what it holds now.
+    """Show the tree: each tenant's quota, loans and limit, and what it holds now.
 
     Amounts are in slices and include what the tenants below hold. What is left of a budget is in
     slice-hours.
@@ -133,6 +177,7 @@ def list_tenants(as_json: Json = False) -> None:
                 "No tenants. Take Slurm's accounts over: slicewise tenant import"
             )
         )
+        _print_calendar(ledger_view.tenants, ledger_view.policy)
 
 
 @tenant_app.command(
@@ -140,7 +185,7 @@ def list_tenants(as_json: Json = False) -> None:
     epilog="Examples: slicewise tenant show vision | slicewise tenant show vision --json",
 )
 def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
-    """Show everything about one tenant: quota, loans, use, budget, last change.
+    """Show everything about one tenant: quota, use also by type, loans, budget, last change.
 
     Without a name it shows the tree, as tenant list does.
     """
@@ -155,6 +200,12 @@ def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
         print_json(present.details_json(found))
     else:
         console().print(present.details_table(found))
+        _print_calendar({tenant: ledger_view.tenants[tenant]}, ledger_view.policy)
+
+
+def _print_calendar(policy: Policy, now: Policy) -> None:
+    for note in present.calendar_notes(policy, now):
+        console().print(Text(note))
 
 
 @tenant_app.command(
@@ -169,7 +220,7 @@ def delete_tenant(
     timeout_s: TimeoutS = None,
     as_json: Json = False,
 ) -> None:
-    """Remove a tenant from the ledger's policy: its account may start nothing more.
+    """Delete a tenant from the ledger's policy: its account may start nothing more.
 
     Its running jobs continue and are charged; those that wait in managed partitions never start.
     Its history, runs and balance stay in the ledger, and its account stays in Slurm.
@@ -183,7 +234,7 @@ def delete_tenant(
             try_to_find_waiting(settings, tenant),
         )
         confirm(
-            f"{tenant} may then start nothing more, and its quota and loans end. {left}Remove it?",
+            f"{tenant} may then start nothing more, and its quota and loans end. {left}Delete it?",
             yes=yes,
             as_json=as_json,
         )

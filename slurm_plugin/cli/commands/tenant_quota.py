@@ -23,7 +23,6 @@ from slicewise.slurm_plugin.cli.commands.calendar import calendar_app
 from slicewise.slurm_plugin.cli.commands.quota import plan_and_loans_app
 from slicewise.slurm_plugin.cli.common.in_force import force_text
 from slicewise.slurm_plugin.cli.common.options import (
-    AnyTenant,
     BorrowingLimit,
     Json,
     LendingLimit,
@@ -41,10 +40,7 @@ from slicewise.slurm_plugin.cli.common.slurm_look import (
     look_at_slurm,
     try_to_look_at_slurm,
 )
-from slicewise.slurm_plugin.cli.common.tenant_overview import details, gathered
 from slicewise.slurm_plugin.cli.views import tenants as present
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
-from slicewise.slurm_plugin.rules.accounting.overview import tenant_statuses
 from slicewise.slurm_plugin.rules.common.known_names import names_text
 from slicewise.slurm_plugin.rules.common.uninstalled import require_installed
 from slicewise.slurm_plugin.rules.quota.accounts import place_in_slurm
@@ -70,7 +66,7 @@ tenant_quota_app = typer.Typer(
     help="Who may hold how many slices: quotas, plans, loans, the calendar.",
     no_args_is_help=True,
     epilog="Examples: slicewise tenant-quota set vision --nominal 6"
-    " | slicewise tenant-quota plan quotas.toml | slicewise tenant-quota loans"
+    " | slicewise tenant-quota apply quotas.toml --dry-run | slicewise tenant-quota loans"
     " | slicewise tenant-quota calendar list",
 )
 tenant_quota_app.add_typer(plan_and_loans_app)
@@ -252,65 +248,6 @@ def _warn_of_overcommitment(policy: Policy, look: SlurmLook) -> None:
             " within their guarantee may wait for each other.",
             err=True,
         )
-
-
-@tenant_quota_app.command(
-    "show",
-    epilog="Examples: slicewise tenant-quota show vision"
-    " | slicewise tenant-quota show vision --json",
-)
-def show_quota(tenant: AnyTenant = None, as_json: Json = False) -> None:
-    """Show a tenant's quota, what it holds now, in all and by type, and whether it is in force.
-
-    Without a name it shows every tenant, as tenant-quota list does.
-    """
-    if tenant is None:
-        list_quotas(as_json)
-        return
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        ledger_view = ledger_view_now(ledger, settings)
-        if tenant not in ledger_view.tenants:
-            raise _no_quota(ledger, tenant)
-        found = details(ledger, ledger_view, ledger_view.tenants, settings, tenant)
-    if as_json:
-        print_json(present.details_json(found))
-    else:
-        console().print(present.quotas_table([replace(found.status, depth=0)]))
-        if found.types:
-            console().print(present.types_table(found.types))
-        _print_calendar({tenant: ledger_view.tenants[tenant]}, ledger_view.policy)
-        console().print(Text(f"Changed {present.last_change_text(found.last)}."))
-        console().print(Text.assemble("In Slurm: ", present.slurm_text(found), "."))
-
-
-@tenant_quota_app.command(
-    "list",
-    epilog="Examples: slicewise tenant-quota list | slicewise tenant-quota list --json",
-)
-def list_quotas(as_json: Json = False) -> None:
-    """List every tenant's quota and what it holds now, with the tenants below it.
-
-    A group, a tenant without a nominal of its own, shows the sum of its parts, dimmed.
-    """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        ledger_view = ledger_view_now(ledger, settings)
-    found = tenant_statuses(gathered(ledger_view, ledger_view.tenants, None))
-    if as_json:
-        print_json([present.status_json(one) for one in found])
-        return
-    console().print(
-        present.quotas_table(found).or_say(
-            "No quotas. Set one: slicewise tenant-quota set NAME --nominal N"
-        )
-    )
-    _print_calendar(ledger_view.tenants, ledger_view.policy)
-
-
-def _print_calendar(policy: Policy, now: Policy) -> None:
-    for note in present.calendar_notes(policy, now):
-        console().print(Text(note))
 
 
 @tenant_quota_app.command(

@@ -63,4 +63,4 @@ def why_not_in_force(status: "StatusAnswer | SlicewiseError") -> str:
         return f"{daemon} is in mode {status.mode}, in which Slurm's limits stay as they are"
     if not status.complete:
         return f"{daemon} has no complete look at Slurm: slicewise admission status"
-    return f"{daemon} is busy; slicewise tenant-quota show NAME says when"
+    return f"{daemon} is busy; slicewise tenant show NAME says when"

@@ -609,17 +609,6 @@ class RepartitionJson(RepartitionPlannedJson):
     steps: list[RepartitionStepJson]
 
 
-class RepartitionPlanJson(TypedDict):
-    """What would be cut, what stays by model, which types Slurm's order of devices bars on which
-    nodes, and nodes left out with the reason.
-    """
-
-    plan: list[RepartitionPlannedJson]
-    guaranteed: dict[str, dict[str, int]]
-    barred: dict[str, list[str]]
-    left_out: dict[str, str]
-
-
 class RepartitionsDoneJson(TypedDict):
     """What a run did, and which types Slurm's order of devices bars on which nodes."""
 
@@ -629,12 +618,16 @@ class RepartitionsDoneJson(TypedDict):
 
 
 class RepartitionsDryJson(TypedDict):
-    """What a run would do, and which types Slurm's order of devices bars on which nodes."""
+    """What a run would do, what stays by model, which types Slurm's order of devices bars on which
+    nodes, and nodes left out with the reason.
+    """
 
     done: bool
     unfinished: list[int]
     plan: list[RepartitionPlannedJson]
+    guaranteed: dict[str, dict[str, int]]
     barred: dict[str, list[str]]
+    left_out: dict[str, str]
 
 
 class RepartitionsBusyJson(TypedDict):

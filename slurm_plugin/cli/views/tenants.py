@@ -25,14 +25,12 @@ from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 from slicewise.slurm_plugin.rules.quota.types import (
     Loan,
     Policy,
-    Quota,
     QuotaChange,
     Tenant,
     TenantUpdate,
 )
 from slicewise.slurm_plugin.rules.quota.words import (
     budget_text,
-    limits_text,
     models_text,
     quota_texts,
     quota_words,
@@ -52,6 +50,7 @@ T = TypeVar("T")
 def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
     """One line per tenant, those below another indented."""
     standings = [one.standing for one in tenant_statuses]
+    quotas = [one.tenant.quota for one in tenant_statuses]
     return FittingTable(
         (
             column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
@@ -65,6 +64,18 @@ def tree_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
             column("limit", slices_cells(c.limit_millislices for c in standings), right=True),
             column("in use", _in_use(tenant_statuses), right=True),
             column("hours left", map(_left, tenant_statuses), right=True),
+            column(
+                "borrowing limit",
+                (_limit(q.borrowing_limit_millislices) for q in quotas),
+                right=True,
+                rank=4,
+            ),
+            column(
+                "lending limit",
+                (_limit(q.lending_limit_millislices) for q in quotas),
+                right=True,
+                rank=4,
+            ),
             column("account", map(_in_slurm, tenant_statuses), rank=3),
         )
     )
@@ -119,55 +130,6 @@ def status_json(one: TenantStatus) -> Mapping[str, object]:
 # Quotas
 
 
-def quotas_table(tenant_statuses: Sequence[TenantStatus]) -> FittingTable:
-    """One line per tenant: what was set for it, and what it holds."""
-    quotas = [one.tenant.quota for one in tenant_statuses]
-    return FittingTable(
-        (
-            column("tenant", (_INDENT * one.depth + one.tenant.name for one in tenant_statuses)),
-            column("nominal", map(_nominal, tenant_statuses), right=True),
-            column(
-                "borrowing limit",
-                (_limit(q.borrowing_limit_millislices) for q in quotas),
-                right=True,
-            ),
-            column(
-                "lending limit", (_limit(q.lending_limit_millislices) for q in quotas), right=True
-            ),
-            column("weight", (quota.weight for quota in quotas), right=True, rank=3),
-            *_types(quotas),
-            column("at most", map(limits_text, quotas), folds=True, rank=2),
-            column("in use", _in_use(tenant_statuses), right=True),
-            column("runs", (one.running for one in tenant_statuses), right=True, rank=1),
-        )
-    )
-
-
-def _types(quotas: Sequence[Quota]) -> Iterable[Column]:
-    """A column of guarantees by type, where there are some."""
-    if any(quota.type_nominals for quota in quotas):
-        texts = (types_text(quota.type_nominals) for quota in quotas)
-        yield column("by type", texts, folds=True, rank=2)
-
-
-def types_table(types: Sequence[TypeOfQuota]) -> FittingTable:
-    """One line per GPU type that a quota limits or guarantees, in instances, as on the page."""
-    guaranteed = [one.guaranteed_in_use if one.guaranteed is not None else None for one in types]
-    return FittingTable(
-        (
-            column("type", (one.gres_type for one in types)),
-            column("in use", (f"{one.in_use:,}" for one in types), right=True),
-            column("limit", _counts(one.limit for one in types), right=True),
-            column("in own QOS", _counts(guaranteed), right=True),
-            column("guaranteed", _counts(one.guaranteed for one in types), right=True),
-        )
-    )
-
-
-def _counts(counts: Iterable[int | None]) -> Iterable[Text]:
-    return (NOTHING if count is None else Text(f"{count:,}") for count in counts)
-
-
 def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
     """``By the calendar vision has now: nominal 8 slices (otherwise 10 slices)``.
 
@@ -182,12 +144,6 @@ def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
         ]
         if words:
             yield f"By the calendar {name} has now: {', '.join(words)}."
-
-
-def _nominal(one: TenantStatus) -> Text:
-    """The nominal; that of a group is dim, since it is a sum that no operator has set."""
-    own = one.tenant.quota.nominal_millislices
-    return Text(slices_text(one.nominal_millislices), style="" if own else "dim")
 
 
 def _limit(amount_millislices: int) -> Text:
@@ -230,7 +186,7 @@ def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
 
 
 def left_text(running: int, waiting: "WaitingWork | None") -> str:
-    """Say what becomes of a removed tenant's jobs; None for ``waiting`` is unknown, "" is none."""
+    """Say what becomes of a deleted tenant's jobs; None for ``waiting`` is unknown, "" is none."""
     words = []
     if running:
         words.append(f"{running} of its runs go on and are charged.")
@@ -376,7 +332,7 @@ def history_table(changes: Sequence[QuotaChange]) -> FittingTable:
 def change_text(update: TenantUpdate) -> str:
     """Say what a change sets: ``nominal 6, weight 2``."""
     if update.removed:
-        return "removed"
+        return "deleted"
     return ", ".join(f"{name} {text}" for name, text in _change_words(update) if text is not None)
 
 

@@ -233,7 +233,7 @@ def _tables(file: str, text: str) -> Mapping[str, object]:
 def unreadable(file: str, why: str) -> InvalidInputError:
     """Return the error SW-INPUT-FILE for that file."""
     return InvalidInputError(
-        Code.INPUT_FILE, f"{file}: {why}", "See: slicewise tenant-quota plan --example"
+        Code.INPUT_FILE, f"{file}: {why}", "See: slicewise tenant-quota apply --example"
     )
 
 

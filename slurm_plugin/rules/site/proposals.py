@@ -225,7 +225,7 @@ Nothing was changed. In this order; sections are those of
 7. Give the launcher its database (section 6); on {gateway} read and run `gateway.sh`.
    Copy /etc/slicewise/gateway.crt to all hosts of step 1.
 8. `slicewise tenant import --dry-run` shows the tree below account {parent_account}; then import,
-   and set quotas: `slicewise tenant-quota plan --example`. Models lie in {model_repository}, on
+   and set quotas: `slicewise tenant-quota apply --example`. Models lie in {model_repository}, on
    nodes and login hosts; [engines.triton] command in slicewise.toml is Triton's path on the nodes.
 9. `slicewise doctor` on each host until it is clean. Observe for some days; then advise and
    enforce: section 7.

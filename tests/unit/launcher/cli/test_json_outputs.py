@@ -84,7 +84,7 @@ def test_what_tests_make_commands_print_is_checked(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        (("tenant-quota", "plan", "x.toml"), "tenant-quota plan"),
+        (("tenant-quota", "apply", "x.toml"), "tenant-quota apply"),
         (("tenant-quota", "calendar", "list"), "tenant-quota calendar list"),
         (("why", "vision"), "why"),
         (("profile", "bert"), "profile measure"),

@@ -378,8 +378,8 @@ def test_history_has_what_was_removed_by_whom(ledger: FakeLedger) -> None:
     assert "never" in said("list", "nlp", "--all")
 
 
-def test_a_window_is_removed(ledger: FakeLedger) -> None:
+def test_a_window_is_deleted(ledger: FakeLedger) -> None:
     said(*OFFICE)
-    removed = said("delete", "1", "--reason", "over")
-    assert removed == "Removed window 1: vision, nominal 10, mon-fri 08:00-18:00.\n"
+    deleted = said("delete", "1", "--reason", "over")
+    assert deleted == "Deleted window 1: vision, nominal 10, mon-fri 08:00-18:00.\n"
     assert (ledger.found, ledger.ended) == ([], [(1, "over")])

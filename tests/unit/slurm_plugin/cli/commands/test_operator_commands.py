@@ -204,9 +204,24 @@ def test_adding_what_is_there_writes_nothing(ledger: FakeLedger):
 
 def test_a_tenant_can_be_placed_by_hand(ledger: FakeLedger):
     said("tenant", "import")
-    said("tenant", "create", "bio", "--parent", "physics", "--reason", "one budget")
+    said("tenant", "move", "bio", "--parent", "physics", "--reason", "one budget")
     assert ledger.tenants.policy()["bio"].parent == "physics"
     assert ledger.changes[0].reason == "one budget"
+    there = said("tenant", "move", "bio", "--parent", "physics")
+    assert there == "bio is already a tenant below physics.\n"
+    said("tenant", "move", "bio", "--parent", "")
+    assert ledger.tenants.policy()["bio"].parent == ""
+
+
+def test_a_tenant_is_not_moved_by_creating_it_again(ledger: FakeLedger):
+    said("tenant", "import")
+    before = len(ledger.changes)
+    told = refused(ledger, "tenant", "create", "optics", "--parent", "bio").refusal
+    assert (told.code, told.hint) == (
+        "SW-VALUE",
+        "Move it: slicewise tenant move optics --parent bio",
+    )
+    assert len(ledger.changes) == before
 
 
 def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
@@ -224,7 +239,7 @@ def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
 def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedger):
     said("tenant", "import")
     assert "Every tenant has its account" in said("tenant", "check")
-    said("tenant", "create", "optics", "--parent", "bio")
+    said("tenant", "move", "optics", "--parent", "bio")
     ledger.tenants.change(TenantUpdate("gone"), "root", "")
     assert refused(ledger, "tenant", "check").refusal.message.endswith("accounts: 2.")
 
@@ -333,22 +348,21 @@ def test_quotas_say_where_the_calendar_has_another_now(
 ):
     said("tenant-quota", "set", "bio", "--nominal", "6")
     said("tenant-quota", "set", "optics", "--nominal", "3")
-    assert "calendar" not in said("tenant-quota", "list")
+    assert "calendar" not in said("tenant", "list")
     view = ledger_view_now(ledger, SETTINGS)  # type: ignore[arg-type]
     at_night = Window(1, "bio", WindowKind.NOMINAL, Millislices(2000))
     seen = replace(view, windows=(at_night,))
-    monkeypatch.setattr(quota, "ledger_view_now", lambda *_: seen)
+    monkeypatch.setattr(tenant, "ledger_view_now", lambda *_: seen)
     words = "By the calendar bio has now: nominal 2 slices (otherwise 6 slices).\n"
-    assert said("tenant-quota", "list").endswith(words)
-    assert words in said("tenant-quota", "show", "bio")
-    assert "calendar" not in said("tenant-quota", "show", "optics")
+    assert said("tenant", "list").endswith(words)
+    assert words in said("tenant", "show", "bio")
+    assert "calendar" not in said("tenant", "show", "optics")
 
 
-@pytest.mark.parametrize("noun", ["tenant", "tenant-quota"])
-def test_without_a_name_show_shows_every_tenant(ledger: FakeLedger, noun: str):
+def test_without_a_name_show_shows_every_tenant(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6")
-    assert said(noun, "show") == said(noun, "list")
-    assert read(noun, "show") == read(noun, "list")
+    assert said("tenant", "show") == said("tenant", "list")
+    assert read("tenant", "show") == read("tenant", "list")
 
 
 def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
@@ -361,15 +375,12 @@ def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
         tenant_overview, "jobs_and_nodes", lambda settings: (asked.append(settings), (jobs, ()))[1]
     )
     said("tenant-quota", "set", "bio", "--nominal", "6")
-    assert "in own QOS" not in said("tenant-quota", "show", "bio")
+    assert "of 2 guaranteed" not in said("tenant", "show", "bio")
     assert asked == [], "Slurm is asked for jobs where quotas name types"
     said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=2", "--limit", "3g.40gb=1")
-    rows = [line.split() for line in said("tenant-quota", "show", "bio").splitlines()]
-    assert ["1g.10gb", "2", "–", "1", "2"] in rows
-    assert ["3g.40gb", "0", "1", "–", "–"] in rows
     of_bio = "2 × 1g.10gb, 1 of 2 guaranteed; 0 × 3g.40gb (at most 1)"
     assert of_bio in " ".join(said("tenant", "show", "bio").split())
-    shown = read("tenant-quota", "show", "bio")
+    shown = read("tenant", "show", "bio")
     assert isinstance(shown, dict)
     assert shown["types"][0] == {
         "gres_type": "1g.10gb",
@@ -388,7 +399,7 @@ def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(
 
     said("tenant-quota", "set", "bio", "--nominal", "6", "--type-nominal", "1g.10gb=2")
     monkeypatch.setattr(tenant_overview, "jobs_and_nodes", down)
-    assert "in own QOS" not in said("tenant-quota", "show", "bio")
+    assert "of 2 guaranteed" not in said("tenant", "show", "bio")
     shown = read("tenant", "show", "bio")
     assert isinstance(shown, dict)
     assert shown["types"] is None
@@ -398,10 +409,10 @@ def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(
     assert (shown["types"], shown["in_slurm"]) == (None, None)
 
 
-def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
+def test_a_deleted_tenant_keeps_its_history(ledger: FakeLedger):
     said("tenant", "import")
     assert "optics is no longer a tenant" in said("tenant", "delete", "optics", "--yes")
-    assert "removed" in said("tenant-quota", "history", "optics")
+    assert "deleted" in said("tenant-quota", "history", "optics")
     assert read("tenant", "delete", "bio", "--yes") == {
         "tenant": "bio",
         "running": 0,
@@ -409,7 +420,7 @@ def test_a_removed_tenant_keeps_its_history(ledger: FakeLedger):
     }
 
 
-def test_a_tenant_is_removed_on_confirmation_only(
+def test_a_tenant_is_deleted_on_confirmation_only(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
     said("tenant", "create", "bio")
@@ -448,7 +459,6 @@ def test_a_script_learns_that_a_change_is_not_in_force_in_time(
     ("words", "expected"),
     [
         ("tenant list", "No tenants. Take Slurm's accounts over: slicewise tenant import"),
-        ("tenant-quota list", "No quotas. Set one: slicewise tenant-quota set NAME --nominal N"),
         ("budget show", "No budgets. Operators set them: slicewise budget set NAME --period month"),
         ("ledger balance", "Nothing was booked yet."),
         ("ledger statement", "Use until now.\nNo runs."),
@@ -975,7 +985,7 @@ def test_the_budget_that_pays_for_a_tenant_is_shown_to_it(ledger: FakeLedger):
     assert found["tenant"] == "physics"
 
 
-def test_a_removed_budget_says_who_pays(budgeted: FakeLedger):
+def test_a_deleted_budget_says_who_pays(budgeted: FakeLedger):
     assert "only its quota limits it" in said("budget", "delete", "bio")
     said("budget", "set", "physics", "--period", "day", "--amount", "1")
     said("budget", "set", "optics", "--period", "day", "--amount", "1")
@@ -1059,8 +1069,8 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
         (("tenant", "create", SQL), "SW-VALUE"),
         (("tenant", "create", "\udcff"), "SW-VALUE"),
         (("tenant", "create", "root"), "SW-VALUE"),
-        (("tenant", "create", "bio", "--parent", "nobody"), "SW-TENANT-UNKNOWN"),
-        (("tenant", "create", "physics", "--parent", "optics"), "SW-TENANT-CHILDREN"),
+        (("tenant", "move", "bio", "--parent", "nobody"), "SW-TENANT-UNKNOWN"),
+        (("tenant", "move", "physics", "--parent", "optics"), "SW-TENANT-CHILDREN"),
         (("tenant", "show", SQL), "SW-TENANT-UNKNOWN"),
         (("tenant", "delete", "nobody"), "SW-TENANT-UNKNOWN"),
         (("tenant", "delete", "physics"), "SW-TENANT-CHILDREN"),
@@ -1076,7 +1086,6 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
         (("tenant-quota", "set", "bio", "--limit", "1g.10gb=-1"), "SW-VALUE"),
         (("tenant-quota", "set", "bio", "--limit", SQL), "SW-VALUE"),
         (("tenant-quota", "set", "bio", "--weight", "2", "--reason", "a\nb"), "SW-VALUE"),
-        (("tenant-quota", "show", "nobody"), "SW-QUOTA-NONE"),
         (("tenant-quota", "history", SQL), "SW-QUOTA-NONE"),
         (("budget", "set", "nobody", "--period", "day", "--amount", "1"), "SW-TENANT-UNKNOWN"),
         (("budget", "set", "optics", "--amount", "1"), "SW-BUDGET-NONE"),

@@ -1,4 +1,4 @@
-"""Tests what tenant-quota plan and tenant-quota loans print, with small Slurm and ledger data."""
+"""Tests what tenant-quota apply and tenant-quota loans print, with small Slurm and ledger data."""
 
 import asyncio
 import json
@@ -138,7 +138,7 @@ def refused(*words: str) -> str:
 
 
 def test_a_plan_says_what_would_change_and_changes_nothing(ledger: FakeLedger, quotas: Path):
-    text = said("plan", str(quotas))
+    text = said("apply", str(quotas), "--dry-run")
     assert "physics: nominal 7 slices" in text
     assert "new → 3" in text
     assert "It would harm no job or tenant." in text
@@ -149,9 +149,9 @@ def test_a_plan_says_what_would_change_and_changes_nothing(ledger: FakeLedger, q
 
 
 def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     quotas.write_text("[tenants.physics]\nnominal = 28\n")
-    found = json.loads(said("plan", str(quotas), "--json"))
+    found = json.loads(said("apply", str(quotas), "--dry-run", "--json"))
     physics, optics = found["tenants"]
     assert (physics["tenant"], optics["depth"]) == ("physics", 1)
     assert physics["before"]["nominal_millislices"] == 7000
@@ -163,7 +163,7 @@ def test_a_plan_as_values(ledger: FakeLedger, quotas: Path):
 
 
 def test_new_tenants_stand_where_their_accounts_do(ledger: FakeLedger, quotas: Path):
-    assert "in force in Slurm" in said("plan", str(quotas), "--apply", "--reason", "new")
+    assert "in force in Slurm" in said("apply", str(quotas), "--reason", "new")
     assert {name: one.parent for name, one in ledger.shown.items()} == {
         "physics": "",
         "optics": "physics",
@@ -172,7 +172,7 @@ def test_new_tenants_stand_where_their_accounts_do(ledger: FakeLedger, quotas: P
 
 def test_what_was_planned_is_what_compiling_then_finds(ledger: FakeLedger, quotas: Path):
     quotas.write_text(quotas.read_text() + "limits = { '3g.40gb' = 1 }\n")
-    planned = json.loads(said("plan", str(quotas), "--json", "--apply"))
+    planned = json.loads(said("apply", str(quotas), "--json"))
     assert planned["applied"]
     seen = asyncio.run(look(quota_plan.open_slurm(SETTINGS), ledger, SETTINGS))  # type: ignore[arg-type]
     assert planned["differences"] == differences_json(seen.differences)
@@ -183,7 +183,7 @@ def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Pat
         "[tenants.optics]\nnominal = 9\n[tenants.physics]\nnominal = 7\n"
         "[tenants.nobody]\nnominal = 1\n[tenants.bio]\nweight = 0\n"
     )
-    text = refused("plan", str(quotas), "--apply")
+    text = refused("apply", str(quotas))
     for code in ("SW-INPUT-FILE", "SW-QUOTA-TREE", "SW-TENANT-UNKNOWN", "SW-VALUE"):
         assert f"[{code}]" in text
     assert ledger.shown == {}
@@ -196,14 +196,14 @@ def test_a_bad_table_does_not_hide_that_the_others_are_right(ledger: FakeLedger,
         *("", "[tenants.optics]", "nominal = 3"),
     ]
     quotas.write_text("\n".join(lines))
-    text = refused("plan", str(quotas), "--apply")
+    text = refused("apply", str(quotas))
     assert "line 6: [tenants.nobody] Slurm has no account 'nobody'" in text
     assert "line 11: [tenants.bio] " in text
     right = "The other 2 are right. Without lines 6 to 8, 11 to 12 it would set:\n"
     assert right + "physics: nominal 7 slices\noptics: nominal 3 slices" in text
     assert ledger.shown == {}
     quotas.write_text("\n".join(lines[:5] + lines[8:10] + lines[12:]))
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     assert set(ledger.shown) == {"physics", "optics"}
 
 
@@ -212,7 +212,7 @@ def test_what_depends_on_a_bad_table_is_not_right(ledger: FakeLedger, quotas: Pa
         "[tenants.physics]\nnominal = 'much'\n[tenants.optics]\nparent = 'physics'\nnominal = 1\n"
         "[tenants.bio]\nnominal = 2\n"
     )
-    text = refused("plan", str(quotas))
+    text = refused("apply", str(quotas), "--dry-run")
     assert "line 3: [tenants.optics] " in text
     assert text.partition("it would set:\n")[2].startswith("bio: nominal 2 slices")
 
@@ -222,7 +222,7 @@ def test_accounts_are_named_in_any_case(ledger: FakeLedger, quotas: Path, name: 
     """As with sbatch -A: Slurm keeps them in small letters."""
     optics = f"[tenants.{name}]\nparent = 'BIO'\nnominal = 3\n"
     quotas.write_text(f"[tenants.Bio]\nnominal = 7\n{optics}")
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     assert {one.name: one.parent for one in ledger.shown.values()} == {"bio": "", "optics": "bio"}
 
 
@@ -230,29 +230,29 @@ def test_two_tables_of_one_account_are_refused(ledger: FakeLedger, quotas: Path)
     quotas.write_text(
         "[tenants.optics]\nnominal = 3\n[tenants.bio]\nnominal = 1\n[tenants.Optics]\nnominal = 4\n"
     )
-    text = refused("plan", str(quotas), "--apply")
+    text = refused("apply", str(quotas))
     assert "line 1: [tenants.optics] optics and Optics, lines 1 and 5, are one account." in text
     assert "Without lines 1 to 2, 5 to 6 it would set:\nbio: nominal 1 slice" in text
     assert ledger.shown == {}
     quotas.write_text("[tenants]\nbio.nominal = 1\nBIO.nominal = 2\n")
-    assert "bio and BIO are one account." in refused("plan", str(quotas))
+    assert "bio and BIO are one account." in refused("apply", str(quotas), "--dry-run")
 
 
 def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger, quotas: Path):
     quotas.write_text(
         "[tenants.physics]\nnominal = 7\n[tenants.optics]\nnominal = 3\n[tenants.bio]\nweight = 2\n"
     )
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     quotas.write_text(
         "[tenants.physics]\nremove = true\n[tenants.optics]\nparent = 'bio'\nnominal = 1\n"
     )
-    text = said("plan", str(quotas))
+    text = said("apply", str(quotas), "--dry-run")
     assert "physics: removed" in text
     assert "below bio (was below physics)" in text
     assert "physics (removed)" in text
     assert "sacctmgr modify account where name=optics cluster=c set parent=bio" in text
     assert set(ledger.shown) == {"physics", "optics", "bio"}
-    found = json.loads(said("plan", str(quotas), "--json", "--apply"))
+    found = json.loads(said("apply", str(quotas), "--json"))
     assert [one["tenant"] for one in found["tenants"]] == ["bio", "optics", "physics"]
     assert found["tenants"][2]["after"] is None
     assert {name: one.parent for name, one in ledger.shown.items()} == {
@@ -262,17 +262,17 @@ def test_tenants_are_moved_and_removed_together_with_all_else(ledger: FakeLedger
 
 
 def test_who_is_below_another_is_shown_below_it(ledger: FakeLedger, quotas: Path):
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     quotas.write_text("[tenants.optics]\nnominal = 2\n")
-    lines = said("plan", str(quotas)).splitlines()
+    lines = said("apply", str(quotas), "--dry-run").splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["physics", "optics"]
     assert "other" not in lines[4]
 
 
 def test_who_has_tenants_below_it_is_not_removed_alone(ledger: FakeLedger, quotas: Path):
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     quotas.write_text("[tenants.physics]\nremove = true\n[tenants.bio]\nremove = true\n")
-    text = refused("plan", str(quotas), "--apply")
+    text = refused("apply", str(quotas))
     assert "[tenants.physics] Tenant 'physics' has tenants below it: optics" in text
     assert "SW-TENANT-UNKNOWN" in text
     assert set(ledger.shown) == {"physics", "optics"}
@@ -280,7 +280,7 @@ def test_who_has_tenants_below_it_is_not_removed_alone(ledger: FakeLedger, quota
 
 def test_a_new_tenant_stands_where_the_file_says(ledger: FakeLedger, quotas: Path):
     quotas.write_text("[tenants.optics]\nparent = 'bio'\nnominal = 1\n[tenants.bio]\nnominal = 2\n")
-    said("plan", str(quotas), "--apply")
+    said("apply", str(quotas))
     assert {name: one.parent for name, one in ledger.shown.items()} == {
         "bio": "",
         "optics": "bio",
@@ -291,12 +291,10 @@ def test_quotas_beyond_the_cluster_are_applied_only_if_that_is_meant(
     ledger: FakeLedger, quotas: Path
 ):
     quotas.write_text("[tenants.bio]\nnominal = 15\n")
-    assert "with --apply --overcommit" in said("plan", str(quotas))
-    assert "SW-QUOTA-CAPACITY" in refused("plan", str(quotas), "--apply")
+    assert "without --dry-run, with --overcommit" in said("apply", str(quotas), "--dry-run")
+    assert "SW-QUOTA-CAPACITY" in refused("apply", str(quotas))
     assert ledger.shown == {}
-    assert "Jobs and tenants that it would harm" in said(
-        "plan", str(quotas), "--apply", "--overcommit"
-    )
+    assert "Jobs and tenants that it would harm" in said("apply", str(quotas), "--overcommit")
     assert ledger.shown["bio"].quota.nominal_millislices == 15_000
 
 
@@ -305,23 +303,23 @@ def test_more_instances_than_there_are_are_guaranteed_only_if_that_is_meant(
 ):
     text = "[tenants.bio]\nnominal = 9\ntype_nominals = { '1g.10gb' = COUNT }\n"
     quotas.write_text(text.replace("COUNT", "8"))
-    shown = said("plan", str(quotas))
+    shown = said("apply", str(quotas), "--dry-run")
     assert "8 instances of 1g.10gb (the cluster has 7)" in " ".join(shown.split())
-    assert "with --apply --overcommit" in shown
-    assert "SW-QUOTA-CAPACITY" in refused("plan", str(quotas), "--apply")
-    said("plan", str(quotas), "--apply", "--overcommit")
+    assert "without --dry-run, with --overcommit" in shown
+    assert "SW-QUOTA-CAPACITY" in refused("apply", str(quotas))
+    said("apply", str(quotas), "--overcommit")
     quotas.write_text(text.replace("COUNT", "7"))
-    assert "harm no job or tenant" in said("plan", str(quotas), "--apply")
+    assert "harm no job or tenant" in said("apply", str(quotas))
 
 
 def test_the_example_is_a_file(ledger: FakeLedger, tmp_path: Path):
     file = tmp_path / "example.toml"
-    file.write_text(said("plan", "--example"))
-    assert "SW-TENANT-UNKNOWN" in refused("plan", str(file))
+    file.write_text(said("apply", "--example"))
+    assert "SW-TENANT-UNKNOWN" in refused("apply", str(file))
 
 
 def test_a_plan_needs_a_file(ledger: FakeLedger):
-    assert CliRunner().invoke(app, ("tenant-quota", "plan")).exit_code == 2
+    assert CliRunner().invoke(app, ("tenant-quota", "apply")).exit_code == 2
 
 
 def loan(amount: int) -> Loan:

@@ -1,4 +1,4 @@
-"""Tests tenant-quota propose: what it prints is what tenant-quota plan takes."""
+"""Tests tenant-quota propose: what it prints is what tenant-quota apply takes."""
 
 import json
 import tomllib

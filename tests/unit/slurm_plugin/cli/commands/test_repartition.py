@@ -253,10 +253,10 @@ def test_a_plan_says_what_stays_for_guarantees(
         return SitePlanInput({"A100-80GB": board_of}, {}, {})
 
     monkeypatch.setattr(repartition, "gathered", gathered)
-    repartition.show_plan()
+    repartition.run_repartitions(dry_run=True)
     said = "Kept on A100-80GB for guarantees: 2 1g.10gb, 4 7g.80gb."
     assert said in capsys.readouterr().out
-    repartition.show_plan(as_json=True)
+    repartition.run_repartitions(dry_run=True, as_json=True)
     found = json.loads(capsys.readouterr().out)["guaranteed"]
     assert found == {"A100-80GB": {"7g.80gb": 4, "1g.10gb": 2}}
 
@@ -266,11 +266,11 @@ def test_a_plan_says_what_slurm_has_no_order_of_devices_for(
 ) -> None:
     barred = {"3g.40gb": ("gpu01", "gpu02", "gpu03", "gpu04")}
     monkeypatch.setattr(repartition, "cuts_due", lambda _: DueRepartitions((), barred))
-    repartition.show_plan()
+    repartition.run_repartitions(dry_run=True)
     said = capsys.readouterr().out
     assert "No 3g.40gb can be created on gpu01, gpu02, gpu03 and 1 more: Slurm" in said
     assert "no change would pay" not in said
-    repartition.show_plan(as_json=True)
+    repartition.run_repartitions(dry_run=True, as_json=True)
     as_json = {"3g.40gb": list(barred["3g.40gb"])}
     assert json.loads(capsys.readouterr().out)["barred"] == as_json
     line = next(line for line in said.splitlines() if line.startswith("No 3g.40gb"))
@@ -296,6 +296,6 @@ def test_history_and_plan_are_tables(site: Site, capsys: pytest.CaptureFixture[s
     repartition.show(1)
     assert "resume   forward" in capsys.readouterr().out
     site.world.layout = set(BEFORE)
-    repartition.show_plan(as_json=True)
+    repartition.run_repartitions(dry_run=True, as_json=True)
     (one,) = json.loads(capsys.readouterr().out)["plan"]
     assert one["moves"] == ["vision/bert"]

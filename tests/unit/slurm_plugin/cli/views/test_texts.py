@@ -213,7 +213,7 @@ def test_a_history_row_says_what_it_changed_and_nothing_else():
         "nominal 6, parent none, weight 2, types unlimited, guaranteed by type 1 × a100,"
         " budget none"
     )
-    assert tenants.change_text(change("", removed=True).update) == "removed"
+    assert tenants.change_text(change("", removed=True).update) == "deleted"
 
 
 def test_everything_of_a_tenant_fits_on_a_screen():
