@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -36,6 +36,8 @@ _GARBAGE_AFTER = 1_000_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a write for which there is no room."""
 _USUAL_GARBAGE = gc.get_threshold()
+_AS_JSON = (("-o", "json"), ("-o", "yaml"))
+"""Words that ask for a format of programs, as ``--json`` does."""
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """Pydantic's variable that says which of its plugins it leaves alone."""
 _USAGE_ERROR: Any = import_module(typer.BadParameter.__module__).UsageError
@@ -79,6 +81,7 @@ def loaded(name: str, one: Command) -> Any:
     is_tree = isinstance(target.info.help, str)
     command = get_group(target) if is_tree else get_command(target)
     command.name = name
+    import_module("slicewise.cluster.runtime.output_options").offer_formats(command)
     fit_for_terminals(command)
     return command
 
@@ -147,7 +150,8 @@ def main() -> None:
     """Run a command; an expected failure is one message and an exit code, never a traceback."""
     _leave_garbage()
     _take_any_output()
-    as_json = "--json" in takewhile("--".__ne__, sys.argv[1:])
+    words = tuple(takewhile("--".__ne__, sys.argv[1:]))
+    as_json = "--json" in words or any(pair in pairwise(words) for pair in _AS_JSON)
     try:
         code = _exit_code(as_json=as_json)
         # Here, so that a full disk is told as other failures are; at Python's end it would not be.

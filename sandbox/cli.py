@@ -14,6 +14,7 @@ from rich.table import Table
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.runtime.console import print_json, terminal_console
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.sandbox import lifecycle
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host import process
@@ -119,7 +120,7 @@ def down(
 @app.command(epilog="Examples: slicewise sandbox status | slicewise sandbox status --json")
 def status(
     directory: Directory,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the servers and nodes; exit 3 if no sandbox is up."""
     try:

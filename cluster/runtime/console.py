@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from rich import box
@@ -74,9 +75,29 @@ def print_json_line(value: object) -> None:
     sys.stdout.flush()
 
 
+document_format: ContextVar[str] = ContextVar("document_format", default="json")
+"""In which format documents are printed: ``json`` or ``yaml``."""
+
+
 def print_document(value: object, indent: int | None) -> None:
-    """Print one JSON document on stdout, on one line where ``indent`` is None."""
-    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+    """Print one document on stdout: JSON, on one line where ``indent`` is None, or YAML.
+
+    Where ``indent`` is None, a line ``---`` begins each document of YAML.
+    """
+    text = json.dumps(value, indent=indent)
+    if document_format.get() == "yaml":
+        import yaml  # noqa: PLC0415 -- takes as long to import as the rest of a command
+
+        sys.stdout.write(
+            yaml.safe_dump(
+                json.loads(text),
+                sort_keys=False,
+                allow_unicode=True,
+                explicit_start=indent is None,
+            )
+        )
+        return
+    sys.stdout.write(text + "\n")
 
 
 def print_refusal(refusal: Refusal) -> None:

@@ -19,6 +19,7 @@ from slicewise.cluster.language.findings import (
     ordered,
 )
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.show_findings import fix_text, print_reports
 
@@ -52,7 +53,7 @@ def doctor(
             "--fix", help="Print the lines and commands that mend it, in order; run none of them."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look at the whole site, and say what is wrong, why it matters, and what mends it.
 

@@ -161,8 +161,25 @@ class ModelJson(TypedDict):
     parts: list[str]
 
 
+class ReplicaCostJson(TypedDict):
+    """What a replica has and costs; ``hour_price`` is a decimal number as text, null without one.
+
+    ``gpu_model`` is null for parts of any GPU.
+    """
+
+    gres_type: str
+    gpus: int
+    gpu_model: str | None
+    cost_millislices: int
+    hour_price: str | None
+    currency: str | None
+
+
 class PlanJson(TypedDict):
-    """What ``service apply`` would do; ``model`` is null where the model was not checked."""
+    """What ``service apply`` would do.
+
+    ``model`` is null where the model was not checked, ``replica`` where its GPU type is open.
+    """
 
     service: str
     url: str
@@ -171,6 +188,7 @@ class PlanJson(TypedDict):
     changes: list[KeyChangeJson]
     notes: list[str]
     model: ModelJson | None
+    replica: ReplicaCostJson | None
 
 
 class PastGenerationJson(TypedDict):

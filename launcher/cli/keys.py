@@ -23,6 +23,7 @@ from slicewise.cluster.rpc.key_messages import (
 from slicewise.cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from slicewise.cluster.rpc.read_messages import GenerationsRequest
 from slicewise.cluster.runtime.console import Column, FittingTable, column, console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -33,7 +34,6 @@ key_app = typer.Typer(
     help="API keys: which clients may send requests to a tenant's services.", no_args_is_help=True
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 OwnTenant = Annotated[

@@ -27,6 +27,7 @@ from slicewise.cluster.language.serving_cost import TokenCost, TokenObjective, c
 from slicewise.cluster.rpc.own_tenant import own_tenant
 from slicewise.cluster.runtime.console import console, print_json, terminal_console
 from slicewise.cluster.runtime.measurement_file import read_measurements, update_measurements
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
@@ -78,7 +79,7 @@ from slicewise.launcher.rules.engines.registry import engine_named, start_settin
 from slicewise.launcher.rules.profiling.figures import ProfileTask
 from slicewise.launcher.rules.profiling.token_figures import TokenTask
 from slicewise.launcher.scripts.render import profile_script
-from slicewise.launcher.services.lookup import Json, SkipModelCheck
+from slicewise.launcher.services.lookup import SkipModelCheck
 from slicewise.launcher.services.model_repository import engine_name_of, model_needs, require_choice
 from slicewise.launcher.services.service_file import require_image, require_model, require_writable
 

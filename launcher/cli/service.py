@@ -12,11 +12,13 @@ from rich.text import Text
 from slicewise.cluster.language.codes import known
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.gres import parse_gpu_requests
+from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.cluster.language.service import ServiceSpec, service_spec
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import CheckRequest, SubmitAnswer
 from slicewise.cluster.rpc.order_messages import OrderRequest
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.sbatch import Submitted, submit_service, why_no_start
@@ -29,11 +31,16 @@ from slicewise.launcher.cli.service_view import view_app
 from slicewise.launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
 from slicewise.launcher.gateway.identity import certificate
 from slicewise.launcher.rules.engines.registry import engine_named, start_settings
-from slicewise.launcher.rules.services.apply_plan import ApplyPlan, plan_apply, with_needs
+from slicewise.launcher.rules.services.apply_plan import (
+    ApplyPlan,
+    ReplicaCost,
+    plan_apply,
+    with_needs,
+)
 from slicewise.launcher.rules.services.replica_gpus import require_split, require_usable
 from slicewise.launcher.scripts.render import service_script
 from slicewise.launcher.services.adapter_files import require_adapter_engine, require_adapters
-from slicewise.launcher.services.lookup import Json, SkipModelCheck, whole_view
+from slicewise.launcher.services.lookup import SkipModelCheck, whole_view
 from slicewise.launcher.services.model_repository import require_runnable, with_digest
 from slicewise.launcher.services.overview import service_url
 from slicewise.launcher.services.service_file import (
@@ -234,7 +241,20 @@ async def _plan(settings: Settings, spec: ServiceSpec, *, force: bool) -> ApplyP
     require_usable(engine_named(spec.engine), shape, settings)
     plan = plan_apply(spec, view, shape.cost_millislices(settings.costs), force=force)
     living = frozenset(one.array_job_id for one in view.services)
-    return replace(plan, notes=(*plan.notes, *_no_start_note(against)), living=living)
+    notes = (*plan.notes, *_no_start_note(against))
+    return replace(plan, notes=notes, living=living, replica=_cost_of(shape, settings))
+
+
+def _cost_of(shape: ReplicaShape, settings: Settings) -> ReplicaCost | None:
+    if shape.gres_type is None:
+        return None
+    return ReplicaCost(
+        shape,
+        settings.models.get(shape.gres_type),
+        shape.cost_millislices(settings.costs),
+        settings.ledger.slice_hour_price,
+        settings.ledger.currency,
+    )
 
 
 async def _admitted(daemon: DaemonClient, spec: ServiceSpec) -> SubmitAnswer:

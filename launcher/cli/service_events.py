@@ -10,9 +10,10 @@ from rich.text import Text
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.read_messages import ServiceEvent, ServiceEventsRequest
 from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.service_history import HistoryName
-from slicewise.launcher.services.lookup import Json, choose
+from slicewise.launcher.services.lookup import choose
 
 if TYPE_CHECKING:
     from slicewise.launcher.cli.json_shapes import ServiceEventJson

@@ -12,11 +12,12 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ViewRequest
 from slicewise.cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
 from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.rules.services.apply_plan import KeyChange, generations_of
 from slicewise.launcher.rules.services.history import PastGeneration, Stands, history, to_go_back_to
-from slicewise.launcher.services.lookup import Json, choose, complete_service
+from slicewise.launcher.services.lookup import choose, complete_service
 
 if TYPE_CHECKING:
     from slicewise.launcher.cli.json_shapes import PastGenerationJson

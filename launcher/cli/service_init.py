@@ -11,10 +11,10 @@ from slicewise.cluster.language.serving_cost import TokenObjective
 from slicewise.cluster.rpc.own_tenant import own_tenant, typed_account
 from slicewise.cluster.runtime.console import print_json
 from slicewise.cluster.runtime.measurement_file import read_measurements
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
 from slicewise.launcher.services.draft import DraftChoice, MeasuredModels, draft
-from slicewise.launcher.services.lookup import Json
 
 init_app = typer.Typer()
 

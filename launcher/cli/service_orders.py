@@ -16,10 +16,11 @@ from slicewise.cluster.rpc.messages import DeleteRequest, ServiceView, ViewReque
 from slicewise.cluster.rpc.order_messages import OrderRequest
 from slicewise.cluster.rpc.read_messages import BudgetsRequest
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.service_wait import Timeout
 from slicewise.launcher.rules.services.apply_plan import generations_of
-from slicewise.launcher.services.lookup import Json, Name, find
+from slicewise.launcher.services.lookup import Name, find
 
 _POLL_S = 0.5
 _UNDER_WAY = frozenset({"released", "starting", "running", "ending"})

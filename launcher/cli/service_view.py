@@ -13,6 +13,7 @@ from rich.live import Live
 
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.runtime.console import console, print_json, print_json_line
+from slicewise.cluster.runtime.output_options import Json, Watch, show
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
@@ -27,7 +28,7 @@ from slicewise.launcher.services.logs import (
     new_lines,
     offsets_now,
 )
-from slicewise.launcher.services.lookup import Json, Name, choose, find
+from slicewise.launcher.services.lookup import Name, choose, find
 from slicewise.launcher.services.overview import ServiceObservation, observe, service_url
 
 if TYPE_CHECKING:
@@ -40,18 +41,23 @@ _ENDS_IN = re.compile(r"^ends in [0-9]+ s")
 view_app = typer.Typer()
 
 
-@view_app.command("list", epilog="Example: slicewise service list --json")
-def list_services(as_json: Json = False) -> None:
+@view_app.command(
+    "list", epilog="Examples: slicewise service list --watch | slicewise service list -o yaml"
+)
+def list_services(watch: Watch = False, as_json: Json = False) -> None:
     """Show every service that you may see.
 
     Works on other hosts, too, where daemon.connect names the daemon; there requests are shown as
     the launcher last reported them.
     """
-    services = asyncio.run(observe(load_settings()))
-    if as_json:
-        print_json([show_services.as_json(service) for service in services])
-    else:
-        console().print(show_services.services_overview(services))
+    settings = load_settings()
+    show(
+        lambda: asyncio.run(observe(settings)),
+        show_services.services_overview,
+        lambda services: [show_services.as_json(service) for service in services],
+        watch=watch,
+        as_json=as_json,
+    )
 
 
 @view_app.command(

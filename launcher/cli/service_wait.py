@@ -18,10 +18,11 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.rpc.order_messages import OrderRequest, ServiceOrder
 from slicewise.cluster.runtime.console import print_json, terminal_console
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli import show_services
-from slicewise.launcher.services.lookup import Json, Name, find
+from slicewise.launcher.services.lookup import Name, find
 from slicewise.launcher.services.overview import ServiceObservation, observe
 from slicewise.launcher.services.waiting import (
     WaitGoal,

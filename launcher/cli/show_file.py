@@ -7,13 +7,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slicewise.cluster.language.service import ServiceSpec
+from slicewise.cluster.language.units import slices_words
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.cluster.slurm.sbatch import Submitted
 from slicewise.launcher.rules.engines.model_files import ModelNeeds, listed
-from slicewise.launcher.rules.services.apply_plan import ApplyPlan, KeyChange
+from slicewise.launcher.rules.services.apply_plan import ApplyPlan, KeyChange, ReplicaCost
 
 if TYPE_CHECKING:
-    from slicewise.launcher.cli.json_shapes import ModelJson, PlanJson
+    from slicewise.launcher.cli.json_shapes import ModelJson, PlanJson, ReplicaCostJson
 
 
 def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> "PlanJson":
@@ -28,6 +29,19 @@ def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> "PlanJson":
         ],
         "notes": list(plan.notes),
         "model": None if plan.needs is None else _needs_as_json(plan.needs),
+        "replica": None if plan.replica is None else _replica_as_json(plan.replica),
+    }
+
+
+def _replica_as_json(replica: ReplicaCost) -> "ReplicaCostJson":
+    price = replica.hour_price(1)
+    return {
+        "gres_type": replica.shape.gres_type or "",
+        "gpus": replica.shape.request.count,
+        "gpu_model": replica.gpu_model,
+        "cost_millislices": replica.cost_millislices,
+        "hour_price": None if price is None else f"{price:f}",
+        "currency": replica.currency or None,
     }
 
 
@@ -55,7 +69,20 @@ def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
         lines.append(Text("  The model repository has other files than the service."))
     would = Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}")
     needs = () if plan.needs is None else (Text(_needs_text(plan.needs)),)
-    return Group(would, *lines, *needs, *notes)
+    replica = plan.replica
+    costs = () if replica is None else (Text(_replica_text(replica, spec.max_replicas)),)
+    return Group(would, *lines, *costs, *needs, *notes)
+
+
+def _replica_text(replica: ReplicaCost, most: int) -> str:
+    """``replica: 1g.10gb of H100, 1 slice; EUR 0.12 an hour while it runs, 8 of them 0.96``."""
+    model = "" if replica.gpu_model is None else f" of {replica.gpu_model}"
+    has = f"replica: {replica.shape.words}{model}, {slices_words(replica.cost_millislices)}"
+    price, all_prices = replica.hour_price(1), replica.hour_price(most)
+    if price is None or all_prices is None:
+        return has
+    words = f"{replica.currency} {price:.2f} an hour while it runs"
+    return f"{has}; {words}" + (f", {most} of them {all_prices:.2f}" if most > 1 else "")
 
 
 def _needs_text(needs: ModelNeeds) -> str:

@@ -32,7 +32,6 @@ Name = Annotated[
         autocompletion=complete_service,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SkipModelCheck = Annotated[
     bool,
     typer.Option(

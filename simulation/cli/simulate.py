@@ -15,8 +15,8 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.common.output import progress_bar, spinner, whole_file
 
 if TYPE_CHECKING:

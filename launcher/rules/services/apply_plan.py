@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Literal
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.cluster.language.service import AUTO, ServiceSpec, follows_by_adapters, values_of
 from slicewise.cluster.language.units import Millislices, slices_text, slices_words
 from slicewise.cluster.rpc.messages import ServiceView, TenantView, ViewAnswer
@@ -27,6 +29,30 @@ class KeyChange:
 
 
 @dataclass(frozen=True)
+class ReplicaCost:
+    """What a replica has, and what it costs while it runs.
+
+    Attributes:
+        shape: its GPU instances.
+        gpu_model: of the GPUs that have such instances; None for parts of any.
+        slice_hour_price: None if the site has none.
+        currency: of that price; "" without one.
+    """
+
+    shape: ReplicaShape
+    gpu_model: str | None
+    cost_millislices: Millislices
+    slice_hour_price: Decimal | None = None
+    currency: str = ""
+
+    def hour_price(self, replicas: int) -> Decimal | None:
+        """Return the price of an hour of as many replicas; None if the site has no prices."""
+        if self.slice_hour_price is None:
+            return None
+        return self.slice_hour_price * self.cost_millislices * replicas / 1000
+
+
+@dataclass(frozen=True)
 class ApplyPlan:
     """What ``apply`` would do.
 
@@ -35,6 +61,7 @@ class ApplyPlan:
         notes: what its user should know besides, such as quota for the surge.
         needs: what the model needs; None if its repository was not looked at.
         living: the array jobs of all services that run now, of this name or others.
+        replica: what each of its replicas costs; None if their GPU type is open.
     """
 
     action: Action
@@ -43,6 +70,7 @@ class ApplyPlan:
     notes: tuple[str, ...] = ()
     needs: ModelNeeds | None = None
     living: frozenset[int] = frozenset()
+    replica: ReplicaCost | None = None
 
 
 _STAY = ("replicas that run load and unload adapters; none of them is replaced",)

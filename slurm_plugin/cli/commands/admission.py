@@ -20,12 +20,12 @@ from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import StatusAnswer, StatusRequest
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings, settings_file
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.commands.adopt import adopt
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.views.admission import Here, print_status, status_fields
 from slicewise.slurm_plugin.common.job_submit import job_submit_script
 from slicewise.slurm_plugin.lua.linked_lua import linked_version

@@ -12,11 +12,12 @@ from slicewise.cluster.language.exit_codes import ExitCode
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.slurm.interface import JobChange, Target, target_of
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.batch import address
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import Json, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.rules.admission.adoption import Adoption, adoption
 
 _SHOWN = 5

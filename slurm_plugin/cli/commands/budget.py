@@ -12,13 +12,13 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.language.periods import RENEWED, period_start_s
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
     AnyTenant,
-    Json,
     Reason,
     TenantName,
     author_name,

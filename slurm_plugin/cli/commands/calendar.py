@@ -19,13 +19,13 @@ from slicewise.cluster.language.units import (
 )
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
     BorrowingLimit,
-    Json,
     LendingLimit,
     Overcommit,
     Reason,

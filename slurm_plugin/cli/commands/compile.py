@@ -13,11 +13,12 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import Json, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.views.limits import (
     differences_json,
     differences_table,

@@ -13,9 +13,9 @@ from slicewise.cluster.language.gpus.mig_profiles import (
     whole_memory_mib,
 )
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import GpuSettings, SharedSettings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.views import headroom as present
 from slicewise.slurm_plugin.cli.views.headroom import ProfileCost
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
@@ -27,7 +28,6 @@ from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
     AnyTenant,
-    Json,
     opened_ledger,
 )
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file

@@ -13,9 +13,9 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.settings.read import database_url, load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_file
 from slicewise.slurm_plugin.rules.accounting.types import BackupRecord
 

@@ -18,10 +18,10 @@ from slicewise.cluster.language.gpus import parted
 from slicewise.cluster.language.gpus.layouts import Layout, Placement, geometry
 from slicewise.cluster.language.gpus.mig_profiles import Board, board, boards, profile_of, sources
 from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.slurm_plugin.cli.commands.costs import costs_app
 from slicewise.slurm_plugin.cli.commands.mig_instances import instances
 from slicewise.slurm_plugin.cli.commands.node import HostRoot
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.views.mig import bar, counts_text, layouts_table, profiles_table
 
 mig_app = typer.Typer(no_args_is_help=True, help="How GPUs can be cut: profiles, layouts, costs.")

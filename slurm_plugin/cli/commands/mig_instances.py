@@ -23,8 +23,8 @@ from slicewise.cluster.language.measurements import Measurement, require_one_loa
 from slicewise.cluster.language.serving_cost import TokenObjective
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.measurement_file import read_measurements
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.views.instances import ChosenInstances, as_json, report
 from slicewise.slurm_plugin.rules.mig.instances import (
     Measured,

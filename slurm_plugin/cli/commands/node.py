@@ -20,9 +20,9 @@ from slicewise.cluster.language.gpus.checks import faults, table_differences
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import devices_directory, load_settings, settings_file
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.views.mig import node_report
 from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
 from slicewise.slurm_plugin.rules.slurm_config import node_lines

@@ -10,10 +10,11 @@ import typer
 from rich.text import Text
 
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.views import observed as present
 from slicewise.slurm_plugin.rules.accounting.statement import part
 from slicewise.slurm_plugin.rules.common.observations import day_of

@@ -7,9 +7,9 @@ from slicewise.cluster.language.findings import exit_code_by
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.overview_messages import OverviewRequest
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
 
 overview_app = typer.Typer()
 

@@ -8,11 +8,11 @@ import typer
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.units import millislices_from_text
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
-    Json,
     Overcommit,
     Reason,
     TimeoutS,

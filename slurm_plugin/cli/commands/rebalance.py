@@ -12,9 +12,10 @@ import typer
 from rich.text import Text
 
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import HistoryLines, Json, author_name, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import HistoryLines, author_name, opened_ledger
 from slicewise.slurm_plugin.cli.views import rebalances as present
 from slicewise.slurm_plugin.common.log import configure_logging
 from slicewise.slurm_plugin.rules.common.rebalance_steps import (

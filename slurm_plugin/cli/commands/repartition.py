@@ -13,10 +13,11 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.exit_codes import ExitCode
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.options import HistoryLines, Json, author_name, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import HistoryLines, author_name, opened_ledger
 from slicewise.slurm_plugin.cli.views import repartitions as present
 from slicewise.slurm_plugin.cli.views.mig import survey_json, survey_table
 from slicewise.slurm_plugin.repartition.cluster_run import RepartitionRun, cut, silent, stuck_error

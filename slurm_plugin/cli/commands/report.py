@@ -13,9 +13,9 @@ from rich.text import Text
 from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_file
 from slicewise.slurm_plugin.cli.common.read_backend import opened_source
 

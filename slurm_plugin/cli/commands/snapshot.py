@@ -15,12 +15,13 @@ from slicewise.cluster.language.service import directives_of_script, head_lines
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.language.slurm.job_history import history_lines
 from slicewise.cluster.runtime.console import print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.common.json_shapes import SnapshotJson
-from slicewise.slurm_plugin.cli.common.options import Json, opened_ledger
+from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_binary_file
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView

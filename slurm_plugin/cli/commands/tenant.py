@@ -12,12 +12,12 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.rpc.own_tenant import typed_account
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.in_force import force_text
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
-    Json,
     Reason,
     TenantName,
     TimeoutS,

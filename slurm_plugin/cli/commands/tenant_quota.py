@@ -17,6 +17,7 @@ from slicewise.cluster.language.units import (
     slices_words,
 )
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.commands.calendar import calendar_app
@@ -24,7 +25,6 @@ from slicewise.slurm_plugin.cli.commands.quota import plan_and_loans_app
 from slicewise.slurm_plugin.cli.common.in_force import force_text
 from slicewise.slurm_plugin.cli.common.options import (
     BorrowingLimit,
-    Json,
     LendingLimit,
     Overcommit,
     Reason,

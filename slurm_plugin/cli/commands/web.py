@@ -13,9 +13,10 @@ from slicewise.cluster.language.printable import printable
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.web_messages import WebLoginRequest
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import WebSettings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import OPERATORS_PANEL, Json
+from slicewise.slurm_plugin.cli.common.options import OPERATORS_PANEL
 from slicewise.slurm_plugin.common.log import configure_logging
 
 web_app = typer.Typer(

@@ -7,8 +7,8 @@ import typer
 
 from slicewise.cluster.rpc.own_tenant import complete_tenant, own_tenant, typed_account
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.options import Json
 
 why_app = typer.Typer()
 

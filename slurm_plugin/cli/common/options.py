@@ -39,7 +39,6 @@ def opened_ledger(settings: Settings) -> "Iterator[Ledger]":
         yield ledger
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[str, typer.Option(help="Kept in the history.")]
 TenantName = Annotated[
     str,

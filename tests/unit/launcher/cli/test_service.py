@@ -177,7 +177,32 @@ def test_a_dry_run_in_json_says_the_same(place, submitted, checked):
             "is_decoupled": False,
             "parts": [],
         },
+        "replica": {
+            "gres_type": "1g.10gb",
+            "gpus": 1,
+            "gpu_model": "A100-80GB",
+            "cost_millislices": 1000,
+            "hour_price": None,
+            "currency": None,
+        },
     }
+
+
+def test_a_dry_run_says_what_replicas_cost(place, submitted, checked, monkeypatch):
+    config = place / "slicewise.toml"
+    config.write_text(
+        f'{config.read_text()}[ledger]\nslice_hour_price = "0.12"\ncurrency = "EUR"\n'
+    )
+    file = place / "chat.toml"
+    file.write_text(f"{file.read_text().replace('1g.10gb', 'a100')}gpus = 2\n")
+    admitted = SubmitAnswer(action="admit", gres="gpu:a100:2")
+    answer_in_its_place(monkeypatch, CheckRequest, lambda _: admitted)
+    words = (
+        "replica: 2 × a100 of A100-80GB, 14 slices; EUR 1.68 an hour while it runs, 3 of them 5.04"
+    )
+    assert words in invoke("apply", "chat.toml", "--dry-run").splitlines()
+    said = json.loads(invoke("apply", "chat.toml", "--dry-run", "--json"))["replica"]
+    assert (said["hour_price"], said["currency"], said["gpus"]) == ("1.68", "EUR", 2)
 
 
 def test_without_the_gateways_certificate_nothing_is_begun(place, submitted, checked, recwarn):
@@ -305,6 +330,7 @@ def test_a_changed_file_rolls_over_and_plan_shows_the_keys(place, submitted, che
         "  - concurrency = 1",
         "  + concurrency = 4",
         "  + environment = A=b%20c",
+        "replica: 1g.10gb of A100-80GB, 1 slice",
         "model m: backend onnxruntime; 1 instance; version 1; files 1/model.onnx",
     ]
     assert submitted == []
