@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -163,10 +163,18 @@ def test_the_wire_s_document_lets_answers_have_further_keys_and_no_request(
     assert is_closed["DesiredSlotsRequest"]
 
 
+def guides() -> Iterator[str]:
+    """README and the pages by hand, but decisions, which name what there was."""
+    for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if page.parent.name != "decisions" and "docs/generate.py" not in text.partition("\n")[0]:
+            yield text
+
+
 def typed() -> Iterator[str]:
-    """The commands of Slicewise in the blocks of README, the tutorial and the guides."""
-    for page in (DOCS.parent / "README.md", *DOCS.glob("tutorial/*.md"), *DOCS.glob("how-to/*.md")):
-        for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+    """The commands of Slicewise in the blocks of pages."""
+    for text in guides():
+        for block in _BLOCK.findall(text):
             yield from _COMMAND.findall(block.replace("\\\n", " "))
 
 
@@ -185,23 +193,35 @@ def test_no_word_of_a_help_text_is_lost_as_markup():
             assert not lost, f"{name}, {one.name}: a terminal takes {lost} for markup"
 
 
-def test_what_users_are_told_to_type_is_a_command_with_such_options():
+def command_of(text: str) -> tuple[Any, set[str]]:
+    """The command that these words name, and the options among them that it does not have."""
     from slicewise.launcher.cli.command_table import COMMANDS
     from slicewise.launcher.main import loaded
 
-    found = {shlex.join(words) for one in typed() if (words := shlex.split(one))}
-    assert {"service apply tokens.toml --start", "ledger statement"} <= found
-    for text in found:
-        name, *words = text.split()
-        if name.startswith("-") or name not in COMMANDS:
-            assert name == "--help", text
-            continue
-        command = loaded(name, COMMANDS[name])
-        while words and (inner := getattr(command, "commands", {}).get(words[0])) is not None:
-            command, words = inner, words[1:]
+    name, *words = text.split()
+    command = loaded(name, COMMANDS[name])
+    while words and (inner := getattr(command, "commands", {}).get(words[0])) is not None:
+        command, words = inner, words[1:]
+    is_group = bool(getattr(command, "commands", {})) and not command.invoke_without_command
+    assert not is_group or not words or not re.fullmatch("[a-z-]+", words[0]), text
+    options = {option for one in command.params for option in one.opts + one.secondary_opts}
+    named = {word.partition("=")[0] for word in words if word.startswith("-") and word != "--"}
+    return command, set() if name == "sbatch" else named - options - {"--help"}
+
+
+def test_what_users_are_told_to_type_is_a_command_with_such_options():
+    texts = {shlex.join(words) for one in typed() if (words := shlex.split(one))}
+    assert {"service apply tokens.toml --start", "ledger statement"} <= texts
+    for text in texts - {"--help"}:
+        command, unknown = command_of(text)
         is_group = bool(getattr(command, "commands", {}))
         assert not is_group or command.invoke_without_command, text
-        options = {option for one in command.params for option in one.opts + one.secondary_opts}
-        if name != "sbatch":
-            said = {one.partition("=")[0] for one in words if one.startswith("-") and one != "--"}
-            assert said <= options, text
+        assert unknown == set(), text
+
+
+def test_a_command_that_a_sentence_names_is_one_with_such_options():
+    spans = {span for text in guides() for span in re.findall(r"`slicewise ([a-z][^`\n]*)`", text)}
+    assert len(spans) > 80
+    # Comments around the lines in a site's job_submit.lua.
+    marks = {"begin", "end"}
+    assert {span: command_of(span)[1] for span in spans - marks if command_of(span)[1]} == {}
