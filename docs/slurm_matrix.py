@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-KEPT = Path(__file__).parent / "reference" / "slurm-runs.json"
+KEPT = Path(__file__).parents[1] / "tests" / "assets" / "slurm-runs.json"
 _HEAD = """\
 # The integration tests by version of Slurm
 

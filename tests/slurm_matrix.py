@@ -3,7 +3,7 @@
 ``python tests/slurm_matrix.py [OPTIONS] [MODULE...]`` runs these modules, by default all, on the
 distribution's Slurm, on each that was built (``make slurm``) and on each Debian tree in the cache.
 What came out is in build/reports/slurm_matrix.json, and replaces what was known of these modules in
-docs/reference/slurm-runs.json, from which docs/generate.py makes the table.
+tests/assets/slurm-runs.json, from which docs/generate.py makes the table.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from slicewise.sandbox.host.packages import SLURM_VARIABLE
 
 PROJECT = Path(__file__).resolve().parent.parent
 REPORT = PROJECT / "build" / "reports" / "slurm_matrix.json"
-KEPT = PROJECT / "docs" / "reference" / "slurm-runs.json"
+KEPT = PROJECT / "tests" / "assets" / "slurm-runs.json"
 _IN_TREE = PROJECT / "tests" / "in_tree.sh"
 _FOLDER = Path("tests/integration")
 _REASON = 160

@@ -14,6 +14,9 @@ from pydantic import BaseModel
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(?:sh)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|\$\(|&& |-- )slicewise ((?:(?! -- )[^|;)&>\n#])*)", re.MULTILINE)
+_PAGE = re.compile(
+    r"(?:docs|doc/slicewise|\.\.)/((?:decisions|explanation|how-to|reference|tutorial)/[\w-]+\.md)"
+)
 _TOCTREE = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -109,6 +112,23 @@ def test_no_page_that_is_read_from_a_clone_links_to_what_is_not_committed(
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS.parent.glob("*.md"))
     linked = set(re.findall(r"\]\(docs/reference/([^)#]+)", text))
     assert linked & written.keys() == set()
+
+
+def test_pages_that_messages_and_settings_name_are_there(written: Mapping[str, str]):
+    """As docs/FOLDER/PAGE.md, which the packages put into /usr/share/doc/slicewise."""
+    root = DOCS.parent
+    rooms = ("cluster", "etc", "launcher", "migrations", "simulation", "slurm_plugin", "templates")
+    named = {
+        (str(file.relative_to(root)), page)
+        for room in rooms
+        for file in (root / room).rglob("*")
+        if file.is_file() and file.suffix not in {".json", ".pyc", ".so"}
+        for page in _PAGE.findall(file.read_text(encoding="utf-8", errors="replace"))
+    }
+    assert len(named) > 50
+    made = {f"reference/{name}" for name in written}
+    missing = {one for one in named if one[1] not in made and not (DOCS / one[1]).exists()}
+    assert missing == set()
 
 
 def test_decisions_are_numbered_without_a_gap_and_named_by_their_numbers():
