@@ -23,7 +23,7 @@ def checked_printer() -> Any:
 
     def print_document(value: object, indent: int | None) -> None:
         if command := _command_on_the_stack():
-            check(command, json.loads(json.dumps(value)))
+            check(command, json.loads(json.dumps(console.plain(value))))
         printed(value, indent)
 
     return print_document

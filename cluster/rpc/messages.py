@@ -243,13 +243,13 @@ class AdapterReport(Message):
     """What the launcher saw of one LoRA adapter of a service.
 
     Attributes:
-        name: without the service's.
+        model: the name by which requests ask for it.
         requests: that have named it and were let in, since the launcher has counted.
         loaded: replicas that have it; ``replicas`` is how many are to have it.
         why: why one of them has not loaded it; "" if none has refused.
     """
 
-    name: str = Field(max_length=64)
+    model: str = Field(max_length=128)
     requests: int = 0
     loaded: int = 0
     replicas: int = 0

@@ -123,16 +123,16 @@ class ServiceEvent(Message):
 
     Attributes:
         at_s: when it was seen, in Unix seconds.
-        node: "" if none is known.
-        why: for whom or why it must end, how it failed; "" if there is nothing to say.
+        node: None if none is known.
+        why: for whom or why it must end, how it failed; None if there is nothing to say.
     """
 
     at_s: int
     array_job_id: int
     slot: int
-    node: str = ""
+    node: str | None = None
     what: Literal["started", "ready", "told to end", "drains", "ended", "failed", "lost"]
-    why: str = ""
+    why: str | None = None
 
 
 class ServiceEvents(Message):

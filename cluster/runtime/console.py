@@ -3,9 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -84,7 +86,7 @@ def print_document(value: object, indent: int | None) -> None:
 
     Where ``indent`` is None, a line ``---`` begins each document of YAML.
     """
-    text = json.dumps(value, indent=indent)
+    text = json.dumps(plain(value), indent=indent)
     if document_format.get() == "yaml":
         import yaml  # noqa: PLC0415 -- takes as long to import as the rest of a command
 
@@ -98,6 +100,26 @@ def print_document(value: object, indent: int | None) -> None:
         )
         return
     sys.stdout.write(text + "\n")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: of dataclasses and messages each field and computed field."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    document: Any = type(value)
+    return _adapter(document).dump_python(value, mode="json", warnings=False)
+
+
+@cache
+def _adapter(document: Any) -> Any:
+    # Imported here: tables need no pydantic.
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    return TypeAdapter(document)
 
 
 def print_refusal(refusal: Refusal) -> None:

@@ -12,7 +12,13 @@ from rich.text import Text
 from typer.main import get_command
 
 from slicewise.cluster.language.errors import SlicewiseError
-from slicewise.cluster.runtime.console import console, document_format, print_json, print_json_line
+from slicewise.cluster.runtime.console import (
+    console,
+    document_format,
+    plain,
+    print_json,
+    print_json_line,
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, as -o json.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Update every 2 s until Ctrl-C.")]
@@ -64,7 +70,6 @@ def _is_asked_for(ctx: Any, _option: object, value: bool) -> bool:
 def show(
     look: Callable[[], object],
     render: Callable[[Any], RenderableType],
-    as_values: Callable[[Any], object],
     *,
     watch: bool,
     as_json: bool,
@@ -77,13 +82,13 @@ def show(
     if not watch:
         seen = look()
         if as_json:
-            print_json(as_values(seen))
+            print_json(seen)
         else:
             console().print(render(seen))
         return
     try:
         if as_json or not sys.stdout.isatty():
-            _print_changes(look, render, as_values, as_json=as_json)
+            _print_changes(look, render, as_json=as_json)
         else:
             _draw(look, render)
     except KeyboardInterrupt:
@@ -93,14 +98,13 @@ def show(
 def _print_changes(
     look: Callable[[], object],
     render: Callable[[Any], RenderableType],
-    as_values: Callable[[Any], object],
     *,
     as_json: bool,
 ) -> None:
     printed: object = None
     while True:
         seen = look()
-        if (values := as_values(seen)) != printed:
+        if (values := plain(seen)) != printed:
             if as_json:
                 print_json_line(values)
             else:

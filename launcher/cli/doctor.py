@@ -1,7 +1,7 @@
 """``slicewise doctor``: one look at the whole site, and what mends each finding."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +28,16 @@ _GATHERERS = (
     "slicewise.launcher.cli.engines_report",
 )
 """Modules that look at sections of a site: SECTIONS names them, ``reports`` looks."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the doctor found: each finding's text, and the same by section with what mends it."""
+
+    faults: Sequence[str]
+    notes: Sequence[str]
+    sections: Sequence[SectionReport]
+    accepted: Sequence[str]
 
 
 def doctor(
@@ -72,7 +82,7 @@ def doctor(
     reports, accepted = _without_accepted(found)
     findings = ordered(tuple(one for report in reports for one in report.findings))
     if as_json:
-        print_json(_as_json(reports, findings, accepted))
+        print_json(_document(reports, findings, accepted))
     elif fix:
         console().print(fix_text(findings), markup=False, highlight=False, soft_wrap=True, end="")
     else:
@@ -104,13 +114,9 @@ def _without_accepted(
     return kept, tuple(code for code in dict.fromkeys(accepts) if code in codes)
 
 
-def _as_json(
+def _document(
     reports: Sequence[SectionReport], findings: Sequence[Finding], accepted: Sequence[str]
-) -> dict[str, object]:
-    is_error = [one.severity is Severity.ERROR for one in findings]
-    return {
-        "faults": [one.text for one, bad in zip(findings, is_error, strict=True) if bad],
-        "notes": [one.text for one, bad in zip(findings, is_error, strict=True) if not bad],
-        "sections": [asdict(one) for one in reports],
-        "accepted": list(accepted),
-    }
+) -> Findings:
+    errors = [one for one in findings if one.severity is Severity.ERROR]
+    notes = [one.text for one in findings if one not in errors]
+    return Findings([one.text for one in errors], notes, reports, accepted)

@@ -26,10 +26,8 @@ class Document:
     depth: int = 0
 
 
-_SERVICES, _SITE = (
-    "slicewise.launcher.cli.json_shapes",
-    "slicewise.slurm_plugin.cli.common.json_shapes",
-)
+_CLI, _SITE = "slicewise.launcher.cli", "slicewise.slurm_plugin.cli.common.json_shapes"
+_SERVICE = "slicewise.launcher.services.overview:ServiceObservation"
 _QUOTA, _MESSAGES = (
     "slicewise.slurm_plugin.rules.quota.types",
     "slicewise.cluster.rpc.read_messages",
@@ -55,9 +53,9 @@ _ENTRY = ("slicewise.slurm_plugin.rules.accounting.types:BudgetEntry", f"{_SITE}
 _REPARTITION, _RUN = f"{_SITE}:RepartitionJson", f"{_SITE}:RebalanceRunJson"
 
 _APPLIED = (
-    *_one(f"{_SERVICES}:AppliedJson"),
-    *_one(f"{_SERVICES}:AwaitedJson"),
-    *_one(f"{_SERVICES}:PlanJson"),
+    *_one(f"{_CLI}.service:Applied"),
+    *_one(f"{_CLI}.service:AppliedAwaited"),
+    *_one(f"{_CLI}.show_file:PlannedService"),
 )
 
 OUTPUTS: Mapping[str, tuple[Document, ...]] = {
@@ -68,23 +66,23 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     ),
     "overview": _one("slicewise.cluster.rpc.overview_messages:OverviewAnswer"),
     "web login": _one("slicewise.cluster.rpc.web_messages:WebLoginAnswer"),
-    "service init": _one(f"{_SERVICES}:DraftJson"),
-    "service apply": (*_APPLIED, *_one(f"{_SERVICES}:StartedJson")),
+    "service init": _one(f"{_CLI}.service_init:DraftWritten"),
+    "service apply": (*_APPLIED, *_one(f"{_CLI}.service:AppliedStarted")),
     "service rollback": _APPLIED,
-    "service events": _many(f"{_SERVICES}:ServiceEventJson"),
-    "service history": _many(f"{_SERVICES}:PastGenerationJson"),
-    "service url": _one(f"{_SERVICES}:UrlJson"),
-    "service schema": _many(f"{_SERVICES}:FileKeyJson"),
-    "service list": _many(f"{_SERVICES}:ServiceJson"),
-    "service status": _one(f"{_SERVICES}:ServiceJson"),
-    "service wait": (*_one(f"{_SERVICES}:ServiceJson"), *_one(f"{_SERVICES}:GoneJson")),
-    "service logs": _one(f"{_SERVICES}:LogLineJson"),
-    "service scale": _one(f"{_SERVICES}:ScaledJson"),
-    "service restart": _one(f"{_SERVICES}:RestartedJson"),
-    "service delete": _one(f"{_SERVICES}:DeletedJson"),
-    "profile measure": _one(f"{_SERVICES}:MeasuredJson"),
+    "service events": _many(f"{_MESSAGES}:ServiceEvent"),
+    "service history": _many("slicewise.launcher.rules.services.history:PastGeneration"),
+    "service url": _one(f"{_CLI}.service_view:Address"),
+    "service schema": _many(f"{_CLI}.show_file:FileKey"),
+    "service list": _many(_SERVICE),
+    "service status": _one(_SERVICE),
+    "service wait": (*_one(_SERVICE), *_one(f"{_CLI}.service_wait:GoneService")),
+    "service logs": _one("slicewise.launcher.services.logs:Line"),
+    "service scale": _one(f"{_CLI}.service_orders:Scaled"),
+    "service restart": _one(f"{_CLI}.service_orders:Restarted"),
+    "service delete": _one(f"{_CLI}.service_orders:Deleted"),
+    "profile measure": _one(f"{_CLI}.profile:MeasuredFile"),
     "profile show": _many("slicewise.cluster.language.measurements:Measurement"),
-    "key create": _one(f"{_SERVICES}:NewKeyJson"),
+    "key create": _one(f"{_CLI}.keys:CreatedKey"),
     "key list": _many("slicewise.cluster.rpc.key_messages:KeyView"),
     "mig costs": _many(f"{_SITE}:ProfileCostJson"),
     "mig profiles": _one(f"{_SITE}:ProfilesJson"),
@@ -152,7 +150,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         "slicewise.slurm_plugin.cli.commands.node:Diagnosis",
     ),
     "node gres": _one(f"{_SITE}:NodeLinesJson"),
-    "doctor": _one("slicewise.launcher.cli.json_shapes:FindingsJson"),
+    "doctor": _one(f"{_CLI}.doctor:Findings"),
     "repartition run": (
         *_one(f"{_SITE}:RepartitionsDoneJson"),
         *_one(f"{_SITE}:RepartitionsDryJson"),

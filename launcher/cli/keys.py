@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -45,6 +46,19 @@ OwnTenant = Annotated[
         callback=typed_account,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class CreatedKey:
+    """An API key; ``key`` is shown only once. ``service`` is "" if it opens all of the tenant's."""
+
+    key_id: str
+    tenant: str
+    service: str
+    name: str
+    expires_s: int | None
+    key: str
+
 
 _PREFIX = "swk"
 _KEY_ID_BYTES, _SECRET_BYTES = 6, 32
@@ -111,8 +125,7 @@ def create_key(
     if service and not as_json:
         _note_of_unknown_service(daemon, tenant, service)
     if as_json:
-        facts = {"tenant": tenant, "service": service, "name": name, "expires_s": expires_s}
-        print_json({"key_id": key_id, **facts, "key": key})
+        print_json(CreatedKey(key_id, tenant, service, name, expires_s, key))
         return
     out = console()
     out.print(Text(key), soft_wrap=True)
@@ -202,7 +215,7 @@ def list_keys(
     answer = _daemon(load_settings()).call(KeyListRequest())
     keys = [one for one in answer.keys if all_keys or one.is_valid(now_s)]
     if as_json:
-        print_json([one.model_dump() for one in keys])
+        print_json(keys)
     else:
         console().print(
             FittingTable(_columns(keys) if all_keys else _columns(keys)[:-1]).or_say(

@@ -23,7 +23,7 @@ from slicewise.cluster.language.measurements import (
     shown_loads,
 )
 from slicewise.cluster.language.service import ServiceSpec, service_spec
-from slicewise.cluster.language.serving_cost import TokenCost, TokenObjective, cheapest
+from slicewise.cluster.language.serving_cost import TokenObjective, cheapest
 from slicewise.cluster.rpc.own_tenant import own_tenant
 from slicewise.cluster.runtime.console import console, print_json, terminal_console
 from slicewise.cluster.runtime.measurement_file import read_measurements, update_measurements
@@ -32,7 +32,6 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.cluster.slurm.sbatch import submit
-from slicewise.launcher.cli.json_shapes import CheapestJson
 from slicewise.launcher.cli.profile_options import (
     Account,
     Batches,
@@ -176,6 +175,24 @@ def measure(
         require_image(specs[0])
     require_writable(Path.cwd())
     _measure(work, specs, as_json=as_json)
+
+
+@dataclass(frozen=True)
+class Cheapest:
+    """Where a million output tokens cost the least."""
+
+    type: str
+    concurrency: int
+    millislice_s: int
+
+
+@dataclass(frozen=True)
+class MeasuredFile:
+    """What ``profile`` has measured, the file that has it, and the cheapest of models of tokens."""
+
+    file: str
+    measurements: Sequence[Measurement]
+    cheapest: Cheapest | None
 
 
 @dataclass(frozen=True)
@@ -350,16 +367,8 @@ def _print(work: _Work, found: Sequence[Measurement], *, as_json: bool) -> None:
             console().print(Text(line))
         return
     best = cheapest(found, costs, work.objective)
-    rows = [row.model_dump() for row in found]
-    print_json({"file": str(work.file), "measurements": rows, "cheapest": best and _chosen(best)})
-
-
-def _chosen(best: TokenCost) -> CheapestJson:
-    return {
-        "type": best.row.type,
-        "concurrency": best.row.batch,
-        "millislice_s": best.millislice_s,
-    }
+    chosen = Cheapest(best.row.type, best.row.batch, best.millislice_s) if best else None
+    print_json(MeasuredFile(str(work.file), found, chosen))
 
 
 def _require_complete(seen: Sequence[Progress], refused: Mapping[str, OutsideError]) -> None:
@@ -400,7 +409,7 @@ def show(
     require_one_load(found)
     rows = merged((), found)
     if as_json:
-        print_json([row.model_dump() for row in rows])
+        print_json(rows)
         return
     costs = load_settings().costs if any(row.tokens for row in rows) else {}
     console().print(measurements_shown(rows, costs))

@@ -1,10 +1,11 @@
 """Commands of ``slicewise service`` that take a service's file: apply, rollback, render, schema."""
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -28,10 +29,11 @@ from slicewise.launcher.cli.service_history import HistoryName, earlier_generati
 from slicewise.launcher.cli.service_init import init_app
 from slicewise.launcher.cli.service_orders import order_app
 from slicewise.launcher.cli.service_view import view_app
-from slicewise.launcher.cli.service_wait import Timeout, start_once, wait_app, wait_for
+from slicewise.launcher.cli.service_wait import Started, Timeout, start_once, wait_app, wait_for
 from slicewise.launcher.gateway.identity import certificate
 from slicewise.launcher.rules.engines.registry import engine_named, start_settings
 from slicewise.launcher.rules.services.apply_plan import (
+    Action,
     ApplyPlan,
     ReplicaCost,
     plan_apply,
@@ -42,7 +44,7 @@ from slicewise.launcher.scripts.render import service_script
 from slicewise.launcher.services.adapter_files import require_adapter_engine, require_adapters
 from slicewise.launcher.services.lookup import SkipModelCheck, whole_view
 from slicewise.launcher.services.model_repository import require_runnable, with_digest
-from slicewise.launcher.services.overview import service_url
+from slicewise.launcher.services.overview import Condition, service_url
 from slicewise.launcher.services.service_file import (
     current_directory,
     made_logs,
@@ -130,6 +132,30 @@ def apply_service(
 
 
 @dataclass(frozen=True)
+class Applied:
+    """What ``service apply`` or ``service rollback`` did."""
+
+    array_job_id: int | None
+    url: str
+    action: Action
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedAwaited(Applied):
+    """What it did with ``--wait``, and how the service is now."""
+
+    state: Condition | Literal["gone"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedStarted(Applied):
+    """What it did with ``--start``, and the replica that was started."""
+
+    started: Started
+
+
+@dataclass(frozen=True)
 class _Until:
     """For how many seconds to wait until a service is ready, and whether to start a replica."""
 
@@ -167,8 +193,7 @@ def _apply(
         waiting = Waiting(name, WaitGoal.READY, job_id or 0, may_sleep=not until.start)
         outcome = _awaited(settings, waiting, until)
     if as_json:
-        said = {"array_job_id": job_id, "url": url, "action": plan.action}
-        print_json({**said, "notes": list(plan.notes), **outcome.said})
+        print_json(outcome.applied(job_id, url, plan.action, plan.notes))
     elif outcome.text:
         typer.echo(outcome.text)
     if outcome.failure is not None:
@@ -179,9 +204,9 @@ def _apply(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What --wait or --start have found: for JSON, in words, or why the service is not ready."""
+    """What --wait or --start have found: the JSON, in words, or why the service is not ready."""
 
-    said: Mapping[str, object] = field(default_factory=dict)
+    applied: Callable[..., Applied] = Applied
     text: str = ""
     failure: SlicewiseError | None = None
 
@@ -190,13 +215,13 @@ def _awaited(settings: Settings, waiting: Waiting, until: _Until) -> _Outcome:
     try:
         if until.start:
             started = start_once(settings, waiting, until.timeout_s)
-            return _Outcome({"started": asdict(started)}, started.text(waiting.service))
+            return _Outcome(partial(AppliedStarted, started=started), started.text(waiting.service))
         found = asyncio.run(wait_for(settings, waiting, until.timeout_s))
     except SlicewiseError as error:
         return _Outcome(failure=error)
-    state = "gone" if found is None else found.condition
+    state: Condition | Literal["gone"] = "gone" if found is None else found.state
     wakes = ": the first request wakes it" if state == "asleep" else ""
-    return _Outcome({"state": state}, f"{waiting.service} is {state}{wakes}")
+    return _Outcome(partial(AppliedAwaited, state=state), f"{waiting.service} is {state}{wakes}")
 
 
 async def _trouble(settings: Settings, submitted: Submitted | None, url: str) -> str:
@@ -288,7 +313,8 @@ def _print_applied(
 def _print_plan(settings: Settings, spec: ServiceSpec, plan: ApplyPlan, *, as_json: bool) -> None:
     url = service_url(settings.gateway.url, spec.tenant, spec.name)
     if as_json:
-        print_json(show_file.plan_as_json(spec, plan, url))
+        service = f"{spec.tenant}/{spec.name}"
+        print_json(show_file.PlannedService(**vars(plan), service=service, url=url))
     else:
         console().print(show_file.plan_text(spec, plan, url))
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import typer
 from rich.text import Text
@@ -14,9 +13,6 @@ from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.cli.service_history import HistoryName
 from slicewise.launcher.services.lookup import choose
-
-if TYPE_CHECKING:
-    from slicewise.launcher.cli.json_shapes import ServiceEventJson
 
 _STYLES: Mapping[str, str] = {
     "started": "yellow",
@@ -45,20 +41,9 @@ def service_events(name: HistoryName, as_json: Json = False) -> None:
     found = {f"{one.tenant}/{one.name}": one.events for one in services}
     events = found[choose(name, found)]
     if as_json:
-        print_json([_as_json(one) for one in events])
+        print_json(events)
     else:
         console().print(_table(events))
-
-
-def _as_json(one: ServiceEvent) -> "ServiceEventJson":
-    return {
-        "at_s": one.at_s,
-        "array_job_id": one.array_job_id,
-        "slot": one.slot,
-        "node": one.node or None,
-        "what": one.what,
-        "why": one.why or None,
-    }
 
 
 def _table(events: Sequence[ServiceEvent]) -> FittingTable:
@@ -66,9 +51,9 @@ def _table(events: Sequence[ServiceEvent]) -> FittingTable:
         (
             column("time", (_when(one.at_s) for one in events)),
             column("replica", (f"{one.array_job_id}_{one.slot}" for one in events)),
-            column("node", (one.node for one in events), rank=1),
+            column("node", (one.node or "" for one in events), rank=1),
             column("what", (Text(one.what, style=_STYLES[one.what]) for one in events)),
-            column("why", (one.why for one in events), folds=True),
+            column("why", (one.why or "" for one in events), folds=True),
         )
     )
 

@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ViewRequest
-from slicewise.cluster.rpc.read_messages import GenerationRecord, GenerationsRequest
+from slicewise.cluster.rpc.read_messages import GenerationsRequest
 from slicewise.cluster.runtime.console import FittingTable, column, console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
@@ -18,9 +18,6 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.launcher.rules.services.apply_plan import KeyChange, generations_of
 from slicewise.launcher.rules.services.history import PastGeneration, Stands, history, to_go_back_to
 from slicewise.launcher.services.lookup import choose, complete_service
-
-if TYPE_CHECKING:
-    from slicewise.launcher.cli.json_shapes import PastGenerationJson
 
 _STYLES: Mapping[Stands, str] = {"newest": "green", "being replaced": "yellow", "ended": "dim"}
 
@@ -46,14 +43,14 @@ def service_history(name: HistoryName, as_json: Json = False) -> None:
     """
     past = asyncio.run(_past(load_settings(), name))
     if as_json:
-        print_json([_as_json(one) for one in past])
+        print_json(past)
     else:
         console().print(_table(past))
 
 
 async def earlier_generation(
     settings: Settings, name: str, array_job_id: int | None
-) -> GenerationRecord:
+) -> PastGeneration:
     """Return the generation that a rollback applies again; raises what ``to_go_back_to`` raises."""
     return to_go_back_to(await _past(settings, name), array_job_id)
 
@@ -71,28 +68,13 @@ async def _past(settings: Settings, name: str) -> tuple[PastGeneration, ...]:
     )
 
 
-def _as_json(one: PastGeneration) -> "PastGenerationJson":
-    return {
-        "service": f"{one.record.tenant}/{one.record.name}",
-        "array_job_id": one.record.array_job_id,
-        "submitted_s": one.record.submitted_s,
-        "user": one.record.author,
-        "state": one.stands,
-        "changes": [
-            {"key": change.key, "before": change.before, "after": change.after}
-            for change in one.changes
-        ],
-        "directives": one.record.directives,
-    }
-
-
 def _table(past: Sequence[PastGeneration]) -> FittingTable:
     return FittingTable(
         (
-            column("array job", (one.record.array_job_id for one in past), right=True),
-            column("submitted", (_when(one.record.submitted_s) for one in past)),
-            column("by", (one.record.author for one in past), rank=1),
-            column("state", (Text(one.stands, style=_STYLES[one.stands]) for one in past)),
+            column("array job", (one.array_job_id for one in past), right=True),
+            column("submitted", (_when(one.submitted_s) for one in past)),
+            column("by", (one.user for one in past), rank=1),
+            column("state", (Text(one.state, style=_STYLES[one.state]) for one in past)),
             column("changes", (_changes(one.changes) for one in past), folds=True),
         )
     )

@@ -1,5 +1,6 @@
 """``slicewise service init``: writes a service's file from a model repository."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,14 @@ from slicewise.launcher.cli.profile_options import P95Ms, TpotMs, TtftMs
 from slicewise.launcher.services.draft import DraftChoice, MeasuredModels, draft
 
 init_app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class DraftWritten:
+    """The file that ``service init`` wrote, and why the engine could not load it."""
+
+    file: str
+    problems: tuple[str, ...]
 
 
 @init_app.command(
@@ -79,7 +88,7 @@ def init_service(
     file = output or Path(f"{found.spec.name}.toml")
     _write(file, found.text)
     if as_json:
-        print_json({"file": str(file), "problems": list(found.problems)})
+        print_json(DraftWritten(str(file), found.problems))
     else:
         typer.echo(f"{file} is written. What it would do: slicewise service apply {file} --dry-run")
     for problem in found.problems:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -26,6 +27,36 @@ _POLL_S = 0.5
 _UNDER_WAY = frozenset({"released", "starting", "running", "ending"})
 
 order_app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class OrderedService:
+    """The service and the array job of its newest generation."""
+
+    service: str
+    array_job_id: int
+
+
+@dataclass(frozen=True)
+class Scaled(OrderedService):
+    """The bounds after ``service scale``."""
+
+    min_replicas: int
+    max_replicas: int
+
+
+@dataclass(frozen=True)
+class Restarted(OrderedService):
+    """How many replicas will be replaced."""
+
+    replicas: int
+
+
+@dataclass(frozen=True)
+class Deleted(OrderedService):
+    """Whether the service has ended."""
+
+    ended: bool
 
 
 @order_app.command(
@@ -71,7 +102,7 @@ def scale_service(
     daemon.call(order)
     after = _scripted(newest) if reset else bounds
     if as_json:
-        print_json(_as_json(newest) | {"min_replicas": after[0], "max_replicas": after[1]})
+        print_json(Scaled(*_which(newest), *after))
     else:
         _say(newest, f"{after[0]} to {after[1]} replicas")
     if after[0] and (payer := _used_up(daemon, newest.tenant)):
@@ -121,8 +152,8 @@ def _bounds(view: ServiceView, least: int | None, most: int | None) -> tuple[int
     return wanted
 
 
-def _as_json(view: ServiceView) -> dict[str, object]:
-    return {"service": f"{view.tenant}/{view.name}", "array_job_id": view.array_job_id}
+def _which(view: ServiceView) -> tuple[str, int]:
+    return f"{view.tenant}/{view.name}", view.array_job_id
 
 
 def _say(view: ServiceView, what: str) -> None:
@@ -142,7 +173,7 @@ def restart_service(name: Name, as_json: Json = False) -> None:
     DaemonClient(settings.daemon).call(order)
     replicas = _under_way((newest,))
     if as_json:
-        print_json(_as_json(newest) | {"replicas": replicas})
+        print_json(Restarted(*_which(newest), replicas))
     else:
         _say(newest, f"{_counted(replicas)} will be replaced")
 
@@ -174,7 +205,7 @@ def delete_service(
         daemon.call(OrderRequest(array_job_id=newest.array_job_id, what="end"))
     ended = asyncio.run(_wait_until_gone(daemon, newest, timeout_s))
     if as_json:
-        print_json(_as_json(newest) | {"ended": ended})
+        print_json(Deleted(*_which(newest), ended))
     elif ended:
         _say(newest, "has ended")
     if not ended:

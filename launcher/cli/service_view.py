@@ -4,15 +4,16 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 
 from slicewise.cluster.rpc.messages import ServiceView
-from slicewise.cluster.runtime.console import console, print_json, print_json_line
+from slicewise.cluster.runtime.console import console, plain, print_json, print_json_line
 from slicewise.cluster.runtime.output_options import Json, Watch, show
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.settings.file import Settings
@@ -31,14 +32,19 @@ from slicewise.launcher.services.logs import (
 from slicewise.launcher.services.lookup import Name, choose, find
 from slicewise.launcher.services.overview import ServiceObservation, observe, service_url
 
-if TYPE_CHECKING:
-    from slicewise.launcher.cli.json_shapes import ServiceJson
-
 _WATCH_S = 0.5
 _FOLLOW_S = 0.25
 _ENDS_IN = re.compile(r"^ends in [0-9]+ s")
 
 view_app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class Address:
+    """A service, as ``tenant/name``, and its address."""
+
+    service: str
+    url: str
 
 
 @view_app.command(
@@ -54,7 +60,6 @@ def list_services(watch: Watch = False, as_json: Json = False) -> None:
     show(
         lambda: asyncio.run(observe(settings)),
         show_services.services_overview,
-        lambda services: [show_services.as_json(service) for service in services],
         watch=watch,
         as_json=as_json,
     )
@@ -69,7 +74,7 @@ def print_url(name: Name, as_json: Json = False) -> None:
     newest = asyncio.run(find(settings, name))[0]
     url = service_url(settings.gateway.url, newest.tenant, newest.name)
     if as_json:
-        print_json({"service": f"{newest.tenant}/{newest.name}", "url": url})
+        print_json(Address(f"{newest.tenant}/{newest.name}", url))
     else:
         typer.echo(url)
 
@@ -97,7 +102,7 @@ def service_status(
     if watch and as_json:
         _watch_as_lines(settings, service)
     elif as_json:
-        print_json(show_services.as_json(service))
+        print_json(service)
     elif watch:
         _watch(settings, service)
     else:
@@ -124,19 +129,19 @@ def _watch(settings: Settings, service: ServiceObservation) -> None:
 def _watch_as_lines(settings: Settings, service: ServiceObservation) -> None:
     """Print a line of JSON now, and one whenever more has changed than what ticks."""
     for one in _changes(settings, service):
-        print_json_line(show_services.as_json(one))
+        print_json_line(one)
 
 
 def _changes(settings: Settings, service: ServiceObservation) -> Iterator[ServiceObservation]:
     """Yield the service now, and whenever more has changed than what ticks."""
     shown: object = None
     for one in chain((service,), _watched(settings, service)):
-        if (lasting := _without_ticks(show_services.as_json(one))) != shown:
+        if (lasting := _without_ticks(plain(one))) != shown:
             yield one
             shown = lasting
 
 
-def _without_ticks(status: "ServiceJson") -> object:
+def _without_ticks(status: Mapping[str, Any]) -> object:
     """Return the status for a comparison, without what changes by time or with each request."""
     replicas = [
         {**one, "age_s": None, "lease_left_s": None, "why": _ENDS_IN.sub("ends", one["why"])}
@@ -232,6 +237,6 @@ def _nothing(view: ServiceView, slots: Iterable[int], since: str | None) -> str:
 def _print_lines(lines: Iterable[Line], *, as_json: bool) -> None:
     for line in lines:
         if as_json:
-            print_json_line({"slot": line.slot, "line": line.text})
+            print_json_line(line)
         else:
-            typer.echo(f"{line.slot} | {line.text}")
+            typer.echo(f"{line.slot} | {line.line}")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,7 +21,6 @@ from slicewise.cluster.runtime.console import print_json, terminal_console
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
-from slicewise.launcher.cli import show_services
 from slicewise.launcher.services.lookup import Name, find
 from slicewise.launcher.services.overview import ServiceObservation, observe
 from slicewise.launcher.services.waiting import (
@@ -44,6 +43,15 @@ _ENDED = Code.SERVICE_UNKNOWN
 _TERMINATED = 128 + signal.SIGTERM
 
 wait_app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class GoneService:
+    """A service that was waited for until it was gone."""
+
+    service: str
+    state: Literal["gone"] = "gone"
+
 
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0, help="Seconds to wait at most.", show_default=True)
@@ -81,12 +89,11 @@ def wait_service(
         waiting = Waiting(service, goal, newest.array_job_id)
         found = asyncio.run(wait_for(settings, waiting, timeout_s))
     if as_json:
-        gone = {"service": service, "state": WaitGoal.GONE}
-        print_json(gone if found is None else show_services.as_json(found))
+        print_json(GoneService(service) if found is None else found)
     elif found is None:
         typer.echo(f"{service} is gone")
     else:
-        typer.echo(f"{service} is {found.condition}")
+        typer.echo(f"{service} is {found.state}")
 
 
 async def wait_for(

@@ -1,7 +1,8 @@
 """Shows a service's file to users and as JSON: its schema, and what applying it would do."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,52 +14,24 @@ from slicewise.cluster.slurm.sbatch import Submitted
 from slicewise.launcher.rules.engines.model_files import ModelNeeds, listed
 from slicewise.launcher.rules.services.apply_plan import ApplyPlan, KeyChange, ReplicaCost
 
-if TYPE_CHECKING:
-    from slicewise.launcher.cli.json_shapes import ModelJson, PlanJson, ReplicaCostJson
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedService(ApplyPlan):
+    """What ``service apply`` would do with a service, at which address."""
+
+    service: str
+    url: str
 
 
-def plan_as_json(spec: ServiceSpec, plan: ApplyPlan, url: str) -> "PlanJson":
-    """Return the keys of ``plan --json``."""
-    return {
-        "service": f"{spec.tenant}/{spec.name}",
-        "url": url,
-        "action": plan.action,
-        "array_job_id": plan.array_job_id,
-        "changes": [
-            {"key": one.key, "before": one.before, "after": one.after} for one in plan.changes
-        ],
-        "notes": list(plan.notes),
-        "model": None if plan.needs is None else _needs_as_json(plan.needs),
-        "replica": None if plan.replica is None else _replica_as_json(plan.replica),
-    }
+@dataclass(frozen=True)
+class FileKey:
+    """A key of the service file; ``default`` is null for a required one."""
 
-
-def _replica_as_json(replica: ReplicaCost) -> "ReplicaCostJson":
-    price = replica.hour_price(1)
-    return {
-        "gres_type": replica.shape.gres_type or "",
-        "gpus": replica.shape.request.count,
-        "gpu_model": replica.gpu_model,
-        "cost_millislices": replica.cost_millislices,
-        "hour_price": None if price is None else f"{price:f}",
-        "currency": replica.currency or None,
-    }
-
-
-def _needs_as_json(needs: ModelNeeds) -> "ModelJson":
-    return {
-        "name": needs.name,
-        "backend": needs.backend or None,
-        "instances": needs.instances,
-        "kinds": list(needs.kinds),
-        "versions": list(needs.versions),
-        "files": list(needs.files),
-        "inputs": list(needs.inputs),
-        "outputs": list(needs.outputs),
-        "has_sequences": needs.has_sequences,
-        "is_decoupled": needs.is_decoupled,
-        "parts": list(needs.parts),
-    }
+    key: str
+    type: str
+    required: bool
+    default: str | int | float | bool | None
+    meaning: str | None
 
 
 def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
@@ -68,7 +41,7 @@ def plan_text(spec: ServiceSpec, plan: ApplyPlan, url: str) -> RenderableType:
     if any(change.key == "model_digest" for change in plan.changes):
         lines.append(Text("  The model repository has other files than the service."))
     would = Text(f"{spec.tenant}/{spec.name} {_would(spec, plan, url)}")
-    needs = () if plan.needs is None else (Text(_needs_text(plan.needs)),)
+    needs = () if plan.model is None else (Text(_needs_text(plan.model)),)
     replica = plan.replica
     costs = () if replica is None else (Text(_replica_text(replica, spec.max_replicas)),)
     return Group(would, *lines, *costs, *needs, *notes)
@@ -78,7 +51,7 @@ def _replica_text(replica: ReplicaCost, most: int) -> str:
     """``replica: 1g.10gb of H100, 1 slice; EUR 0.12 an hour while it runs, 8 of them 0.96``."""
     model = "" if replica.gpu_model is None else f" of {replica.gpu_model}"
     has = f"replica: {replica.shape.words}{model}, {slices_words(replica.cost_millislices)}"
-    price, all_prices = replica.hour_price(1), replica.hour_price(most)
+    price, all_prices = replica.price(1), replica.price(most)
     if price is None or all_prices is None:
         return has
     words = f"{replica.currency} {price:.2f} an hour while it runs"
@@ -141,17 +114,17 @@ def applied(spec: ServiceSpec, plan: ApplyPlan, submitted: Submitted | None, url
     )
 
 
-def schema_rows() -> tuple[Mapping[str, Any], ...]:
+def schema_rows() -> tuple[FileKey, ...]:
     """Return every key of a service file: its type, default and meaning."""
     properties = ServiceSpec.model_json_schema()["properties"]
     return tuple(
-        {
-            "key": key,
-            "type": _type(properties[key]),
-            "required": field.is_required(),
-            "default": None if field.is_required() or field.default == () else field.default,
-            "meaning": field.description,
-        }
+        FileKey(
+            key,
+            _type(properties[key]),
+            field.is_required(),
+            None if field.is_required() or field.default == () else field.default,
+            field.description,
+        )
         for key, field in ServiceSpec.model_fields.items()
     )
 
@@ -164,13 +137,13 @@ def _type(found: Mapping[str, Any]) -> str:
 def schema_table() -> FittingTable:
     """Return the schema as a table for users."""
     rows = schema_rows()
-    defaults = ("required" if row["required"] else _default(row["default"]) for row in rows)
+    defaults = ("required" if row.required else _default(row.default) for row in rows)
     return FittingTable(
         (
-            column("key", (row["key"] for row in rows)),
-            column("type", (row["type"] for row in rows)),
+            column("key", (row.key for row in rows)),
+            column("type", (row.type for row in rows)),
             column("default", defaults),
-            column("meaning", (row["meaning"] for row in rows), folds=True),
+            column("meaning", (row.meaning for row in rows), folds=True),
         )
     )
 

@@ -1,13 +1,11 @@
-"""Shows services to users and as JSON."""
+"""Shows services to users."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from slicewise.cluster.language.adapters import model_name
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.rpc.messages import AdapterReport, ReplicaLoad, ServiceQuality, ServiceReport
 from slicewise.cluster.runtime.console import (
@@ -21,10 +19,6 @@ from slicewise.cluster.runtime.console import (
 from slicewise.launcher.rules.engines.least_versions import upgrade
 from slicewise.launcher.services.overview import Condition, ReplicaView, ServiceObservation, State
 
-if TYPE_CHECKING:
-    from slicewise.launcher.cli.json_shapes import AdapterJson, ReplicaJson, ServiceJson
-
-_STATES: tuple[State, ...] = get_args(State)
 _STYLES: Mapping[State, str] = {
     "ready": "green",
     "starting": "yellow",
@@ -43,97 +37,6 @@ _CONDITION_STYLES: Mapping[Condition, str] = {
     "no address": "red",
 }
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
-
-
-def as_json(service: ServiceObservation) -> "ServiceJson":
-    """Return the keys of ``--json``; ``slots`` are the newest generation's, by state."""
-    generations, report = (service.array_job_id, *service.older), service.report
-    quota = service.quota
-    return {
-        "service": service.service,
-        "tenant": service.tenant,
-        "name": service.name,
-        "array_job_id": service.array_job_id,
-        "user": service.user,
-        "state": service.condition,
-        "url": service.url,
-        "profile": service.shape.gres_type or "",
-        "gpus": service.shape.gpus,
-        "nodes": service.shape.nodes,
-        "min_replicas": service.min_replicas,
-        "max_replicas": service.max_replicas,
-        "is_scaled": service.is_scaled,
-        "is_ending": service.is_ending,
-        "backlog": service.backlog,
-        "in_flight": service.in_flight,
-        "rate_per_s": report.rate_per_s if report is not None else None,
-        "desired_replicas": report.desired_replicas if report is not None else None,
-        "reason": report.reason if report is not None else None,
-        "failed_starts": report.failed_starts if report is not None else None,
-        "next_start_s": report.next_start_s if report is not None else None,
-        "concurrency": report.concurrency if report is not None else None,
-        "is_concurrency_learnt": report.is_concurrency_learnt if report is not None else None,
-        "objective": service.objective or None,
-        "token_objective": service.token_objective or None,
-        "ttft_ms": report.ttft_ms if report is not None else None,
-        "ttft_p95_ms": report.ttft_p95_ms if report is not None else None,
-        "tpot_ms": report.tpot_ms if report is not None else None,
-        "engine_load": _engine_load_as_json(report),
-        "old_engine": report.old_engine or None if report is not None else None,
-        "quality": service.quality.model_dump() if service.quality is not None else None,
-        "adapters": [_adapter_as_json(service, one) for one in service.adapters],
-        "slots": _slots_by_state(service, service.array_job_id),
-        "generations": [
-            {"array_job_id": array, "slots": _slots_by_state(service, array)}
-            for array in generations
-        ],
-        "replicas": [_replica_as_json(one) for one in service.replicas if _is_shown(one)],
-        "nominal_millislices": quota.nominal_millislices if quota is not None else None,
-        "limit_millislices": quota.limit_millislices if quota is not None else None,
-        "in_use_millislices": quota.in_use_millislices if quota is not None else None,
-        "note": service.note,
-        "loss": service.loss,
-    }
-
-
-def _engine_load_as_json(report: ServiceReport | None) -> Mapping[str, object] | None:
-    load = report.engine_load if report is not None else None
-    return load.model_dump() if load is not None else None
-
-
-def _slots_by_state(service: ServiceObservation, array: int) -> Mapping[State, Sequence[int]]:
-    return {state: sorted(one.slot for one in service.in_state(state, array)) for state in _STATES}
-
-
-def _adapter_as_json(service: ServiceObservation, one: AdapterReport) -> "AdapterJson":
-    return {
-        "model": model_name(service.name, one.name),
-        "requests": one.requests,
-        "loaded": one.loaded,
-        "replicas": one.replicas,
-        "why": one.why,
-    }
-
-
-def _replica_as_json(one: ReplicaView) -> "ReplicaJson":
-    return {
-        "array_job_id": one.array_job_id,
-        "slot": one.slot,
-        "state": one.state,
-        "node": one.node,
-        "age_s": one.age_s,
-        "lease_left_s": one.lease_left_s,
-        "is_borrowed": one.is_borrowed,
-        "is_outdated": one.is_outdated,
-        "has_other_files": one.has_other_files,
-        "why": one.why,
-        "last_log_line": one.last_log_line,
-    }
-
-
-def _is_shown(one: ReplicaView) -> bool:
-    """Whether to show the slot: held ones cost nothing, so only those with a remark are shown."""
-    return one.state in {"ready", "starting", "draining"} or bool(one.why)
 
 
 def services_overview(services: Sequence[ServiceObservation]) -> RenderableType:
@@ -166,7 +69,7 @@ def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
         column("state", map(condition, services)),
         column("array job", (s.array_job_id for s in services), right=True, rank=5),
         column("profile", (s.shape.words for s in services), rank=4),
-        column("desired", (_number(s.wanted) for s in services), right=True, rank=6),
+        column("desired", (_number(s.desired_replicas) for s in services), right=True, rank=6),
         column("ready", _counts(services, "ready"), right=True, rank=1),
         column("starting", _counts(services, "starting"), right=True, rank=2),
         column("draining", _counts(services, "draining"), right=True, rank=4),
@@ -180,7 +83,7 @@ def _columns(services: Sequence[ServiceObservation]) -> tuple[Column, ...]:
 
 def condition(service: ServiceObservation) -> Text:
     """Return the service's state in its colour."""
-    return Text(service.condition, style=_CONDITION_STYLES[service.condition])
+    return Text(service.state, style=_CONDITION_STYLES[service.state])
 
 
 def _counts(services: Iterable[ServiceObservation], state: State) -> Iterable[Text]:
@@ -227,8 +130,7 @@ def _number(value: int | None) -> str:
 def service_details(service: ServiceObservation) -> RenderableType:
     """Return everything about one service."""
     facts = Facts(tuple(_facts(service)))
-    shown = tuple(one for one in service.replicas if _is_shown(one))
-    return Group(facts, _replicas_table(shown)) if shown else facts
+    return Group(facts, _replicas_table(service.replicas)) if service.replicas else facts
 
 
 def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
@@ -253,18 +155,17 @@ def _facts(service: ServiceObservation) -> Iterable[tuple[str, Text]]:
         if service.report.engine_load is not None:
             yield "engines", Text("; ".join(_servers(service.report.engine_load)))
     for one in service.adapters:
-        yield "adapter", Text(_adapter(service, one), style="red" if one.why else "")
+        yield "adapter", Text(_adapter(one), style="red" if one.why else "")
     yield "slice", Text(_slice(service))
     yield "quota", Text(_quota(service))
     for heading, text, style in _remarks(service):
         yield heading, Text(text, style=style)
 
 
-def _adapter(service: ServiceObservation, one: AdapterReport) -> str:
-    name = model_name(service.name, one.name)
+def _adapter(one: AdapterReport) -> str:
     place = f"loaded by {one.loaded} of {one.replicas} replicas" if one.replicas else "no replica"
     why = f"; refused: {one.why}" if one.why else ""
-    return f"{name}: {one.requests} requests, {place}{why}"
+    return f"{one.model}: {one.requests} requests, {place}{why}"
 
 
 def _carries(report: ServiceReport) -> str:
@@ -323,7 +224,7 @@ def _remarks(service: ServiceObservation) -> Iterable[tuple[str, str, str]]:
 def _replicas(service: ServiceObservation) -> Text:
     parts = (
         Text(f"{len(slots)} {state} ({_ranges(slots)})", style=_STYLES[state])
-        for state, slots in _slots_by_state(service, service.array_job_id).items()
+        for state, slots in service.slots.items()
         if slots
     )
     return Text(", ").join(parts)

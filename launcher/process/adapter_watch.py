@@ -123,7 +123,7 @@ class AdapterWatch:
         found = [one for run in runs if (one := self._of(key, run)) is not None]
         return tuple(
             AdapterReport(
-                name=name,
+                model=model_name(key.partition("/")[2], name),
                 requests=self._requests.get(model_name(key, name), 0),
                 loaded=sum(name in one.loaded for one in found),
                 replicas=len(runs),

@@ -48,7 +48,7 @@ class Line:
     """One line of a slot's log, without characters that control a terminal."""
 
     slot: int
-    text: str
+    line: str
 
 
 Q = ParamSpec("Q")

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
+from pydantic import computed_field
+
+from slicewise.cluster.language.documents import HIDDEN, TextOrNull, key_of
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.cluster.language.service import follows_by_adapters, whole_number
@@ -11,7 +14,6 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import (
     WHEN_REPLACED_S,
     AdapterReport,
-    ServiceQuality,
     ServiceReport,
     ServiceView,
     SlotPlace,
@@ -43,10 +45,13 @@ generation serves. unpaid: its budget is used up, so that no replica can start. 
 replicas replace outdated ones. ending: its owner has deleted it. no address: the gateway does not
 lead to it."""
 
+Slots = Mapping[State, Sequence[int]]
+"""Slots by state."""
+
 
 @dataclass(frozen=True)
 class ReplicaView:
-    """One slot of one generation now.
+    """One slot of one generation now; times are in seconds.
 
     Attributes:
         age_s: seconds since Slurm started it; None if it has not.
@@ -74,75 +79,145 @@ class ReplicaView:
 
 
 @dataclass(frozen=True)
+class GenerationNow:
+    """A generation of a service: its array job, and its slots by state."""
+
+    array_job_id: int
+    slots: Slots
+
+
+@dataclass(frozen=True)
 class ServiceObservation:
-    """One service now, all of its generations together.
+    """One service now, all of its generations together; null stands for what is not known.
 
     Attributes:
         array_job_id: the newest generation's.
-        older: array jobs of the generations that it replaces, the newest first.
         url: where its clients send requests.
-        api: path that follows the address, of its engine.
-        is_routed: whether the gateway leads its address to it.
         min_replicas, max_replicas: as ordered, else as its script says.
         is_scaled: whether they are ordered.
         is_ending: whether its owner has ordered its end.
-        load: requests at the gateway; None if neither the gateway nor the launcher's report can be
-            seen.
-        report: the launcher's report of it; None: nothing.
-        replicas: slots of all generations, the newest first.
-        objective: as the newest generation's script says, such as ``p95_ms 800``; "" without one.
+        objective: as the newest generation's script says, such as ``p95_ms 800``.
         token_objective: the same of its tokens, such as ``ttft_ms 500, tpot_ms 50``.
-        quota: of its tenant; None if this user may not see it.
         note: why slots that should run do not: quota, failed starts, Slurm's reason; "" if all is
             well.
     """
 
     array_job_id: int
-    older: tuple[int, ...]
+    older: Annotated[tuple[int, ...], HIDDEN]
+    """Array jobs of the generations that it replaces, the newest first."""
     tenant: str
     name: str
     user: str
     url: str
-    api: str
-    is_routed: bool
-    shape: ReplicaShape
+    api: Annotated[str, HIDDEN]
+    """Path that follows the address, of its engine."""
+    is_routed: Annotated[bool, HIDDEN]
+    """Whether the gateway leads its address to it."""
+    shape: Annotated[ReplicaShape, HIDDEN]
     min_replicas: int
     max_replicas: int
     is_scaled: bool
     is_ending: bool
-    load: Load | None
-    report: ServiceReport | None
-    replicas: tuple[ReplicaView, ...]
-    objective: str
-    quota: TenantView | None
+    load: Annotated[Load | None, HIDDEN]
+    """Requests at the gateway; None if neither the gateway nor the report can be seen."""
+    report: Annotated[ServiceReport | None, HIDDEN]
+    """The launcher's; None: nothing."""
+    every_slot: Annotated[tuple[ReplicaView, ...], HIDDEN]
+    """Slots of all generations, the newest first."""
+    objective: TextOrNull
+    quota: Annotated[TenantView | None, HIDDEN]
+    """Of its tenant; None if this user may not see it."""
     note: str
-    token_objective: str = ""
+    token_objective: TextOrNull = ""
 
+    rate_per_s = key_of("report", ServiceReport, "rate_per_s")
+    desired_replicas = key_of("report", ServiceReport, "desired_replicas")
+    reason = key_of("report", ServiceReport, "reason")
+    failed_starts = key_of("report", ServiceReport, "failed_starts")
+    next_start_s = key_of("report", ServiceReport, "next_start_s")
+    concurrency = key_of("report", ServiceReport, "concurrency")
+    is_concurrency_learnt = key_of("report", ServiceReport, "is_concurrency_learnt")
+    ttft_ms = key_of("report", ServiceReport, "ttft_ms")
+    ttft_p95_ms = key_of("report", ServiceReport, "ttft_p95_ms")
+    tpot_ms = key_of("report", ServiceReport, "tpot_ms")
+    engine_load = key_of("report", ServiceReport, "engine_load")
+    quality = key_of("report", ServiceReport, "quality")
+    nominal_millislices = key_of("quota", TenantView, "nominal_millislices")
+    limit_millislices = key_of("quota", TenantView, "limit_millislices")
+    in_use_millislices = key_of("quota", TenantView, "in_use_millislices")
+
+    @computed_field
     @property
     def service(self) -> str:
         """As in the address: ``tenant/name``."""
         return f"{self.tenant}/{self.name}"
 
+    @computed_field
+    @property
+    def profile(self) -> str:
+        """GRES type of each of a replica's GPUs; "" is Slurm's choice."""
+        return self.shape.gres_type or ""
+
+    @computed_field
+    @property
+    def gpus(self) -> int:
+        """GPU instances of a replica."""
+        return self.shape.gpus
+
+    @computed_field
+    @property
+    def nodes(self) -> int:
+        """Nodes of a replica."""
+        return self.shape.nodes
+
+    @computed_field
+    @property
+    def replicas(self) -> tuple[ReplicaView, ...]:
+        """Slots that cost something or have a remark."""
+        shown = {"ready", "starting", "draining"}
+        return tuple(one for one in self.every_slot if one.state in shown or one.why)
+
+    @computed_field
+    @property
+    def slots(self) -> Slots:
+        """Slots of the newest generation by state."""
+        return self._slots(self.array_job_id)
+
+    @computed_field
+    @property
+    def generations(self) -> tuple[GenerationNow, ...]:
+        """The newest generation, and those that it replaces."""
+        arrays = (self.array_job_id, *self.older)
+        return tuple(GenerationNow(array, self._slots(array)) for array in arrays)
+
+    def _slots(self, array: int) -> Slots:
+        return {
+            state: sorted(one.slot for one in self.in_state(state, array))
+            for state in get_args(State)
+        }
+
     def in_state(self, state: State, array_job_id: int | None = None) -> tuple[ReplicaView, ...]:
         """Return the replicas in that state, of all generations or of one."""
         return tuple(
             one
-            for one in self.replicas
+            for one in self.every_slot
             if one.state == state and array_job_id in {None, one.array_job_id}
         )
-
-    @property
-    def quality(self) -> ServiceQuality | None:
-        """How well it answered lately; None if that is not known."""
-        return self.report.quality if self.report is not None else None
 
     @property
     def outdated(self) -> tuple[ReplicaView, ...]:
         """Replicas that newer ones replace."""
         return tuple(
-            one for one in self.replicas if one.is_outdated and one.state not in {"held", "gone"}
+            one for one in self.every_slot if one.is_outdated and one.state not in {"held", "gone"}
         )
 
+    @computed_field
+    @property
+    def old_engine(self) -> str | None:
+        """Engine and version of a replica, if it has holes that a newer one mends."""
+        return self.report.old_engine or None if self.report is not None else None
+
+    @computed_field
     @property
     def adapters(self) -> tuple[AdapterReport, ...]:
         """Its LoRA adapters, as far as the launcher has told."""
@@ -160,8 +235,9 @@ class ServiceObservation:
         is_told = report is not None and report.array_job_id in {None, self.array_job_id}
         return report.failed_starts if report is not None and is_told else 0
 
+    @computed_field
     @property
-    def condition(self) -> Condition:
+    def state(self) -> Condition:
         """The state of the service as a whole, in one word."""
         if self.is_ending:
             return "ending"
@@ -180,24 +256,22 @@ class ServiceObservation:
     def _without_replica(self) -> Condition:
         if self.report is not None and self.report.is_unpaid:
             return "unpaid"
-        wakes = self.in_state("starting") or self.wanted or self.backlog
+        wakes = self.in_state("starting") or self.desired_replicas or self.backlog
         return "waking" if wakes else "asleep"
 
+    @computed_field
     @property
     def loss(self) -> str:
         """Text about slots that were lost for good; "" if none was."""
         return loss_text([one.slot for one in self.in_state("gone", self.array_job_id)])
 
-    @property
-    def wanted(self) -> int | None:
-        """Replicas that the launcher last wanted; None if it has told nothing."""
-        return self.report.desired_replicas if self.report is not None else None
-
+    @computed_field
     @property
     def backlog(self) -> int | None:
         """Requests that wait for a replica; None if that is not known."""
         return self.load.waiting if self.load is not None else None
 
+    @computed_field
     @property
     def in_flight(self) -> int | None:
         """Requests that a replica works on; None if that is not known."""
@@ -303,7 +377,7 @@ def _service(
         is_ending=order.delete_s is not None,
         load=_load(backend, look),
         report=look.report,
-        replicas=tuple(
+        every_slot=tuple(
             _replica(
                 view, slot, _state(view, slot, backend, look), look, is_old=_is_old(view, newest)
             )

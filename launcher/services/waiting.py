@@ -59,19 +59,19 @@ def is_reached(waiting: Waiting, seen: ServiceObservation | None) -> bool:
         if waiting.is_seen:
             raise _ended(waiting, seen)
         return False
-    is_unpaid = seen.condition == "unpaid" and not seen.in_state("starting")
-    rests = seen.condition == "asleep" or is_unpaid
+    is_unpaid = seen.state == "unpaid" and not seen.in_state("starting")
+    rests = seen.state == "asleep" or is_unpaid
     if waiting.goal is WaitGoal.ASLEEP:
         return rests
     if waiting.goal is not WaitGoal.READY:
-        return seen.condition == waiting.goal.value
-    fails = seen.condition == "failing" and seen.failures >= FAILING and not waiting.forgiven
+        return seen.state == waiting.goal.value
+    fails = seen.state == "failing" and seen.failures >= FAILING and not waiting.forgiven
     if seen.is_ending or fails:
         raise _fails(seen)
     if rests and not seen.min_replicas:
         return waiting.may_sleep
     ready = len(seen.ready)
-    return seen.condition == "ready" and ready >= max(1, seen.min_replicas)
+    return seen.state == "ready" and ready >= max(1, seen.min_replicas)
 
 
 def _ended(waiting: Waiting, seen: ServiceObservation | None) -> OutsideError:
@@ -118,7 +118,7 @@ def after_look(waiting: Waiting, seen: ServiceObservation | None) -> Waiting:
 
 def wake_hint(waiting: Waiting, seen: ServiceObservation | None) -> str:
     """Say what would wake a service that sleeps while one waits until it is ready; "" if awake."""
-    sleeps = seen is not None and seen.condition == "asleep" and not seen.min_replicas
+    sleeps = seen is not None and seen.state == "asleep" and not seen.min_replicas
     if not sleeps or waiting.goal is not WaitGoal.READY or waiting.may_sleep or waiting.is_woken:
         return ""
     name = waiting.service.partition("/")[2]
@@ -135,7 +135,7 @@ def progress(seen: ServiceObservation | None) -> str:
         (len(seen.outdated), "outdated"),
     )
     parts = ", ".join(f"{count} {what}" for count, what in counts if count)
-    state = f"{seen.condition} ({parts})" if parts else seen.condition
+    state = f"{seen.state} ({parts})" if parts else seen.state
     return f"{state}; {seen.note}" if seen.note else state
 
 

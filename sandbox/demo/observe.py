@@ -34,7 +34,7 @@ def service_states(found: Iterable[ServiceObservation]) -> tuple[ServiceState, .
 
 
 def _replicas(service: ServiceObservation) -> Replicas:
-    holding = [one for one in service.replicas if one.node and one.state not in {"held", "gone"}]
+    holding = [one for one in service.every_slot if one.node and one.state not in {"held", "gone"}]
     ready = service.in_state("ready")
     borrowed = sum(one.is_borrowed for one in holding)
     return Replicas(

@@ -5,15 +5,14 @@ of a processor.
 """
 
 import asyncio
-import json
 from contextlib import suppress
 from typing import Any
 
 from waiting import PATIENCE_S, until
 
 from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.runtime.console import plain
 from slicewise.cluster.settings.read import load_settings
-from slicewise.launcher.cli import show_services
 from slicewise.launcher.services.address import wait_for_route
 from slicewise.launcher.services.overview import ServiceObservation, observe
 from slicewise.sandbox.cluster import Sandbox
@@ -25,7 +24,7 @@ def services(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
     Raises what else ``observe`` raises.
     """
     (found,) = until(lambda: _seen(sandbox))
-    return {one.service: json.loads(json.dumps(show_services.as_json(one))) for one in found}
+    return {one.service: plain(one) for one in found}
 
 
 def _seen(sandbox: Sandbox) -> tuple[tuple[ServiceObservation, ...]] | None:

@@ -16,8 +16,8 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.leader import ALONE
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds, slices_text
+from slicewise.cluster.runtime.console import plain
 from slicewise.cluster.slurm.unread_log import UnreadLog
-from slicewise.launcher.cli import show_services
 from slicewise.launcher.services.overview import join
 from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
 from slicewise.slurm_plugin.cli.views.tenants import status_json
@@ -135,7 +135,7 @@ def test_the_daemon_s_view_and_service_status(daemon: ClusterState) -> None:
             last_line=lambda *_: "",
         )
         del wanted["own_in_use"]
-        assert own_names(show_services.as_json(one)) == wanted
+        assert own_names(plain(one)) == wanted
 
 
 def test_metrics(daemon: ClusterState) -> None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from slicewise.cluster.language.documents import HIDDEN, TextOrNull
 
 _SHOWN = 4
 
@@ -73,7 +75,7 @@ class ModelNeeds:
     """
 
     name: str
-    backend: str = ""
+    backend: TextOrNull = ""
     kinds: tuple[str, ...] = ()
     instances: int = 1
     versions: tuple[int, ...] = ()
@@ -83,7 +85,7 @@ class ModelNeeds:
     has_sequences: bool = False
     is_decoupled: bool = False
     parts: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    batch: int = 1
-    choices: tuple[str, ...] = ()
+    problems: Annotated[tuple[str, ...], HIDDEN] = ()
+    notes: Annotated[tuple[str, ...], HIDDEN] = ()
+    batch: Annotated[int, HIDDEN] = 1
+    choices: Annotated[tuple[str, ...], HIDDEN] = ()

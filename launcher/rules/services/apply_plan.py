@@ -3,9 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import computed_field
 
 from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.documents import HIDDEN, TextOrNull
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.cluster.language.service import AUTO, ServiceSpec, follows_by_adapters, values_of
@@ -33,19 +36,38 @@ class ReplicaCost:
     """What a replica has, and what it costs while it runs.
 
     Attributes:
-        shape: its GPU instances.
         gpu_model: of the GPUs that have such instances; None for parts of any.
-        slice_hour_price: None if the site has none.
-        currency: of that price; "" without one.
+        currency: of the price, if the site has prices.
     """
 
-    shape: ReplicaShape
+    shape: Annotated[ReplicaShape, HIDDEN]
+    """Its GPU instances."""
     gpu_model: str | None
     cost_millislices: Millislices
-    slice_hour_price: Decimal | None = None
-    currency: str = ""
+    slice_hour_price: Annotated[Decimal | None, HIDDEN] = None
+    """None if the site has none."""
+    currency: TextOrNull = ""
 
-    def hour_price(self, replicas: int) -> Decimal | None:
+    @computed_field
+    @property
+    def gres_type(self) -> str:
+        """Of its GPUs; "" is Slurm's choice."""
+        return self.shape.gres_type or ""
+
+    @computed_field
+    @property
+    def gpus(self) -> int:
+        """Number of its GPU instances."""
+        return self.shape.request.count
+
+    @computed_field
+    @property
+    def hour_price(self) -> str | None:
+        """Price of its hour, a decimal number as text; None if the site has no prices."""
+        price = self.price(1)
+        return None if price is None else f"{price:f}"
+
+    def price(self, replicas: int) -> Decimal | None:
         """Return the price of an hour of as many replicas; None if the site has no prices."""
         if self.slice_hour_price is None:
             return None
@@ -59,7 +81,7 @@ class ApplyPlan:
     Attributes:
         array_job_id: the newest generation's, which is replaced; None if there is none.
         notes: what its user should know besides, such as quota for the surge.
-        needs: what the model needs; None if its repository was not looked at.
+        model: what the model needs; None if its repository was not looked at.
         living: the array jobs of all services that run now, of this name or others.
         replica: what each of its replicas costs; None if their GPU type is open.
     """
@@ -68,8 +90,8 @@ class ApplyPlan:
     array_job_id: int | None = None
     changes: tuple[KeyChange, ...] = ()
     notes: tuple[str, ...] = ()
-    needs: ModelNeeds | None = None
-    living: frozenset[int] = frozenset()
+    model: ModelNeeds | None = None
+    living: Annotated[frozenset[int], HIDDEN] = frozenset()
     replica: ReplicaCost | None = None
 
 
@@ -117,7 +139,7 @@ def plan_apply(
 def with_needs(plan: ApplyPlan, spec: ServiceSpec, needs: ModelNeeds) -> ApplyPlan:
     """Return the plan with what the model needs, and what its user should know of that."""
     notes = (*needs.notes, *_sequences_note(spec, needs), *plan.notes)
-    return replace(plan, needs=needs, notes=notes)
+    return replace(plan, model=needs, notes=notes)
 
 
 def _sequences_note(spec: ServiceSpec, needs: ModelNeeds) -> tuple[str, ...]:

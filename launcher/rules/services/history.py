@@ -1,7 +1,7 @@
 """Generations of a service: what each has changed, and which one a rollback goes back to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from slicewise.cluster.language.codes import Code
@@ -18,12 +18,18 @@ class PastGeneration:
     """One generation of a service.
 
     Attributes:
+        service: ``tenant/name``.
         changes: keys that differ from the generation before; () of the first one.
+        directives: its script's keys.
     """
 
-    record: GenerationRecord
-    stands: Stands
+    service: str
+    array_job_id: int
+    submitted_s: int
+    user: str
+    state: Stands
     changes: tuple[KeyChange, ...]
+    directives: Mapping[str, str] = field(hash=False)
 
 
 def history(
@@ -38,9 +44,13 @@ def history(
     before = (*records[1:], None)
     return tuple(
         PastGeneration(
-            one,
+            f"{one.tenant}/{one.name}",
+            one.array_job_id,
+            one.submitted_s,
+            one.author,
             _stands(one, newest, alive),
             () if last is None else changes_between(last.directives, one.directives),
+            one.directives,
         )
         for one, last in zip(records, before, strict=True)
     )
@@ -55,19 +65,19 @@ def _stands(
     return "newest" if one.array_job_id == newest else "being replaced"
 
 
-def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> GenerationRecord:
+def to_go_back_to(past: Sequence[PastGeneration], array_job_id: int | None) -> PastGeneration:
     """Return the generation with that array job; None: the one before the newest, or the last one.
 
     Raises InvalidInputError (SW-NAME-UNKNOWN) if there is none.
     """
     if array_job_id is not None:
-        older = [one for one in past if one.record.array_job_id == array_job_id]
+        older = [one for one in past if one.array_job_id == array_job_id]
     else:
-        place = next((i for i, one in enumerate(past) if one.stands == "newest"), -1)
+        place = next((i for i, one in enumerate(past) if one.state == "newest"), -1)
         older = list(past[place + 1 :])
     if older:
-        return older[0].record
-    known = ", ".join(str(one.record.array_job_id) for one in past)
+        return older[0]
+    known = ", ".join(str(one.array_job_id) for one in past)
     which = "before the newest" if array_job_id is None else f"with array job {array_job_id}"
     raise InvalidInputError(
         Code.NAME_UNKNOWN,

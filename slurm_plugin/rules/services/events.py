@@ -44,9 +44,9 @@ def happened(
                         at_s=at_s,
                         array_job_id=view.array_job_id,
                         slot=slot.index,
-                        node=slot.node or had.node,
+                        node=slot.node or had.node or None,
                         what=what,
-                        why=why,
+                        why=why or None,
                     ),
                 )
 

@@ -61,14 +61,14 @@ def watch(monkeypatch: pytest.MonkeyPatch, looks: list[object], *, as_json: bool
         return seen
 
     monkeypatch.setattr(output_options.time, "sleep", lambda _: None)
-    output_options.show(look, lambda seen: Text(f"<{seen}>"), list, watch=True, as_json=as_json)
+    output_options.show(look, lambda seen: Text(f"<{seen}>"), watch=True, as_json=as_json)
 
 
 def test_watching_prints_what_changes_for_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     watch(monkeypatch, ["a", "a", "b"], as_json=True)
-    assert capsys.readouterr().out == '["a"]\n["b"]\n'
+    assert capsys.readouterr().out == '"a"\n"b"\n'
     watch(monkeypatch, ["a", "a", "b"], as_json=False)
     assert capsys.readouterr().out == "<a>\n<b>\n"
 

@@ -90,8 +90,8 @@ async def test_what_a_replica_refuses_is_told_and_tried_again_after_a_while():
     turned(watch, (1, 2), {"legal": "/m/legal", "tax": "/m/tax"})
     await looked(watch)
     assert watch.reports(CHAT) == (
-        AdapterReport(name="legal", loaded=1, replicas=2, why="rank 64 is too large"),
-        AdapterReport(name="tax", loaded=2, replicas=2),
+        AdapterReport(model="chat:legal", loaded=1, replicas=2, why="rank 64 is too large"),
+        AdapterReport(model="chat:tax", loaded=2, replicas=2),
     )
     # Others are let in, and what was refused is told to who asks for it.
     assert watch.tried == {CHAT: {"legal", "tax"}}
@@ -110,7 +110,7 @@ async def test_one_that_does_not_answer_has_tried_nothing_and_is_asked_again():
     turned(watch, (1,), {"legal": "/m/legal"})
     await looked(watch)
     assert watch.tried == {CHAT: frozenset()}
-    assert watch.reports(CHAT) == (AdapterReport(name="legal", loaded=0, replicas=1),)
+    assert watch.reports(CHAT) == (AdapterReport(model="chat:legal", loaded=0, replicas=1),)
     replicas.refused = {}
     await looked(watch, 40.0)
     assert watch.tried == {CHAT: {"legal"}}
@@ -159,4 +159,4 @@ async def test_a_replica_that_has_gone_says_nothing_any_more():
     turned(watch, (), {"legal": "/m/legal"})
     for _ in range(10):
         await asyncio.sleep(0)
-    assert watch.reports(CHAT) == (AdapterReport(name="legal"),)
+    assert watch.reports(CHAT) == (AdapterReport(model="chat:legal"),)

@@ -107,20 +107,20 @@ def test_long_logs_are_read_from_their_end(tmp_path: Path, view: ServiceView):
     every = [f"line {number}" for number in range(30_000)]
     log_file(view, 2).write_text("\n".join(every) + "\n")
     lines, _ = last_lines(view, (2,), Chosen(20_000))
-    assert [line.text for line in lines] == every[-20_000:]
+    assert [line.line for line in lines] == every[-20_000:]
 
 
 def test_what_a_terminal_would_obey_is_not_shown(view: ServiceView):
     log_file(view, 2).write_bytes(b"\x1b[2Jred\xff\tx\r\n")
     (line,), _ = last_lines(view, (2,), Chosen(5))
-    assert line.text == "\ufffd[2Jred\ufffd\tx"
+    assert line.line == "\ufffd[2Jred\ufffd\tx"
 
 
 def test_colours_are_left_out(view: ServiceView):
     """Each log of Triton had two lines with them, of which U+FFFD and numbers were left."""
     log_file(view, 2).write_bytes(b"[\x1b[1;33mWARN\x1b[0;39m]  \x1b[33mevhtp.c:4050\x1b[m\n")
     (line,), _ = last_lines(view, (2,), Chosen(5))
-    assert line.text == "[WARN]  evhtp.c:4050"
+    assert line.line == "[WARN]  evhtp.c:4050"
 
 
 def test_new_lines_are_whole_and_come_once(view: ServiceView):
@@ -229,7 +229,7 @@ def test_lines_since_a_time_and_of_the_run_before(
     log.write_text("".join(every[cut_at:]))
     log.with_name(f"{log.name}.1").write_text("".join(every[:cut_at]))
     lines, _ = last_lines(view, (2,), chosen)
-    assert [line.text for line in lines] == RUNS.splitlines()[expected]
+    assert [line.line for line in lines] == RUNS.splitlines()[expected]
 
 
 def test_a_slot_that_has_run_once_has_no_run_before(view: ServiceView):
@@ -324,9 +324,9 @@ def test_a_log_without_lines_is_not_taken_into_memory(tmp_path: Path, view: Serv
     os.truncate(tmp_path / "chat.logs" / "814_2.log", 64 << 20)
     lines, read = last_lines(view, [2], Chosen(1))
     assert (len(lines), read) == (1, {2: 64 << 20})
-    assert len(lines[0].text) <= 5 << 20
+    assert len(lines[0].line) <= 5 << 20
     found, read = new_lines(view, {2: 1 << 20})
-    assert sum(len(line.text) for line in found) == 4 << 20
+    assert sum(len(line.line) for line in found) == 4 << 20
     assert read == {2: 5 << 20}
 
 

@@ -19,6 +19,7 @@ from slicewise.cluster.rpc.messages import (
     ViewAnswer,
 )
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
+from slicewise.cluster.runtime import console
 from slicewise.launcher.cli import show_file, show_services
 from slicewise.launcher.rules.gateway.types import Backend, Gateway, Load, Server, ServerMode
 from slicewise.launcher.services.overview import Condition, ServiceObservation, State, join
@@ -115,7 +116,7 @@ def test_a_replica_with_other_files_than_applied_is_marked():
     )
     applied = service(7, *running)
     known = applied.model_copy(update={"directives": {"model_digest": "a" * 16}})
-    replicas = observed(view=of(known)).replicas
+    replicas = observed(view=of(known)).every_slot
     assert [one.has_other_files for one in replicas] == [False, False, True]
     assert "other model files than applied" in show_services._remark(replicas[2])
     assert not any(one.has_other_files for one in observed(view=of(applied)).replicas)
@@ -165,11 +166,11 @@ def test_generations_are_one_service():
     assert (found.array_job_id, found.older) == (12, (5,))
     assert [(one.array_job_id, one.slot) for one in found.in_state("ready")] == [(12, 0)]
     assert [(one.array_job_id, one.slot) for one in found.in_state("draining")] == [(5, 1)]
-    assert [one.array_job_id for one in found.replicas if one.is_outdated] == [5, 5]
+    assert [one.array_job_id for one in found.every_slot if one.is_outdated] == [5, 5]
     said = printed_text(show_services.service_details(found))
     assert "vision/chat (array job 12, replaces 5)" in said
     assert "1 outdated; each ends when a new one serves" in said
-    assert show_services.as_json(found)["slots"] == {
+    assert console.plain(found)["slots"] == {
         "ready": [0],
         "starting": [],
         "draining": [],
@@ -182,7 +183,7 @@ def test_a_restart_makes_outdated_what_started_before():
     order = ServiceOrder(restart_s=50.7)
     seen = service(7, slot(0, "running", start_s=49), slot(1, "running", start_s=50), order=order)
     found = observed(view=of(seen))
-    assert [one.slot for one in found.replicas if one.is_outdated] == [0]
+    assert [one.slot for one in found.every_slot if one.is_outdated] == [0]
 
 
 def test_an_order_to_scale_is_shown():
@@ -231,7 +232,7 @@ LOSS = "1 slot is lost for good; apply the service again to replace it"
 def test_lost_slots_are_told_with_what_to_do():
     assert LOSS in printed_text(show_services.service_details(observed()))
     assert f"vision/chat: {LOSS}" in printed_text(show_services.services_overview([observed()]))
-    assert show_services.as_json(observed())["loss"] == LOSS
+    assert console.plain(observed())["loss"] == LOSS
     kept = observed(view=of(SERVICE.model_copy(update={"slots": SERVICE.slots[:-1]})))
     assert "lost" not in printed_text(show_services.service_details(kept))
     assert "lost" not in printed_text(show_services.services_overview([kept]))
@@ -263,20 +264,20 @@ TOLD = VIEW.model_copy(update={"service_reports": (NEWS,)})
 
 def test_who_may_not_see_the_gateway_reads_what_the_launcher_has_told():
     found = observed(None, TOLD)
-    assert (found.backlog, found.in_flight, found.wanted) == (4, 3, 4)
+    assert (found.backlog, found.in_flight, found.desired_replicas) == (4, 3, 4)
     assert [slots(found, state) for state in ("ready", "draining")] == [{0}, {1, 5}]
     assert slots(found, "starting") == {2, 3, 4}
     said = printed_text(show_services.service_details(found))
     assert "3 in flight, 4 waiting; 1.25 arrive per second" in said
     assert "4 replicas: 3 in flight + 4 waiting: 4" in said
-    shown = show_services.as_json(found)
+    shown = console.plain(found)
     keys = ("backlog", "rate_per_s", "desired_replicas", "reason", "failed_starts", "next_start_s")
     assert [shown[key] for key in keys] == [4, 1.25, 4, "3 in flight + 4 waiting: 4", 0, None]
 
 
 def test_who_may_see_the_gateway_reads_the_requests_there():
     found = observed(GATEWAY, TOLD)
-    assert (found.backlog, found.wanted, slots(found, "draining")) == (6, 4, {1, 5})
+    assert (found.backlog, found.desired_replicas, slots(found, "draining")) == (6, 4, {1, 5})
 
 
 def test_without_a_route_nothing_is_ready():
@@ -290,7 +291,7 @@ def test_a_tenant_that_one_may_not_see_has_no_figures():
 
 
 def test_json_has_the_same_facts():
-    found = show_services.as_json(observed())
+    found = console.plain(observed())
     assert found["slots"] == {
         "ready": [0],
         "starting": [2, 3, 4],
@@ -378,20 +379,20 @@ def test_one_word_for_a_service(
     news = NEWS.model_copy(update={"desired_replicas": 0, "failed_starts": 0} | report)
     view = of(*services).model_copy(update={"service_reports": (news,)})
     found = observed(READY_AT_GATEWAY, view)
-    assert found.condition == show_services.as_json(found)["state"] == state
+    assert found.state == console.plain(found)["state"] == state
     said = " ".join(printed_text(show_services.service_details(found)).split())
     assert f" state {state} address " in said
 
 
 def test_a_service_without_an_address_is_called_so():
     elsewhere = Gateway({}, READY_AT_GATEWAY.backends, complete=True)
-    assert observed(elsewhere, of(ASLEEP)).condition == "no address"
+    assert observed(elsewhere, of(ASLEEP)).state == "no address"
     unrouted = NEWS.model_copy(update={"is_routed": False})
     told = of(ASLEEP).model_copy(update={"service_reports": (unrouted,)})
-    assert observed(None, told).condition == "no address"
-    assert observed(None, of(ASLEEP)).condition == "no address"
+    assert observed(None, told).state == "no address"
+    assert observed(None, of(ASLEEP)).state == "no address"
     followed = ASLEEP.model_copy(update={"is_followed": True})
-    assert observed(None, of(followed)).condition == "asleep"
+    assert observed(None, of(followed)).state == "asleep"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -429,7 +430,7 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     said = " ".join(printed_text(show_services.service_details(one), 200).split())
     assert "p50 12 ms, p95 1.5 s (objective: p95_ms 800, 99.1 % in time)" in said
     assert "1,234 answered, 3 errors, 2 unanswered, 1 cold start in the last 7 min" in said
-    shown = show_services.as_json(one)
+    shown = console.plain(one)
     assert (shown["objective"], shown["quality"]) == ("p95_ms 800", quality.model_dump())
     listed = printed_text(show_services.services_overview([one]), 250)
     assert [word for word in ("12 ms", "1.5 s", "99.1 %", "in time") if word not in listed] == []
@@ -438,7 +439,7 @@ def test_how_well_it_answers_is_shown_against_its_objective():
     alone = observed(view=view.model_copy(update={"service_reports": (told,)}))
     said = " ".join(printed_text(show_services.service_details(alone), 200).split())
     assert "answers after 1.5 s (objective: p95_ms 800, 99.1 % in time); 1 answered," in said
-    unknown = show_services.as_json(observed())
+    unknown = console.plain(observed())
     assert (unknown["objective"], unknown["quality"]) == (None, None)
     json_checker.check("service list", [shown, unknown])
     with pytest.raises(AssertionError, match="quality"):
@@ -471,12 +472,10 @@ def test_what_servers_say_of_themselves_is_shown(load: dict[str, Any], said: str
     one = observed(view=of(SERVICE).model_copy(update={"service_reports": (told,)}))
     shown = " ".join(printed_text(show_services.service_details(one), 400).split())
     assert f"engines {said}" in shown
-    found = show_services.as_json(one)
+    found = console.plain(one)
     assert found["engine_load"] == servers.model_dump()
     json_checker.check("service list", [found])
-    none = show_services.as_json(
-        observed(view=of(SERVICE).model_copy(update={"service_reports": (NEWS,)}))
-    )
+    none = console.plain(observed(view=of(SERVICE).model_copy(update={"service_reports": (NEWS,)})))
     assert none["engine_load"] is None
 
 
@@ -501,7 +500,7 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     shown = " ".join(printed_text(show_services.service_details(one), 200).split())
     assert "each replica 6 requests at a time now, learnt from how long requests take" in shown
     assert f"tokens {said}" in shown
-    found = show_services.as_json(one)
+    found = console.plain(one)
     assert (found["concurrency"], found["is_concurrency_learnt"]) == (6, True)
     names = ("ttft_ms", "ttft_p95_ms", "tpot_ms")
     assert [found.get(name) for name in names] == [times.get(name) for name in names]
@@ -522,7 +521,7 @@ def test_the_quota_is_the_limit_once_it_is_known():
 
 
 def test_the_schema_names_every_key():
-    rows = {row["key"]: row for row in show_file.schema_rows()}
+    rows = {row.key: console.plain(row) for row in show_file.schema_rows()}
     assert rows["name"]["required"]
     assert rows["max_replicas"]["default"] == 1
     assert rows["need_gib"]["type"] == "number"
@@ -534,20 +533,20 @@ def test_replicas_that_load_other_adapters_are_not_outdated_and_what_they_have_i
     order = {"adapters": "legal=x"}
     old = service(5, slot(0, "running")).model_copy(update={"directives": order})
     new = service(12, slot(0, "held")).model_copy(update={"directives": {"adapters": "tax=y"}})
-    adapter = AdapterReport(name="tax", requests=3, loaded=0, replicas=1, why="too large")
+    adapter = AdapterReport(model="chat:tax", requests=3, loaded=0, replicas=1, why="too large")
     report = a_report(reason="1 wanted", ready=((5, 0),), adapters=(adapter,))
     seen = ViewAnswer(
         observed_s=1.0, complete=True, services=(old, new), tenants=(), service_reports=(report,)
     )
     (found,) = join(seen, None, "http://g", last_line=lambda _view, _slot: "")
-    assert (found.condition, found.outdated) == ("ready", ())
+    assert (found.state, found.outdated) == ("ready", ())
     assert [one.array_job_id for one in found.ready] == [5]
-    said = show_services.as_json(found)
+    said = console.plain(found)
     assert said["adapters"] == [
         {"model": "chat:tax", "requests": 3, "loaded": 0, "replicas": 1, "why": "too large"}
     ]
-    console = Console(width=120, record=True)
-    console.print(show_services.service_details(found))
+    out = Console(width=120, record=True)
+    out.print(show_services.service_details(found))
     assert "chat:tax: 3 requests, loaded by 0 of 1 replicas; refused: too large" in (
-        console.export_text()
+        out.export_text()
     )

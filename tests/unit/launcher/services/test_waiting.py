@@ -41,7 +41,7 @@ def seen(
         is_ending=False,
         load=None,
         report=REPORT.model_copy(update={"failed_starts": failures, "desired_replicas": wanted}),
-        replicas=replicas,
+        every_slot=replicas,
         objective="",
         quota=None,
         note=note,
@@ -118,7 +118,7 @@ def test_what_was_just_submitted_may_not_be_seen_yet():
 
 def test_failed_starts_of_the_generation_before_count_for_nothing():
     old = REPORT.model_copy(update={"failed_starts": 5, "array_job_id": 800})
-    assert replace(seen(HELD), report=old).condition == "waking"
+    assert replace(seen(HELD), report=old).state == "waking"
     assert not is_reached(waiting(), replace(seen(STARTS), report=old))
 
 

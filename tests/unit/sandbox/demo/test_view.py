@@ -77,7 +77,7 @@ OBSERVED = ServiceObservation(
     is_ending=False,
     load=Load(in_flight=2, queued=4, held=5),
     report=None,
-    replicas=(
+    every_slot=(
         *(ReplicaView(1, slot, "ready") for slot in range(3)),
         ReplicaView(1, 3, "starting"),
         *(ReplicaView(1, slot, "held") for slot in range(4, 8)),
@@ -102,7 +102,7 @@ def test_what_holds_gpus_is_told_by_quota_from_what_waits_for_them() -> None:
         ReplicaView(1, 4, "draining", "gpu02"),
         ReplicaView(1, 5, "held"),
     )
-    (state,) = service_states((replace(OBSERVED, replicas=replicas),))
+    (state,) = service_states((replace(OBSERVED, every_slot=replicas),))
     expected = Replicas(2, 2, 1, 1, own=2, borrowed=2, borrowed_ready=1)
     assert state.replicas == expected
     assert expected.own_not_ready == 1

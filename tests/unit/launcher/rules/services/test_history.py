@@ -26,7 +26,7 @@ RECORDS = (record(820, model="n"), record(814, concurrency="2"), record(800))
 
 def test_each_generation_says_what_it_has_changed_and_whether_it_lives():
     past = history(RECORDS, (lives(820), lives(814)))
-    assert [one.stands for one in past] == ["newest", "being replaced", "ended"]
+    assert [one.state for one in past] == ["newest", "being replaced", "ended"]
     assert past[0].changes == (KeyChange("model", "m", "n"), KeyChange("concurrency", "2", "1"))
     assert past[1].changes == (KeyChange("concurrency", "1", "2"),)
     assert past[2].changes == ()
@@ -34,7 +34,7 @@ def test_each_generation_says_what_it_has_changed_and_whether_it_lives():
 
 def test_an_array_job_id_that_slurm_has_given_again_is_another_generation():
     later = lives(814, concurrency="7")
-    assert {one.stands for one in history(RECORDS, (later,))} == {"ended"}
+    assert {one.state for one in history(RECORDS, (later,))} == {"ended"}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,8 @@ def test_a_rollback_goes_to_the_one_before_the_one_that_counts(
 
 def test_or_to_the_one_that_is_named():
     past = history(RECORDS, (lives(820),))
-    assert to_go_back_to(past, 800) == RECORDS[2]
+    chosen = to_go_back_to(past, 800)
+    assert (chosen.array_job_id, chosen.directives) == (800, RECORDS[2].directives)
     with pytest.raises(InvalidInputError, match=r"with array job 7\. Recorded: 820, 814, 800"):
         to_go_back_to(past, 7)
 

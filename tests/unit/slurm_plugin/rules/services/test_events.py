@@ -23,7 +23,7 @@ def told(*looks: Look) -> list[ServiceEvent]:
 
 
 def said(*looks: Look) -> list[tuple[str, str]]:
-    return [(one.what, one.why) for one in told(*looks)]
+    return [(one.what, one.why or "") for one in told(*looks)]
 
 
 def test_a_replica_starts_gets_ready_drains_and_ends():
