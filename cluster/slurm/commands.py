@@ -56,6 +56,8 @@ from slicewise.cluster.language.slurm.job_rows import (
     parse_pending,
     parse_rows,
     parse_throttled,
+    read_rows,
+    records,
     running_targets,
     started,
     uncertain,
@@ -142,6 +144,7 @@ class CommandSlurm(Slurm):
         self._told: ReportsUnread = UnreadLog() if told is None else told
         self._nodes = NodeReader(self._told)
         self._steps = StepReader(self._told)
+        self._rows: Mapping[str, JobView] = {}
         self._waiting: Mapping[Shown, frozenset[int]] = {}
         self._given: dict[_Run, Mapping[str, int]] = {}
         self._cluster_name, self._named_until_s = "", 0.0
@@ -167,7 +170,7 @@ class CommandSlurm(Slurm):
     async def jobs(self) -> tuple[JobView, ...]:
         """Run ``squeue``, which is cheaper than ``scontrol show job`` and can't be deceived.
 
-        Where rows show an array in which a waiting task may be missing (see ``parse_jobs``), and
+        Where rows show an array in which a waiting task may be missing (see ``records``), and
         did not show the same last time, another ``squeue`` lists the indices of what waits. The
         rows are then read once more: a task that started before the list is in those alone, and a
         missing job looks ended.
@@ -184,7 +187,8 @@ class CommandSlurm(Slurm):
         else:
             self._waiting = {one: self._waiting[one] for one in doubted}
         waiting = {shown[0]: indices for shown, indices in self._waiting.items()}
-        return await self._typed(parse_jobs(rows, waiting, self._told))
+        self._rows = read_rows(rows, self._rows, self._told)
+        return await self._typed(records(self._rows.values(), waiting))
 
     async def _typed(
         self, jobs: tuple[JobView, ...], *, asked_too: bool = False

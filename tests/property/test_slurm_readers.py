@@ -18,6 +18,8 @@ from slicewise.cluster.language.slurm.job_rows import (
     parse_jobs,
     parse_pending,
     parse_rows,
+    read_rows,
+    records,
 )
 from slicewise.cluster.language.slurm.parse import (
     ASSOCIATION_FIELDS,
@@ -116,6 +118,26 @@ def test_a_row_of_squeue_costs_its_own_job_only(odd: Mapping[str, str]) -> None:
         assert "state" not in job.unread
     assert all(isinstance(count, int) for count in job.gpus.values())
     assert isinstance(job.is_doubtful, bool)
+
+
+@settings(max_examples=examples(100, nightly=4000), deadline=None)
+@given(
+    odd=st.dictionaries(st.sampled_from(JOB_FIELDS[1:]), ODD, max_size=6),
+    change=st.dictionaries(st.sampled_from(JOB_FIELDS[1:]), ODD, max_size=2),
+)
+def test_a_look_with_rows_that_were_there_before_reads_what_a_first_look_would(
+    odd: Mapping[str, str], change: Mapping[str, str]
+) -> None:
+    good = JOB | {"JobId": "8", "ArrayJobId": "8"}
+    before = read_rows((good, JOB | odd), {}, ignored)
+    now = (good | {"JobId": "9"}, good, JOB | odd, JOB | {"JobId": "6"} | odd | change)
+    first: list[Unread] = []
+    later: list[Unread] = []
+    kept = read_rows(now, before, later.append)
+    assert records(kept.values(), {}) == parse_jobs(now, {}, first.append)
+    assert first == later, "what can't be read is told at each look"
+    same = {job.job_id for job in kept.values() if any(job is one for one in before.values())}
+    assert same == {8} | {job.job_id for job in before.values() if not job.unread}
 
 
 @pytest.mark.parametrize("word", [word for word in WORDS if len(word) > 10 or not word.isdecimal()])

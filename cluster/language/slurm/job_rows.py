@@ -110,10 +110,10 @@ def parse_rows(text: str, fields: Sequence[str], separator: str) -> tuple[Mappin
     if end.strip() or len(cells) % len(fields):
         raise unreadable("job list", text)
     width = len(fields)
-    starts = range(0, len(cells), width)
     # Each row ends with a line break, which is then at the beginning of the next row's first cell.
-    rows = (dict(zip(fields, cells[start : start + width], strict=True)) for start in starts)
-    return tuple({**row, fields[0]: row[fields[0]].removeprefix("\n")} for row in rows)
+    cells[::width] = (cell.removeprefix("\n") for cell in cells[::width])
+    starts = range(0, len(cells), width)
+    return tuple(dict(zip(fields, cells[start : start + width], strict=True)) for start in starts)
 
 
 Shown = tuple[int, frozenset[int], frozenset[int]]
@@ -123,7 +123,7 @@ an id of their own.
 
 
 def uncertain(rows: Sequence[Mapping[str, str]]) -> frozenset[Shown]:
-    """Arrays of which ``squeue -r`` may have left out the last untouched task; see ``parse_jobs``.
+    """Arrays of which ``squeue -r`` may have left out the last untouched task; see ``records``.
 
     slurmctld writes indices as ``first-last:step`` only if they are more than two, evenly spaced,
     without neighbours, and the last is more than ten from the first.
@@ -180,33 +180,57 @@ def _pending(line: str) -> tuple[int, frozenset[int]]:
 def parse_jobs(
     rows: Sequence[Mapping[str, str]], pending: Mapping[int, frozenset[int]], told: ReportsUnread
 ) -> tuple[JobView, ...]:
-    """Convert rows of ``squeue -r``; an array's untouched tasks, which share an id, are one record.
+    """Convert rows of ``squeue -r`` as ``read_rows`` and ``records`` do."""
+    return records(read_rows(rows, {}, told).values(), pending)
+
+
+def read_rows(
+    rows: Iterable[Mapping[str, str]], before: Mapping[str, JobView], told: ReportsUnread
+) -> Mapping[str, JobView]:
+    """Convert each row, by its text; a row that was there ``before`` is the same object.
+
+    Most rows are the same at each look, and reading one takes twenty times as long as finding it.
+    One with a value that could not be read is read, and told, again.
 
     Raises OutsideError (SW-SLURM-FAILED) for a row without a job id: nothing says which job would
     be missing, and a missing job looks ended.
+    """
+    found: dict[str, JobView] = {}
+    for row in rows:
+        text = _BETWEEN.join(row.values())
+        job = before.get(text)
+        found[text] = _job(row, told) if job is None or job.unread else job
+    return found
+
+
+_BETWEEN = "\0"
+"""What no value has: Slurm keeps texts as C does."""
+
+
+def records(jobs: Iterable[JobView], pending: Mapping[int, frozenset[int]]) -> tuple[JobView, ...]:
+    """Join an array's untouched tasks, which share an id, into one record.
 
     Where the untouched indices are evenly spaced (``0-8:2``), ``squeue -r`` of 22.05 leaves out the
     last. So ``pending`` completes them with all tasks that have no row of their own.
     """
     grouped: dict[int, list[JobView]] = {}
-    for row in rows:
-        job = _job(row, told)
+    for job in jobs:
         grouped.setdefault(job.job_id, []).append(job)
     split = _split_tasks(same[0] for same in grouped.values())
     return tuple(
-        _record(same, pending.get(job_id, frozenset()) - split.get(job_id, frozenset()))
+        _record(same, pending.get(job_id, frozenset()) - split.get(job_id, set()))
         for job_id, same in grouped.items()
     )
 
 
-def _split_tasks(jobs: Iterable[JobView]) -> Mapping[int, frozenset[int]]:
+def _split_tasks(jobs: Iterable[JobView]) -> Mapping[int, set[int]]:
     """The tasks that have an id of their own, by array."""
-    found: dict[int, frozenset[int]] = {}
+    split: dict[int, set[int]] = {}
     for job in jobs:
         array = job.array_job_id
         if array is not None and array != job.job_id and job.task_index is not None:
-            found[array] = found.get(array, frozenset()) | {job.task_index}
-    return found
+            split.setdefault(array, set()).add(job.task_index)
+    return split
 
 
 def _record(same: Sequence[JobView], missed: frozenset[int]) -> JobView:
