@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import JobView, RunOfJob
@@ -125,7 +126,9 @@ class QuotaLoop:
         # Batch jobs to requeue by a plan of this turn, and whether Slurm refused a limit last.
         self._to_requeue: Mapping[RunOfJob, str] = {}
         self._is_refused = False
+        # QOS as they were read, or left by the round that ended at ``_limits_since_s``.
         self._qos: tuple[Qos, ...] = ()
+        self._limits_since_s = inf
         self._moves_tried: dict[int, str] = {}
         self._move_again_s = 0.0
         self._warned: frozenset[str] = frozenset()
@@ -218,11 +221,15 @@ class QuotaLoop:
         """
         now_s, seen = time.monotonic(), self._cluster_state
         jobs, nodes = (seen.jobs, seen.nodes) if seen.view.complete else (None, None)
+        is_after = self._limits_since_s < seen.looked_monotonic_s
         conf = self._conf if now_s < self._conf_due_s else None
         shown = await slurm_now(self._slurm, jobs, nodes, conf)
         if conf is None:
             self._conf, self._conf_due_s = shown.conf, now_s + _CONF_S
-        self._qos = shown.qos
+        if jobs is not None:
+            # The look came after the last round, and nobody has changed a limit since that.
+            shown = replace(shown, is_fresh=is_after and shown.qos == self._qos)
+        self._qos, self._limits_since_s = shown.qos, inf
         ledger_view = await self._ledger_view()
         self._follow_uninstall(is_uninstalled(ledger_view, shown.qos, self._settings))
         if seen.is_uninstalled:
@@ -230,6 +237,7 @@ class QuotaLoop:
         lent = await self._lend(ledger_view, shown.associations)
         shown = replace(shown, barred=seen.barred)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
+        self._qos, self._limits_since_s = compiled.qos, time.monotonic()
         return compiled.ledger_view, compiled
 
     def _follow_uninstall(self, is_out: bool) -> None:

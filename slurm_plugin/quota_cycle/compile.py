@@ -134,6 +134,7 @@ class Compiled:
 
     Attributes:
         ledger_view: the ledger that was compiled.
+        qos: the QOS as Slurm has them now.
         changes: the sacctmgr commands that Slurm took; none if it had everything already.
         out_of_band: settings changed outside Slicewise, now put back or adopted.
         refused: the commands that Slurm refused, with its own words. No tenant's limit is among
@@ -148,6 +149,7 @@ class Compiled:
     standings: dict[str, Standing]
     run_minutes: dict[str, int]
     associations: tuple[Association, ...]
+    qos: tuple[Qos, ...]
     changes: tuple[LimitChange, ...]
     out_of_band: tuple[OutOfBandChange, ...]
     warnings: tuple[str, ...]
@@ -373,7 +375,7 @@ async def compile_in_turn(
         refused.add_unsettled(left)
     refused.check(seen.allowed.policy)
     waits = tuple(one for one in seen.differences if unit(one) not in refused.of)
-    return _compiled(seen, applied, changed_out_of_band, refused.changes, waits)
+    return _compiled(seen, applied, changed_out_of_band, refused.changes, waits, qos=shown.qos)
 
 
 @asynccontextmanager
@@ -535,6 +537,8 @@ def _compiled(
     changed_out_of_band: Iterable[OutOfBandChange],
     refused: Mapping[LimitChange, str],
     waits: tuple[Difference, ...],
+    *,
+    qos: tuple[Qos, ...],
 ) -> Compiled:
     return Compiled(
         ledger_view=seen.ledger_view,
@@ -542,6 +546,7 @@ def _compiled(
         standings=dict(seen.allowed.standings),
         run_minutes=dict(seen.allowed.run_minutes),
         associations=seen.associations,
+        qos=qos,
         changes=applied,
         out_of_band=tuple(changed_out_of_band),
         warnings=seen.warnings,
