@@ -17,6 +17,7 @@ from slicewise.sandbox.demo.scenario import (
     FILLER_TASK_S,
     FILLER_TASKS,
     FULL_S,
+    GIVES_WAY_S,
     GUEST,
     LENDER_JOB_S,
     LENDER_JOBS,
@@ -116,9 +117,13 @@ class ActsPerformance:
         )
 
     async def fill_all(self) -> None:
-        """Wait, for at most ``FULL_S``, until the job that fills has all that the services left."""
+        """Wait, for at most ``FULL_S``, until the job that fills has all that the services left.
+
+        None of its tasks is about to end then: whoever wakes would have that one's slice, and none
+        would give way.
+        """
         self.stage.tell(f"{FILLER.tenant}'s batch job fills what both leave idle")
-        await self._until(lambda: self._filled() >= int(FILLER.borrows), FULL_S)
+        await self._until(self._has_filled, FULL_S)
 
     async def stop_filling(self) -> None:
         """Wait until all tasks of the job that fills have ended, and cancel those that have not."""
@@ -135,8 +140,10 @@ class ActsPerformance:
         asked = (FILLER, FILLER.profile, FILLER_TASK_S, FILLER_TASKS)
         self._filler = await asyncio.to_thread(self.commands.sbatch, *asked)
 
-    def _filled(self) -> int:
-        return 0 if self._filler is None else self.commands.running_tasks(self._filler)
+    def _has_filled(self) -> bool:
+        since_s = [] if self._filler is None else self.commands.running_since_s(self._filler)
+        is_full = len(since_s) >= int(FILLER.borrows)
+        return is_full and min(since_s) + FILLER_TASK_S >= time.time() + GIVES_WAY_S
 
     async def _repartition(self) -> None:
         """Let the operator repartition a GPU, and wait until the job that asks for it runs."""

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Protocol
@@ -21,7 +21,8 @@ _OPERATOR = "root"
 _TIMEOUT_S = 90.0
 _UNWRAPPED = ("env", "COLUMNS=500")
 """A terminal so wide that no message is broken into lines."""
-_SACCT = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2")
+_UNIX_SECONDS = ("env", "SLURM_TIME_FORMAT=%s")
+_SACCT = (*_UNIX_SECONDS, "sacct", "--noheader", "--parsable2")
 
 _SENT_BACK = frozenset({"PREEMPTED", "REQUEUED"})
 """States of a run that Slurm ended for another job, with the task back in the queue."""
@@ -83,10 +84,11 @@ class Commands:
         which = (f"--jobs={job_id}", f"--states={state}", "--format=%i")
         return bool(self._call(_OPERATOR, "squeue", "--noheader", *which).stdout.strip())
 
-    def running_tasks(self, job_id: int) -> int:
-        """How many tasks of an array run now."""
-        which = (f"--jobs={job_id}", "--states=RUNNING", "--format=%i")
-        return len(self._call(_OPERATOR, "squeue", "--noheader", *which).stdout.split())
+    def running_since_s(self, job_id: int) -> Sequence[float]:
+        """When each task of an array that runs now has started, in Unix seconds."""
+        which = (f"--jobs={job_id}", "--states=RUNNING", "--format=%S")
+        shown = self._call(_OPERATOR, *_UNIX_SECONDS, "squeue", "--noheader", *which).stdout
+        return [float(one) for one in shown.split()]
 
     def survey(self) -> None:
         """Look up how all GPUs are cut now, as the operator."""

@@ -83,11 +83,13 @@ slice and for two of ``SHAPE``, each of which costs 3.5."""
 FILLER = TenantPlan("research", "carol", "", "1g.10gb", "0", 0, borrows="7", weight="1")
 """A tenant without slices of its own, in which the guest's user works, too: its batch job runs on
 what the others leave idle, and gives way to them: of that, too, its share is a tenth of theirs."""
-FILLER_TASKS, FILLER_TASK_S = 24, 12
+FILLER_TASKS, FILLER_TASK_S = 16, 18
 """Its tasks, and the seconds that each works: more than is idle while there is load, so the job is
 still there for the last wake. A lender ends tasks at once, and they run again after the others."""
 FULL_S = 30.0
 """How long it may take until that job has all slices that both services leave when they rest."""
+GIVES_WAY_S = 3.0
+"""How long each of its tasks has to work then, at least: more than it takes until one gives way."""
 
 SERVING = (VISION, NLP)
 """At the height of its load each has requests for four to five replicas at a time, which is more

@@ -1,7 +1,8 @@
 """The acts beside the load, with commands that only remember how they were called."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from slicewise.sandbox.demo.record import TaskRun
 from slicewise.sandbox.demo.scenario import (
     CHAT,
     FILLER,
+    FILLER_TASK_S,
     FILLER_TASKS,
     GUEST,
     LENDER_JOBS,
@@ -33,7 +35,8 @@ class Remembering(Commands):
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.cuts: list[tuple[Mapping[str, str], ...]] = [(), ({**CUT, "state": "rolled back"},)]
-        self.asked = self.filled = 0
+        self.asked = 0
+        self.running: list[list[float]] = []
 
     def set_quota(self, plan: TenantPlan) -> None:
         self.calls.append(f"quota {plan.tenant} {plan.nominal}")
@@ -45,9 +48,8 @@ class Remembering(Commands):
         self.calls.append(f"sbatch {plan.user} {profile}" + f" x {tasks}" * bool(tasks))
         return len(self.calls)
 
-    def running_tasks(self, job_id: int) -> int:
-        self.filled += 2
-        return self.filled
+    def running_since_s(self, job_id: int) -> Sequence[float]:
+        return self.running.pop(0)
 
     def task_runs(self, job_id: int) -> tuple[TaskRun, ...]:
         return (TaskRun(f"{job_id}_1", 1001.0, 1004.0, gave_way=True),)
@@ -121,8 +123,15 @@ def test_the_acts_are_played_in_order_and_the_job_in_the_way_is_cancelled_last()
 def test_the_job_that_fills_has_all_before_the_wake_and_is_recorded_with_what_gave_way() -> None:
     commands, stage = Remembering(), Stage()
     performance = played(commands, stage)
+    all_slices, now_s = int(FILLER.borrows), time.time()
+    commands.running = [
+        [now_s] * (all_slices - 1),
+        [now_s + 1 - FILLER_TASK_S] + [now_s] * (all_slices - 1),
+        [now_s + 10 - FILLER_TASK_S] * all_slices,
+        [now_s] * all_slices,
+    ]
     asyncio.run(performance.fill_all())
-    assert commands.filled >= int(FILLER.borrows)
+    assert len(commands.running) == 1, "nothing wakes while a task is about to end"
     asyncio.run(performance.stop_filling())
     assert commands.calls[-1].startswith("cancel")
     (run,) = asyncio.run(performance.record()).filler_runs
