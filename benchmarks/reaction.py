@@ -175,21 +175,22 @@ class Bench:
             last_s(daemon, "limit_set", f"slicewise_{LENDER} set"),
             max(float(one.read_text()) for one in outputs),
         )
-        self._scale(BORROWER_SLICES)
-        mark = len(self._log("daemon"))
-        self._run(LENDER_USER, "scancel", "--me")
-        self._ends_loan(mark)
+        self._end_need()
         return found
 
-    def _ends_loan(self, mark: int) -> None:
-        """Wait until no loan is left, the queue is as it was, and the borrower may borrow again."""
-        time.sleep(REST_S)
-        words = ("slicewise", "tenant-quota", "loans", "--json")
-        until(lambda: not self._jobs(LENDER_USER))
-        until(lambda: "event=lent" in self._log("daemon")[mark:] or not self._lent(words), 1.0)
+    def _end_need(self) -> None:
+        """Have nobody want a slice of another, until no loan is left and slots wait no longer.
 
-    def _lent(self, words: Sequence[str]) -> bool:
-        return bool(json.loads(self._run("root", *words)))
+        The borrower's need ends first: it would borrow again what the lender leaves.
+        """
+        mark = len(self._log("launcher"))
+        self._scale(BORROWER_SLICES)
+        until(lambda: f"desired_replicas={BORROWER_SLICES} " in self._log("launcher")[mark:])
+        self._run(LENDER_USER, "scancel", "--me")
+        time.sleep(REST_S)
+        until(lambda: not self._jobs(LENDER_USER))
+        words = ("slicewise", "tenant-quota", "loans", "--json")
+        until(lambda: not json.loads(self._run("root", *words)), 1.0)
 
     def _jobs(self, user: str) -> str:
         return self._run(user, "squeue", "--me", "--noheader", "--states=PD,R,CG")
@@ -217,7 +218,7 @@ class Bench:
 def _private(uid: int) -> Iterator[Path]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_text().split("\0")
+            words = (process / "cmdline").read_text(errors="replace").split("\0")
             if process.stat().st_uid == uid and words[1].endswith("/door.py"):
                 yield Path(words[1]).parent
         except (OSError, IndexError):
