@@ -20,7 +20,7 @@ from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.cluster.slurm.preferred import Preferred
 from slicewise.cluster.slurm.pyslurm_worker import LENGTH
 from slicewise.cluster.slurm.reader_error import FAILED_REST_S, UNFIT_REST_S, ReaderError
-from slicewise.cluster.slurm.run import DEADLINE_S
+from slicewise.cluster.slurm.run import DEADLINE_S, waiting
 
 T = TypeVar("T")
 
@@ -92,7 +92,8 @@ class PyslurmSlurm(CommandSlurm):
             self._report("slurm_by", implementation="pyslurm", version=_text(built))
         # A ping comes before each.
         ASKED.reads["pyslurm"] += 2
-        return await self._worker.ask(*request)
+        with waiting():
+            return await self._worker.ask(*request)
 
 
 class PyslurmWorker:

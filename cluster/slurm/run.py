@@ -3,14 +3,16 @@
 import asyncio
 import os
 import secrets
+import time
 from asyncio.subprocess import PIPE
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.slurm.asked import ASKED
+from slicewise.cluster.runtime.together import together
 
 DEADLINE_S = 10.0
 CHANGE_DEADLINE_S = 30.0
@@ -120,17 +122,20 @@ async def attempt(
     soon as the command has printed more than ``most_bytes``, or if it is not on PATH.
     """
     ASKED.count(argv, stdin)
-    process = await _start(argv, {**_environment(passed), **_PLAIN, **(variables or {})})
-    try:
-        async with asyncio.timeout(deadline_s):
-            if most_bytes is None:
-                output, complaint = await process.communicate(stdin.encode())
-            else:
-                output, complaint = await _bounded(process, argv[0], most_bytes)
-    except TimeoutError:
-        raise _down(argv[0], f"no answer within {deadline_s:g} s") from None
-    finally:
-        await _end(process)
+    with waiting() as answered:
+        process = await _start(argv, {**_environment(passed), **_PLAIN, **(variables or {})})
+        try:
+            async with asyncio.timeout(deadline_s):
+                output, complaint, _ = await together(
+                    _read(process.stdout, argv[0], most_bytes, answered),
+                    _read(process.stderr, argv[0], most_bytes, answered),
+                    _write(process, stdin.encode()),
+                )
+                await process.wait()
+        except TimeoutError:
+            raise _down(argv[0], f"no answer within {deadline_s:g} s") from None
+        finally:
+            await _end(process)
     reply = Reply(
         process.returncode or 0,
         output.decode(errors="replace"),
@@ -141,30 +146,45 @@ async def attempt(
     return reply
 
 
-async def _bounded(
-    process: asyncio.subprocess.Process, command: str, most_bytes: int
-) -> tuple[bytes, bytes]:
-    """What the process prints; it gets nothing to read."""
-    if process.stdin is not None:
-        process.stdin.close()
-    streams = (process.stdout, process.stderr)
-    reads = [asyncio.ensure_future(_read(one, command, most_bytes)) for one in streams]
+@contextmanager
+def waiting() -> Iterator[Callable[[], None]]:
+    """Count the seconds until Slurm's answer begins: what is yielded is called then, or the block
+    is left.
+    """
+    began_s = time.monotonic()
+    waited_s: list[float] = []
+
+    def answered() -> None:
+        if not waited_s:
+            waited_s.append(time.monotonic() - began_s)
+            ASKED.waited_s += waited_s[0]
+
     try:
-        output, complaint = await asyncio.gather(*reads)
+        yield answered
     finally:
-        # Otherwise the other one would go on reading what ``_end`` reads.
-        for one in reads:
-            one.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
-    await process.wait()
-    return output, complaint
+        answered()
 
 
-async def _read(stream: asyncio.StreamReader | None, command: str, most_bytes: int) -> bytes:
+async def _write(process: asyncio.subprocess.Process, text: bytes) -> None:
+    """Write what the process reads; it may end before it has read all."""
+    if process.stdin is not None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(text)
+            await process.stdin.drain()
+        process.stdin.close()
+
+
+async def _read(
+    stream: asyncio.StreamReader | None,
+    command: str,
+    most_bytes: int | None,
+    answered: Callable[[], None],
+) -> bytes:
     found = bytearray()
     while stream is not None and (part := await stream.read(1 << 16)):
+        answered()
         found += part
-        if len(found) > most_bytes:
+        if most_bytes is not None and len(found) > most_bytes:
             raise OutsideError(
                 Code.SLURM_FAILED, f"{command}: it printed more than {most_bytes} bytes."
             )

@@ -14,6 +14,7 @@ from math import inf
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import JobView, RunOfJob
 from slicewise.cluster.language.leader import ALONE, Leader
+from slicewise.cluster.language.slurm.asked import ASKED
 from slicewise.cluster.language.slurm.interface import Association, Qos, Slurm
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.settings.file import Settings
@@ -49,7 +50,6 @@ from slicewise.slurm_plugin.rules.round.due import (
     granted,
     is_due,
     needs,
-    rest_s,
 )
 from slicewise.slurm_plugin.rules.round.gather import inputs_of
 from slicewise.slurm_plugin.rules.round.inputs import SlurmView
@@ -65,8 +65,8 @@ from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, imagined
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _QUICK_S = 0.1
-"""A plan that took longer is not made again for ``REST`` times as long as it took. On a large
-cluster it takes a second of the processor, which sync and bookkeeping need too."""
+"""A plan that took longer is not made again for as long as it took. On a large cluster it takes a
+second of the processor, which sync and bookkeeping need too."""
 _LONGEST_REST_S = 15.0
 """Upper bound of that pause."""
 
@@ -172,9 +172,9 @@ class QuotaLoop:
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
-                began_s = time.monotonic()
+                began_s, waited_s = time.monotonic(), ASKED.waited_s
                 ledger_view, compiled = await self._compiled()
-                took_s = time.monotonic() - began_s
+                took_s = min(time.monotonic() - began_s, ASKED.waited_s - waited_s)
         else:
             ledger_view, compiled = await self._ledger_view(), None
             self._follow_uninstall(ledger_view.is_uninstalled)
@@ -562,7 +562,8 @@ def _rested_s(began_s: float) -> float:
     At once if it took at most ``_QUICK_S``.
     """
     ended_s = time.monotonic()
-    return ended_s + rest_s(ended_s - began_s, _QUICK_S, _LONGEST_REST_S)
+    took_s = ended_s - began_s
+    return ended_s + (min(took_s, _LONGEST_REST_S) if took_s > _QUICK_S else 0.0)
 
 
 def _accounts_by_uid(

@@ -157,7 +157,7 @@ class ClusterState:
         # launcher as ``desired_slots_versions``; one that no request had if none was taken yet.
         self.desired_slots_versions: Mapping[int, int] = {}
         self._pace = pace
-        self.pacing = Pacing(pace, lambda: ASKED.total)
+        self.pacing = Pacing(pace, ASKED)
         self._looked: list[asyncio.Event] = []
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.events = RememberedEvents()
@@ -305,8 +305,7 @@ class ClusterState:
             raise
         is_kept = any(self.kept_back.values()) or self.evictions.has_waiting
         moves = is_kept or is_moving(found, self._seen.at_s)
-        took_s = time.monotonic() - began_monotonic_s
-        self.pacing.end(took_s, moves=moves, waits=waits(self._seen.jobs))
+        self.pacing.end(moves=moves, waits=waits(self._seen.jobs))
         for event in self._looked:
             event.set()
         return found

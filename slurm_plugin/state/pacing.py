@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
+from slicewise.cluster.language.slurm.asked import RequestCount
 from slicewise.slurm_plugin.rules.services.pace import (
     QUICK_S,
     Allowance,
@@ -22,13 +22,14 @@ class Pacing:
         acted: set when something was changed in Slurm: the next look is then due immediately.
     """
 
-    def __init__(self, pace: Pace, asked: Callable[[], int]) -> None:
-        """``asked`` returns how many questions this process has asked slurmctld so far."""
+    def __init__(self, pace: Pace, asked: RequestCount) -> None:
+        """``asked`` has what this process has asked Slurm so far."""
         self._pace = pace
         self._asked = asked
-        self._counted = asked()
+        self._counted = asked.total
+        self._began_s, self._waited_s = time.monotonic(), asked.waited_s
         self._allowance = Allowance(pace.requests_per_min, time.monotonic())
-        self._looked = Looked(time.monotonic(), 0.0)
+        self._looked = Looked(time.monotonic(), 0.0, 0.0)
         self._failed = False
         self._stirred = asyncio.Event()
         self._stirred_s: float | None = None
@@ -56,11 +57,16 @@ class Pacing:
         self.acted.clear()
         self._stirred.clear()
         self._stirred_s = None
+        self._began_s, self._waited_s = time.monotonic(), self._asked.waited_s
         return at_rest
 
-    def end(self, took_s: float, *, moves: bool, waits: bool) -> None:
+    def end(self, *, moves: bool, waits: bool) -> None:
         """Note that a look has ended, and whether it found something under way, or that waits."""
-        self._looked = Looked(time.monotonic(), took_s, moves, waits)
+        ended_s = time.monotonic()
+        took_s = ended_s - self._began_s
+        # Questions of a look are asked together, and others meanwhile.
+        answered_s = min(took_s, self._asked.waited_s - self._waited_s)
+        self._looked = Looked(ended_s, took_s, answered_s, moves, waits)
         self._failed = False
 
     @property
@@ -99,7 +105,7 @@ class Pacing:
         return next_look_s(looked, self._allowance, self._pace)
 
     def _count(self) -> None:
-        asked = self._asked()
+        asked = self._asked.total
         self._allowance = spent(
             self._allowance, asked - self._counted, self._pace, time.monotonic()
         )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import gt, lt
 from random import Random
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from fault_world.link import Link
 from fault_world.virtual_time import WorldClock
 from slicewise.cluster.language.jobs import JobTag, JobView
 from slicewise.cluster.language.slurm.interface import Association, Target, Tasks
+from slicewise.cluster.slurm.run import waiting
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 
 T = TypeVar("T")
@@ -43,7 +45,8 @@ class Site(ModelSite):
         late_ends: jobs whose ends accounting shows ``LATE_END_S`` late.
         is_booked: whether a run of this job is in the books.
         changed_late_s: when slurmdbd last made a change late, in seconds since the beginning.
-        blind: limits that grew though jobs were not looked at in that compilation.
+        blind: limits that grew though jobs were not looked at since one last shrank.
+        shrank_s: when Slicewise last made one shrink, in seconds since the beginning.
         compiles_s: when the last compilation began, in seconds since the beginning.
         foreign: changes that were made to what is not Slicewise's.
     """
@@ -55,6 +58,7 @@ class Site(ModelSite):
     late_ends: set[int] = field(default_factory=set)
     is_booked: Callable[[int], bool] = lambda _job_id: False
     blind: list[str] = field(default_factory=list)
+    shrank_s: float = -inf
     compiles_s: Callable[[], float] = lambda: 0.0
     changed_late_s: float = -inf
     asked_s: float = -inf
@@ -98,10 +102,12 @@ class SlurmLine(ModelSlurm):
         self._jobs_s = -inf
 
     async def _ctld(self, words: str, call: Callable[[], T], **more: Any) -> T:
-        return await self._link.ask("slurmctld", words, call, **more)
+        with waiting():
+            return await self._link.ask("slurmctld", words, call, **more)
 
     async def _dbd(self, words: str, call: Callable[[], T], **more: Any) -> T:
-        return await self._link.ask("slurmdbd", words, call, **more)
+        with waiting():
+            return await self._link.ask("slurmdbd", words, call, **more)
 
     async def jobs(self) -> tuple[JobView, ...]:
         self._jobs_s = self._site.clock.passed_s
@@ -129,23 +135,26 @@ class SlurmLine(ModelSlurm):
     async def sacctmgr(self, changes: Sequence[tuple[str, ...]]) -> Mapping[tuple[str, ...], str]:
         # A change that slurmdbd makes long after may have lowered a limit since this looked.
         is_known = self._site.changed_late_s < self._site.compiles_s()
-        if is_known and self._jobs_s < self._site.compiles_s():
-            self._site.blind += [" ".join(one) for one in changes if self._grows(one)]
+        if is_known and self._jobs_s < self._site.shrank_s:
+            self._site.blind += [" ".join(one) for one in changes if self._is_to(one, gt)]
         return await super().sacctmgr(changes)
 
     def _set(self, change: tuple[str, ...], asked_s: float) -> str:
         if self._site.clock.now_s - asked_s > _LONGEST_S:
             self._site.changed_late_s = self._site.clock.passed_s
+        if self._is_to(change, lt):
+            self._site.shrank_s = self._site.clock.passed_s
         before = self._site.database.state()
         refusal = super()._set(change, asked_s)
         words = "sacctmgr " + " ".join(change)
         self._site.calls(words, self._site.database.state() != before)
         return refusal
 
-    def _grows(self, change: tuple[str, ...]) -> bool:
+    def _is_to(self, change: tuple[str, ...], than: Callable[[int, int], bool]) -> bool:
+        """Whether the new limit of a QOS is greater or less ``than`` the one that it has."""
         found = _BILLING.search(" ".join(change))
         if change[:2] != ("modify", "qos") or found is None:
             return False
         names, amount = found[1].split(","), int(found[2])
         known = (self._site.database.known.get(name) for name in names)
-        return any(one and one.grp_tres.get("billing", 0) < amount for one in known)
+        return any(one and than(amount, one.grp_tres.get("billing", 0)) for one in known)

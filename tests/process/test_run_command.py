@@ -9,6 +9,7 @@ from waiting import PATIENCE_S, until_true
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.slurm.asked import ASKED
 from slicewise.cluster.runtime.together import together
 from slicewise.cluster.slurm.nodes import SINFO
 from slicewise.cluster.slurm.run import SQUEUE, attempt, run
@@ -20,6 +21,20 @@ def shell(script: str) -> tuple[str, ...]:
 
 async def test_output_and_standard_input() -> None:
     assert await run(shell("cat; echo \u00e9"), stdin="a\n") == "a\n\u00e9\n"
+
+
+async def test_an_answer_is_waited_for_until_it_begins(tmp_path: Path) -> None:
+    """Printing and reading many jobs takes longer than slurmctld does, which rests meanwhile."""
+    before_s, end = ASKED.waited_s, tmp_path / "end"
+    script = f"echo a; until [ -e {end} ]; do sleep 0.01; done; echo b"
+    running = asyncio.create_task(run(shell(script)))
+    await until_true(lambda: ASKED.waited_s > before_s)
+    waited_s = ASKED.waited_s
+    end.touch()
+    assert await running == "a\nb\n"
+    assert ASKED.waited_s == waited_s
+    assert await run(shell(":")) == ""
+    assert ASKED.waited_s > waited_s
 
 
 async def test_surroundings_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:

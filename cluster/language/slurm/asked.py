@@ -19,10 +19,12 @@ class RequestCount:
     Attributes:
         reads: questions to slurmctld, by command, or pyslurm or slurmrestd. Changes of jobs and
             nodes are not counted: they never wait, and their number follows from what people do.
+        waited_s: seconds until Slurm's answers began, all together; to read them takes longer.
     """
 
     def __init__(self) -> None:
         self.reads: Counter[str] = Counter()
+        self.waited_s = 0.0
 
     @property
     def total(self) -> int:

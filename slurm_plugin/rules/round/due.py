@@ -21,10 +21,9 @@ used up, what nobody uses is to be lent to others."""
 REST = 4.0
 """What took long is followed by a pause of so many times as long."""
 _QUICK_S = 0.5
-"""A round that took longer is followed by a pause. Nearly all of that are answers of slurmdbd and
-slurmctld, which are slow where they have much to do: on a large cluster slurmdbd takes several
-seconds to show all associations. Quick ones come as looks do, which are a second apart while
-something moves."""
+"""A round for which slurmdbd and slurmctld took longer to answer is followed by a pause: they are
+slow where they have much to do, and on a large cluster slurmdbd takes several seconds to show all
+associations. Quick ones come as looks do, which are a second apart while something moves."""
 _LONGEST_S = 60.0
 """Upper bound of that pause, so that jobs which could borrow wait no longer, however slow slurmdbd
 was once."""
@@ -56,7 +55,7 @@ class LastRound:
     """What is known of the last round; times are seconds of a clock that is never set.
 
     Attributes:
-        took_s: how long Slurm and ledger took for it.
+        took_s: how long Slurm took to answer for it.
         unserved: the limits that it was to let grow, if it changed nothing in Slurm.
     """
 
@@ -90,7 +89,7 @@ def is_due(last: LastRound, wanted: RoundNeeds, now_s: float) -> bool:
 
     What the last round could not do is left to the regular one.
     """
-    pause_s = rest_s(last.took_s, _QUICK_S, _LONGEST_S)
+    pause_s = min(REST * last.took_s, _LONGEST_S) if last.took_s > _QUICK_S else 0.0
     if wanted.recalls is None and wanted.limits <= last.unserved:
         pause_s = max(pause_s, REGULAR_S)
     return now_s >= last.ended_s + pause_s
@@ -103,11 +102,6 @@ def granted(policy: Policy, balances: Mapping[str, Balance]) -> Mapping[str, int
     if not any(tenant.budget for tenant in policy.values()):
         return {}
     return {name: one.granted_millislice_s for name, one in balances.items() if name in policy}
-
-
-def rest_s(took_s: float, quick_s: float, longest_s: float) -> float:
-    """Return for how many seconds to pause after what took so long; 0 after what was quick."""
-    return min(REST * took_s, longest_s) if took_s > quick_s else 0.0
 
 
 def _limits(

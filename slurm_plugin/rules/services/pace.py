@@ -1,7 +1,8 @@
 """Decides when Slurm is looked at next: soon while something moves, seldom while nothing does.
 
 Each look makes slurmctld pack all of its jobs, and while it does so it starts none. So a look comes
-no sooner than five times what the last one took, which is longer where slurmctld is slow or busy.
+no sooner than five times what slurmctld took to answer the last one, which is longer where it is
+slow or busy. What reading the answer took counts once: that is a pause for slurmctld, but no other.
 All questions that the daemon asks slurmctld unasked, not only looks, take tokens from one bucket;
 while it is empty, the next look waits.
 """
@@ -15,14 +16,15 @@ from slicewise.cluster.rpc.messages import ServiceView, SlotView
 LONGEST_S = 15.0
 """Seconds between looks at most, however slow slurmctld is: a lease may be a minute."""
 _TIMES = 5.0
-"""A pause is at least so many times what the last look took."""
+"""A pause is at least so many times what slurmctld took to answer the last look."""
 STIRRED_S = 3.0
 """Seconds for which something that was heard of counts as moving: a job starts at about that time.
 """
 _APPEARS_S = 0.2
 """Seconds from a submission's answer until slurmctld shows the job."""
 QUICK_S = 0.5
-"""A look that took no longer is followed immediately by another one if something was changed."""
+"""A look that slurmctld answered within that is followed immediately by another one if something
+was changed."""
 _ENDS_S = 60
 """A replica that must end within so many seconds is followed closely."""
 _PUBLISHES_S = 60
@@ -72,7 +74,8 @@ class Looked:
 
     Attributes:
         ended_s: when the look ended.
-        took_s: what it took.
+        took_s: what it took, with the reading of Slurm's answers.
+        answered_s: what Slurm took until it answered.
         moves: whether it found something under way.
         waits: whether it found jobs that wait.
         stirred_s: when something was first heard of since the look; None if nothing was.
@@ -82,6 +85,7 @@ class Looked:
 
     ended_s: float
     took_s: float
+    answered_s: float
     moves: bool = False
     waits: bool = False
     stirred_s: float | None = None
@@ -101,9 +105,10 @@ def next_look_s(looked: Looked, allowance: Allowance, pace: Pace) -> float:
     affordable_s = allowance.at_s + 60 * missing / pace.requests_per_min
     latest_s = looked.ended_s + LONGEST_S
     if looked.acted:
-        wanted_s = looked.ended_s + (looked.took_s if looked.took_s > QUICK_S else 0.0)
+        wanted_s = looked.ended_s + (looked.took_s if looked.answered_s > QUICK_S else 0.0)
     else:
-        wanted_s = max(_wanted_s(looked, pace), looked.ended_s + _TIMES * looked.took_s)
+        pause_s = max(looked.took_s, _TIMES * looked.answered_s)
+        wanted_s = max(_wanted_s(looked, pace), looked.ended_s + pause_s)
     return min(max(wanted_s, affordable_s), latest_s)
 
 

@@ -16,6 +16,7 @@ from stand_ins.scripted import DOWN, SCRIPT, ScriptedLedger, ScriptedSlurm, job,
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.slurm.asked import ASKED
 from slicewise.cluster.language.slurm.interface import Association, JobChange, Qos, Target
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.slurm_plugin.daemon import quota_loop
@@ -81,6 +82,7 @@ class Slow(ScriptedSlurm):
     async def associations(self) -> tuple[Association, ...]:
         self.looks += 1
         self.clock.now_s += self.took_s
+        ASKED.waited_s += self.took_s
         if self.failure is not None:
             raise self.failure
         return self.shown_associations
@@ -497,8 +499,8 @@ async def test_what_a_round_would_give_is_not_planned_all_the_time_where_that_ta
     for _ in range(6):
         await world.look(*running("nlp", 5))
         await world.limits.turn()
-        clock.now_s += 1.0
-    assert planned_s == [0.0, 0.0625, 5.0625]
+        clock.now_s += 0.5
+    assert planned_s == [0.0, 0.0625, 2.0625, 4.0625], "half of the time is for others"
 
 
 async def test_what_a_queue_lacks_is_lent_at_the_next_look() -> None:

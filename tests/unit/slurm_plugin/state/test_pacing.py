@@ -1,12 +1,14 @@
 """Tests that the wait for the next look ends when something happens."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
 from builders.service_views import a_report
 
 from slicewise.cluster.language.leader import ALONE
+from slicewise.cluster.language.slurm.asked import RequestCount
 from slicewise.cluster.rpc.messages import ServiceReportRequest
 from slicewise.slurm_plugin.rules.services.pace import Pace
 from slicewise.slurm_plugin.state.pacing import Pacing
@@ -17,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("clock")
 SLOW = Pace(moving_s=0.01, waiting_s=15.0, rest_s=15.0, requests_per_min=1200)
 
 
-def at_rest(pace: Pace = SLOW, asked: Callable[[], int] = lambda: 0) -> Pacing:
+def at_rest(pace: Pace = SLOW, asked: RequestCount | None = None) -> Pacing:
     """After a look that found nothing under way."""
-    pacing = Pacing(pace, asked)
+    pacing = Pacing(pace, asked or RequestCount())
     pacing.begin()
-    pacing.end(0.0, moves=False, waits=False)
+    pacing.end(moves=False, waits=False)
     return pacing
 
 
@@ -39,7 +41,7 @@ async def test_what_happens_ends_the_rest(happens: Callable[[Pacing], None]) -> 
 async def test_while_something_moves_the_pause_is_short() -> None:
     pacing = at_rest()
     pacing.begin()
-    pacing.end(0.0, moves=True, waits=False)
+    pacing.end(moves=True, waits=False)
     async with asyncio.timeout(10):
         await pacing.wait()
 
@@ -47,11 +49,11 @@ async def test_while_something_moves_the_pause_is_short() -> None:
 async def test_a_look_after_a_change_reads_all_again_and_the_next_does_not() -> None:
     pacing = at_rest()
     assert pacing.begin()
-    pacing.end(0.0, moves=False, waits=False)
+    pacing.end(moves=False, waits=False)
     pacing.acted.set()
     assert not pacing.begin()
     assert not pacing.acted.is_set()
-    pacing.end(0.0, moves=True, waits=False)
+    pacing.end(moves=True, waits=False)
     assert not pacing.begin()
 
 
@@ -60,7 +62,7 @@ def test_a_look_after_a_submission_reads_all_again() -> None:
     pacing = at_rest()
     pacing.stir()
     assert not pacing.begin()
-    pacing.end(0.0, moves=False, waits=False)
+    pacing.end(moves=False, waits=False)
     assert pacing.begin()
 
 
@@ -69,7 +71,7 @@ def test_a_look_after_one_that_failed_reads_all_again() -> None:
     pacing.acted.set()
     pacing.begin()
     assert not pacing.begin()
-    pacing.end(0.0, moves=False, waits=False)
+    pacing.end(moves=False, waits=False)
     assert pacing.begin()
 
 
@@ -77,16 +79,16 @@ async def test_what_is_heard_of_during_a_look_is_looked_at_again() -> None:
     pacing = at_rest()
     pacing.begin()
     pacing.stir()
-    pacing.end(0.0, moves=False, waits=False)
+    pacing.end(moves=False, waits=False)
     async with asyncio.timeout(10):
         await pacing.wait()
 
 
 async def test_questions_of_the_whole_process_count() -> None:
-    asked = 0
-    pacing = at_rest(asked=lambda: asked)
+    asked = RequestCount()
+    pacing = at_rest(asked=asked)
     assert (pacing.has_spent_all, pacing.may_look_now) == (False, True)
-    asked = 5000
+    asked.reads["squeue"] = 5000
     assert (pacing.has_spent_all, pacing.may_look_now) == (True, False)
     pacing.acted.set()
     waiting = asyncio.create_task(pacing.wait())
@@ -97,8 +99,26 @@ async def test_questions_of_the_whole_process_count() -> None:
 
 async def test_a_slow_look_is_not_repeated_for_a_request() -> None:
     pacing = at_rest()
-    pacing.end(2.0, moves=False, waits=False)
+    pacing.begin()
+    await asyncio.sleep(2)
+    pacing.end(moves=False, waits=False)
     assert not pacing.may_look_now
+
+
+@pytest.mark.parametrize(("answered_s", "pause_s"), [(0.1, 2), (1, 5), (5, 10)])
+async def test_the_pause_follows_from_what_slurm_took_to_answer(
+    answered_s: float, pause_s: float
+) -> None:
+    """Questions are asked together: none is waited for longer than the look takes."""
+    asked = RequestCount()
+    pacing = at_rest(asked=asked)
+    pacing.begin()
+    await asyncio.sleep(2)
+    asked.waited_s += answered_s
+    pacing.end(moves=True, waits=False)
+    ended_s = time.monotonic()
+    await pacing.wait()
+    assert time.monotonic() - ended_s == pytest.approx(pause_s, abs=0.001)
 
 
 def _report(*ready: int) -> ServiceReportRequest:

@@ -20,7 +20,8 @@ from slicewise.slurm_plugin.rules.services.pace import (
 
 PACE = Pace(moving_s=1.0, waiting_s=5.0, rest_s=10.0, requests_per_min=1200)
 FULL = Allowance(1200, 100.0)
-LOOKED = Looked(ended_s=100.0, took_s=0.05)
+LOOKED = Looked(ended_s=100.0, took_s=0.05, answered_s=0.04)
+SLOW = replace(LOOKED, took_s=2.0, answered_s=2.0)
 
 
 @pytest.mark.parametrize(
@@ -40,11 +41,15 @@ LOOKED = Looked(ended_s=100.0, took_s=0.05)
         (replace(LOOKED, acted=True), 0),
         (replace(LOOKED, acted=True, moves=True), 0),
         # slurmctld is slow: 50,000 jobs.
-        (replace(LOOKED, took_s=2.0), 10),
-        (replace(LOOKED, took_s=2.0, moves=True), 10),
-        (replace(LOOKED, took_s=2.0, stirred_s=102.0, stirred_last_s=102.0), 10),
-        (replace(LOOKED, took_s=2.0, acted=True), 2),
-        (replace(LOOKED, took_s=9.0), LONGEST_S),
+        (SLOW, 10),
+        (replace(SLOW, moves=True), 10),
+        (replace(SLOW, stirred_s=102.0, stirred_last_s=102.0), 10),
+        (replace(SLOW, acted=True), 2),
+        (replace(SLOW, took_s=9.0, answered_s=9.0), LONGEST_S),
+        # Only the reading of its answer takes long: meanwhile slurmctld rests.
+        (replace(LOOKED, took_s=2.0, moves=True), 2),
+        (replace(LOOKED, took_s=2.0, answered_s=0.45, moves=True), 2.25),
+        (replace(LOOKED, took_s=2.0, acted=True), 0),
     ],
 )
 def test_the_pause_until_the_next_look(looked: Looked, pause_s: float) -> None:
