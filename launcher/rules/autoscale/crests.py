@@ -5,20 +5,24 @@ crests of a high level there may be many of lower ones, so replicas are kept for
 for each of the levels, as the last one is in ``idle.py``.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
 
 from slicewise.launcher.rules.autoscale.histogram import added
-from slicewise.launcher.rules.autoscale.idle import EDGES_S, PauseWeights, is_worth_waiting
+from slicewise.launcher.rules.autoscale.idle import EDGES_S, PauseWeights, price_of_waiting
 
 LEVELS: tuple[int, ...] = tuple(round(2.0 ** (step / 2)) for step in (0, *range(2, 25)))
 """Requests in parallel, each about 1.4 times the one before, up to 4,096."""
 _KEEP = 0.98
 """Share of the old weights that stays with each crest: the last 50 or so count."""
-_ENOUGH = 2.5
-"""Crests that say what comes after them; one or two may have been the only ones."""
+_ENOUGH = 1.5
+"""Crests that say what comes after them; the first one may have been the only one."""
+_BEYOND = 4
+"""Levels above the highest one reached for which there may be replicas, too: a crest four times as
+large."""
 _ASSUMED = (0.05,) * (len(EDGES_S) + 1)
 """Assumed weights: so little that one pause seen outweighs all of them."""
 
@@ -78,31 +82,55 @@ class Stakes:
     Attributes:
         late_s: price of one late request.
         most_s: what a crest may cost at most.
-        start_s: what is saved besides, since the replica need not be started.
+        start_s: what is saved besides where the replica is there and need not be started; None: it
+            would be started now, not by the next crest, so that saves nothing.
     """
 
     late_s: float
     most_s: float
-    start_s: float
+    start_s: float | None
 
 
-def worth_keeping(
+def worth_having(
     known: Crests, at_s: float, service_s: float, concurrency: int, stakes: Stakes
 ) -> int:
     """Return the highest level whose places are worth being there for its next crest; 0: none.
 
     Without a replica of ``concurrency`` places, so many requests of ``service_s`` seconds are late
-    as it would begin until a start for the crest ends.
+    as it would begin until a start for the crest ends. It is compared with the wait for the next
+    crest of any lower level that was seen more often, which is one of this level by chance. What is
+    started now comes in time for the next crest only of levels whose crest goes on.
     """
-    for index in range(len(known) - 1, -1, -1):
-        one, level = known[index], LEVELS[index]
-        if one.count < _ENOUGH:
-            continue
-        late = one.total_used_s / one.count * min(level, concurrency) / service_s
-        saved_s = min(late * stakes.late_s, stakes.most_s) + stakes.start_s
-        if is_worth_waiting(one.pauses, at_s - one.last_s, saved_s):
+    prices = [
+        (one.count + 1, price_of_waiting(one.pauses, at_s - one.last_s))
+        for one in known
+        if one.count + 1 >= _ENOUGH and (stakes.start_s is not None or one.last_s == at_s)
+    ]
+    for level, count, used_s in _expected(known) if prices else ():
+        late = used_s * min(level, concurrency) / service_s
+        saved_s = min(late * stakes.late_s, stakes.most_s) + (stakes.start_s or 0.0)
+        if any(saved_s * count / (n + 1) > price_s for n, price_s in prices if n >= count):
             return level
     return 0
+
+
+def _expected(known: Crests) -> Iterator[tuple[int, float, float]]:
+    """Yield levels, the highest first, how many crests they had, and how long these last.
+
+    After n crests the next one is larger than all of them with a chance of 1 / (n + 1), however
+    their sizes are distributed. So levels that were not reached yet count, too, by the share of the
+    crests that go on to the next level, from the highest level on that half of them reached.
+    """
+    counts = [one.count + 1 for one in known]
+    half = max(index for index, count in enumerate(counts) if count >= max(counts) / 2)
+    tail = sum(counts[half:])
+    share = (tail - counts[half] + 1) / (tail + 2)
+    tail_used_s = sum(one.total_used_s + one.used_s for one in known[half:]) / tail
+    beyond = list(enumerate(LEVELS[len(known) : len(known) + _BEYOND], 1))
+    for steps, level in reversed(beyond):
+        yield level, counts[-1] * share**steps, tail_used_s
+    for level, count, one in reversed(list(zip(LEVELS, counts, known, strict=False))):
+        yield level, count, (one.total_used_s + one.used_s) / count
 
 
 def highest_since(known: Crests, since_s: float) -> int:

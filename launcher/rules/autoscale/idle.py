@@ -1,7 +1,7 @@
 """How long a service is without any request, and whether its last replicas are worth keeping."""
 
 from dataclasses import dataclass, replace
-from math import log
+from math import inf, log
 from typing import Annotated
 
 from slicewise.launcher.rules.autoscale.histogram import added, of_length
@@ -48,27 +48,29 @@ def is_worth_keeping(known: Pauses, at_s: float, start_costs_s: float) -> bool:
     compared with the slice-seconds until then. ``start_costs_s`` includes the harm to requests that
     wait for the start.
     """
-    return is_worth_waiting(known.pauses, known.age_s(at_s), start_costs_s)
+    return start_costs_s > price_of_waiting(known.pauses, known.age_s(at_s))
 
 
-def is_worth_waiting(pauses: tuple[float, ...], age_s: float, start_costs_s: float) -> bool:
-    """Whether it costs less to wait for the end of a pause that has lasted for ``age_s``.
+def price_of_waiting(pauses: tuple[float, ...], age_s: float) -> float:
+    """Return what the end of a pause of ``age_s`` must save, so that waiting for it pays.
 
-    ``pauses`` are the weights of bins of earlier pauses, see ``is_worth_keeping``.
+    In slice-seconds; ``pauses`` are the weights of bins of earlier pauses, see
+    ``is_worth_keeping``.
     """
     left = _left(pauses, age_s)
     total = sum(weight for weight, _, _ in left)
+    least = inf
     if not total:
         # After tens of thousands of shorter pauses nothing is left of what was assumed.
-        return False
+        return least
     comes = idle_s = 0.0
     for weight, low_s, high_s in left:
         chance = weight / total
         idle_s += (1 - comes - chance / 2) * (high_s - low_s)
         comes += chance
-        if comes * start_costs_s > idle_s:
-            return True
-    return False
+        if comes:
+            least = min(least, idle_s / comes)
+    return least
 
 
 def _left(pauses: tuple[float, ...], age_s: float) -> list[tuple[float, float, float]]:

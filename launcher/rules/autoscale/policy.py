@@ -10,7 +10,6 @@ from operator import attrgetter
 
 from slicewise.launcher.rules.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
 from slicewise.launcher.rules.autoscale.attainment import (
-    HIGHEST,
     Attainment,
     Passing,
     learn_attainment,
@@ -29,7 +28,7 @@ from slicewise.launcher.rules.autoscale.crests import (
     Stakes,
     highest_since,
     learn_crests,
-    worth_keeping,
+    worth_having,
 )
 from slicewise.launcher.rules.autoscale.crowding import Crowding, learn_crowding, room_of
 from slicewise.launcher.rules.autoscale.forecasts import (
@@ -543,7 +542,7 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
     )
     is_used = look.load.total or _is_kept(scaling, memory, look)
     replicas = max(1, ceil(needed / scaling.concurrency - _NEARLY)) if is_used else 0
-    replicas = max(replicas, min(_for_bursts(scaling, memory, look, patience), look.supply.coming))
+    replicas = max(replicas, _for_bursts(scaling, memory, look, patience))
     if not look.load.total:
         # Without a request replicas are kept, and none is started.
         replicas = min(replicas, look.supply.coming)
@@ -555,14 +554,22 @@ def _need(scaling: Scaling, memory: Memory, look: ServiceLook) -> ReplicaNeed:
 
 
 def _for_bursts(scaling: Scaling, memory: Memory, look: ServiceLook, patience: float) -> int:
-    """Return how many replicas are worth being kept for the next burst; none starts for it."""
+    """Return how many replicas are worth being there for the next burst.
+
+    What is there is kept for it. More are started while others serve: where a burst may be larger
+    than all before, but not for a request after a rest, of which nobody knows yet what follows.
+    """
     if scaling.keep_alive_s is not None or scaling.learns or memory.is_given_up:
         return 0
     late_s = min(_price_s(scaling, memory), _DEAREST_IDLE_S)
-    stakes = Stakes(late_s, _DEAREST_CREST_S, memory.delays.load_s)
-    crests, service_s = memory.crests, memory.service_s
-    level = worth_keeping(crests, look.at_s, service_s, scaling.concurrency, stakes)
-    return ceil(level * patience / scaling.concurrency - _NEARLY)
+
+    def worth(start_s: float | None) -> int:
+        stakes = Stakes(late_s, _DEAREST_CREST_S, start_s)
+        args = memory.crests, look.at_s, memory.service_s, scaling.concurrency
+        return ceil(worth_having(*args, stakes) * patience / scaling.concurrency - _NEARLY)
+
+    kept = min(worth(memory.delays.load_s), look.supply.coming)
+    return max(kept, worth(None)) if look.load.total and look.supply.ready else kept
 
 
 def _is_kept(scaling: Scaling, memory: Memory, look: ServiceLook) -> bool:
@@ -694,7 +701,7 @@ def _reason(
 
 
 def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
-    """Say that fewer requests begin in time than shall, if no decision can change that."""
+    """Say that fewer requests begin in time than shall, why, and which number would do."""
     share, attained = memory.attained.share, memory.attained
     if share is None or share >= scaling.aim - _MISSED:
         return ""
@@ -702,9 +709,7 @@ def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
     most = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
     replicas = ceil(most / scaling.concurrency)
     if attained.short < attained.late / 2:
-        is_highest = attained.factor == attained.goal == HIGHEST
-        enough = f"; min_replicas = {replicas} would do"
-        return f"{late}: starts come too late for its bursts{enough}" if is_highest else ""
+        return f"{late}: starts come too late for its bursts; min_replicas = {replicas} would do"
     if look.supply.ready < scaling.max_replicas:
         return f"{late}: quota lets no more replicas run{_would_do(replicas, look.supply.ready)}"
     enough = _would_do(replicas, scaling.max_replicas)
@@ -759,7 +764,9 @@ def _need_words(scaling: Scaling, need: ReplicaNeed, look: ServiceLook) -> Seque
     learnt = " (learnt)" if scaling.learns else ""
     if need.given is not None:
         learnt = f" (expected; it gets {need.given} so far)"
-    said = forecast, places, f"{takes}{learnt}: {replicas} needed"
+    reckoned = max(1, ceil(need.reckoned / scaling.concurrency - _NEARLY))
+    bursts = " with those for bursts to come" if need.replicas > reckoned else ""
+    said = forecast, places, f"{takes}{learnt}: {replicas} needed{bursts}"
     if not need.untold:
         return said
     return *said, f"{' and '.join(need.untold)} can't be kept: replicas do not tell such times"

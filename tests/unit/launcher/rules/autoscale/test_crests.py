@@ -9,10 +9,10 @@ from slicewise.launcher.rules.autoscale.crests import (
     Stakes,
     highest_since,
     learn_crests,
-    worth_keeping,
+    worth_having,
 )
 from slicewise.launcher.rules.autoscale.histogram import added
-from slicewise.launcher.rules.autoscale.idle import EDGES_S, Pauses, is_worth_waiting
+from slicewise.launcher.rules.autoscale.idle import EDGES_S, Pauses, price_of_waiting
 from slicewise.launcher.rules.autoscale.policy import autoscale, initial
 from slicewise.launcher.rules.autoscale.types import Scaling, ScalingDecision, ServiceLook, Supply
 from slicewise.launcher.rules.gateway.types import Load
@@ -35,7 +35,7 @@ def test_a_long_pause_after_months_of_short_ones_is_not_waited_for(age_s: float)
     pauses = Pauses().pauses
     for _ in range(40_000):
         pauses = added(pauses, EDGES_S, 40.0, 0.98)
-    assert not is_worth_waiting(pauses, age_s, 30.0)
+    assert price_of_waiting(pauses, age_s) > 30.0
 
 
 def test_a_crest_has_its_length_and_the_pause_before_it():
@@ -53,14 +53,39 @@ def test_pauses_shorter_than_a_start_are_part_of_a_crest():
 def test_replicas_are_kept_while_the_next_burst_is_worth_them(after_s: int, level: int):
     known = bursts(10, 120)
     at_s = known[-1].last_s + after_s
-    assert worth_keeping(known, at_s, 1.25, 1, DEAR) == level
+    assert worth_having(known, at_s, 1.25, 1, replace(DEAR, late_s=20.0)) == level
+
+
+def test_the_next_burst_may_be_larger_than_all_before_the_more_so_the_fewer_there_were():
+    """Up to what a late request is worth, and nothing of it after a long pause."""
+    few, many = bursts(3, 120), bursts(60, 120)
+    levels = [
+        [
+            worth_having(known, known[-1].last_s + 100, 1.25, 1, replace(DEAR, late_s=late_s))
+            for late_s in (20.0, 100.0, 300.0)
+        ]
+        for known in (few, many)
+    ]
+    assert levels == [[8, 11, 16], [8, 11, 11]]
+    assert worth_having(few, few[-1].last_s + 1000, 1.25, 1, DEAR) == 0
+
+
+def test_bursts_of_many_sizes_are_expected_to_grow_further_than_those_of_one_size():
+    known: tuple[Crest, ...] = ()
+    for second in range(16 * 130):
+        number, here = divmod(second, 130)
+        size = 4 * max(part for part in (1, 2, 4) if number % part == 0)
+        known = learn_crests(known, size if here < 10 else 0, 1000.0 + second, 1.0, HORIZON_S)
+    alike = bursts(16, 120, places=16)
+    many, one = (worth_having(k, k[-1].last_s + 100, 1.25, 1, DEAR) for k in (known, alike))
+    assert (many, one) == (32, 23)
 
 
 def test_a_cheap_late_request_keeps_fewer_and_one_burst_keeps_none():
     known = bursts(10, 120)
     at_s = known[-1].last_s + 100
-    assert worth_keeping(known, at_s, 1.25, 1, replace(DEAR, late_s=0.1, start_s=5.0)) == 0
-    assert worth_keeping(bursts(2, 120), at_s, 1.25, 1, DEAR) == 0
+    assert worth_having(known, at_s, 1.25, 1, replace(DEAR, late_s=0.1, start_s=5.0)) == 0
+    assert worth_having(bursts(2, 120), at_s, 1.25, 1, DEAR) == 0
 
 
 def test_higher_levels_that_are_rare_are_given_back_first():
@@ -69,7 +94,7 @@ def test_higher_levels_that_are_rare_are_given_back_first():
         here = 0 if second % 130 >= 10 else 32 if second % 2600 < 10 else 8
         known = learn_crests(known, here, 1000.0 + second, 1.0, HORIZON_S)
     at_s = known[-1].last_s + 1200
-    assert worth_keeping(known, at_s, 1.25, 1, replace(DEAR, late_s=20.0)) == 8
+    assert worth_having(known, at_s, 1.25, 1, replace(DEAR, late_s=20.0)) == 8
     assert highest_since(known, 0.0) == 32
     assert highest_since(known, at_s) == 8
     assert highest_since(known, at_s + 5000) == 0
@@ -100,6 +125,14 @@ def test_replicas_do_not_follow_a_pause_down_while_bursts_are_expected():
     found = served(SCALING, 3600)
     in_pauses = [one.wanted for second, one in enumerate(found) if second % 120 == 119]
     assert min(in_pauses[10:]) >= 4
+
+
+def test_replicas_are_started_for_a_larger_burst_to_come_but_only_while_others_serve():
+    """A burst has 8 requests in parallel, so more than 11 replicas are for one like none before."""
+    wanted = [one.wanted for one in served(replace(SCALING, aim=0.999), 1200)]
+    assert max(wanted[120:]) > 11
+    rises = [second for second in range(1, 1200) if wanted[second] > wanted[second - 1]]
+    assert max(second % 120 for second in rises) < 12
 
 
 def test_status_says_which_number_would_do_where_the_aim_is_out_of_reach():
