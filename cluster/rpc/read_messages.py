@@ -35,11 +35,18 @@ class StatementCursor(Message):
 
 
 class StatementAnswer(Answer):
-    """One page. ``more`` is where the next page begins; None after the last page."""
+    """One page.
+
+    Attributes:
+        more: where the next page begins; None after the last page.
+        charged_below: of one tenant, those below it that have had runs, as far as the user may read
+            them: the statement has none of theirs that it does not pay for. On the first page.
+    """
 
     now_s: int
     rows: tuple[Record, ...]
     more: StatementCursor | None = None
+    charged_below: tuple[str, ...] = ()
 
 
 class StatementRequest(Request, Asks[StatementAnswer], get="statement"):

@@ -61,6 +61,7 @@ from slicewise.slurm_plugin.ledger.summaries import balance_lines, budget_status
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, StatementRow
 from slicewise.slurm_plugin.rules.explain.headroom import Explanation, explain, situation
+from slicewise.slurm_plugin.rules.quota.tenants import subtree
 from slicewise.slurm_plugin.rules.round.gather import inputs_of
 from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 from slicewise.slurm_plugin.state.controller import ClusterState
@@ -227,10 +228,14 @@ class Reads:
         return HeadroomAnswer(headroom=_EXPLANATION.dump_python(found, mode="json"))
 
     def _page(self, request: StatementRequest, principal: Principal) -> StatementAnswer:
-        if request.tenant is not None:
-            ledger = self._ledger
-            known = ledger.tenants.policy().keys() | ledger.charges.charged_tenants()
-            require_known(request.tenant, known, principal)
+        below: tuple[str, ...] = ()
+        if request.tenant is not None and request.after is None:
+            policy = self._ledger.tenants.policy()
+            charged = self._ledger.charges.charged_tenants()
+            require_known(request.tenant, policy.keys() | charged, principal)
+            if request.tenant in policy:
+                readable = filter(principal.may_read, subtree(policy, request.tenant))
+                below = tuple(sorted(charged & ({*readable} - {request.tenant})))
         place = request.after
         now_s = place.now_s if place else int(wall_s())
         rows = self._ledger.audit.statement_page(
@@ -246,6 +251,7 @@ class Reads:
             now_s=now_s,
             rows=tuple(_ROW.dump_python(row, mode="json") for row in rows),
             more=_place(rows[-1], now_s) if len(rows) == _PAGE_ROWS else None,
+            charged_below=below,
         )
 
     def _balances(self, request: BalanceRequest, principal: Principal) -> BalanceAnswer:

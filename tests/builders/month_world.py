@@ -75,23 +75,20 @@ def plain(value: float | None) -> Callable[[float], float | None]:
     return lambda _: value
 
 
-class OctoberSource:
-    """A source with runs, and history of what is in the cluster."""
+class OctoberBooks:
+    """Books with runs, and history of what is in the cluster."""
 
     def __init__(self, *tenants: str) -> None:
         self.names = tenants or ("vision", "nlp", HOSTILE, "cluster")
         self.asked: list[str] = []
 
-    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int, tuple[str, ...]]:
         found = tuple(
             one
             for one in ROWS
             if tenant in {None, one.run.tenant} and (one.end_s or NOW_S) >= since_s
         )
-        return Statement(found, totals(found)), NOW_S
-
-    def charged_below(self, tenant: str) -> tuple[str, ...]:
-        return ()
+        return Statement(found, totals(found)), NOW_S, ()
 
     def tenants(self) -> tuple[str, ...]:
         return self.names

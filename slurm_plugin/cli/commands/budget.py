@@ -11,11 +11,13 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
 from slicewise.cluster.language.periods import RENEWED, period_start_s
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
     AnyTenant,
@@ -26,7 +28,6 @@ from slicewise.slurm_plugin.cli.common.options import (
     require_tenant,
     wait_until,
 )
-from slicewise.slurm_plugin.cli.common.read_backend import opened_source
 from slicewise.slurm_plugin.cli.views import budgets as present
 from slicewise.slurm_plugin.cli.views.texts import hours_change_text, slice_hours_text
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
@@ -209,8 +210,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
     For a single tenant it is the budget that pays for it, with what was used: left and used add up
     to what the period had. Users see the budgets that pay for the tenants that they belong to.
     """
-    with opened_source(load_settings()) as source:
-        found = source.budgets(tenant)
+    found = Books(DaemonClient(load_settings().daemon)).budgets(tenant)
     if tenant is not None and not found:
         raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:

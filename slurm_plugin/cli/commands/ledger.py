@@ -18,12 +18,14 @@ from rich.text import Text
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.time_options import local_time
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.commands.ledger_db import ledger_db_app
+from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
 from slicewise.slurm_plugin.cli.common.options import (
     OPERATORS_PANEL,
@@ -31,7 +33,6 @@ from slicewise.slurm_plugin.cli.common.options import (
     opened_ledger,
 )
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file
-from slicewise.slurm_plugin.cli.common.read_backend import opened_source
 from slicewise.slurm_plugin.cli.views import ledger as present
 from slicewise.slurm_plugin.cli.views.focus import Billing, focus_json, focus_rows
 from slicewise.slurm_plugin.cli.views.texts import slice_seconds_text
@@ -161,10 +162,9 @@ def statement(
         raise typer.BadParameter("Choose --since, or --from and --until.")
     if begin is not None and end is not None and begin >= end:
         raise typer.BadParameter("--until is not after --from.")
-    with opened_source(load_settings()) as source:
-        found, now_s = source.statement(tenant, _since_s(since or begin))
-        is_table = not (as_json or as_csv or focus)
-        below = source.charged_below(tenant) if tenant is not None and is_table else ()
+    books = Books(DaemonClient(load_settings().daemon))
+    found, now_s, charged_below = books.statement(tenant, _since_s(since or begin))
+    below = () if as_json or as_csv or focus else charged_below
     from_s, until_s = _since_s(begin), int(end.timestamp()) if end else None
     whole = found.rows
     if focus and until_s is not None:
@@ -238,8 +238,7 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     CSV have integers in millislice-seconds. Users see the tenants that they belong to.
     """
     _require_one_form(as_json=as_json, as_csv=as_csv)
-    with opened_source(load_settings()) as source:
-        found = source.balances(tenant)
+    found = Books(DaemonClient(load_settings().daemon)).balances(tenant)
     if as_json:
         print_json([present.balance_json(line) for line in found])
     elif as_csv:

@@ -11,13 +11,14 @@ import typer
 from rich.text import Text
 
 from slicewise.cluster.language.periods import Period, period_start_s
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.read import load_settings
+from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_file
-from slicewise.slurm_plugin.cli.common.read_backend import opened_source
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 
@@ -70,8 +71,9 @@ def report(
     begin_s = _begin_s(month, now_s, settings.ledger.time_zone)
     from slicewise.slurm_plugin.cli.common.month_facts import month_facts  # noqa: PLC0415 -- not for --help
 
-    with opened_source(settings) as source, spinner("Reading the month"):
-        facts = month_facts(source, settings, tenant, begin_s, now_s)
+    books = Books(DaemonClient(settings.daemon))
+    with spinner("Reading the month"):
+        facts = month_facts(books, settings, tenant, begin_s, now_s)
     if output is not None:
         from slicewise.slurm_plugin.page.report import report_html  # noqa: PLC0415 -- not for --help
 

@@ -55,8 +55,7 @@ def why(
 
     With --limits, "guaranteed" counts instances in the tenant's own QOS, "borrowed" further ones in
     slicewise_TENANT_borrowed. A budget allows as many as could run on it for an hour. In
-    parentheses is the reason that squeue shows for a job that waits for the limit. Where the ledger
-    can be read, the daemon is not asked.
+    parentheses is the reason that squeue shows for a job that waits for the limit.
 
     With --priority, the job's class, its tenant's share, its service's urgency and its wait make
     the site_factor. Slurm adds that to the factors of its own formula, as sprio shows them.
@@ -73,7 +72,7 @@ def why(
         _show_reason(own_tenant(about), as_json=as_json)
 
 
-# Each imports what it alone needs: to ask the daemon, or to read the ledger.
+# Each imports what it alone needs.
 
 
 def _show_reason(about: str, *, as_json: bool) -> None:
@@ -89,11 +88,11 @@ def _show_reason(about: str, *, as_json: bool) -> None:
 
 
 def _show_limits(tenant: str, *, as_json: bool) -> None:
-    from slicewise.slurm_plugin.cli.common.read_backend import opened_source  # noqa: PLC0415
+    from slicewise.cluster.rpc.client import DaemonClient  # noqa: PLC0415
+    from slicewise.slurm_plugin.cli.common.books import Books  # noqa: PLC0415
     from slicewise.slurm_plugin.cli.views import headroom as present  # noqa: PLC0415
 
-    with opened_source(load_settings()) as source:
-        found = source.explanation(tenant)
+    found = Books(DaemonClient(load_settings().daemon)).explanation(tenant)
     if as_json:
         print_json(asdict(found))
     else:

@@ -9,8 +9,8 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.periods import Period, date_text, next_start_s
 from slicewise.cluster.rpc.history_messages import CLUSTER, HistoryAnswer, HistoryRequest
 from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.ledger_days import ledger_days
-from slicewise.slurm_plugin.cli.common.read_backend import Source
 from slicewise.slurm_plugin.page.report import CHARTED, SERVICES_CHARTED
 from slicewise.slurm_plugin.rules.accounting.statement import by_day, by_service, part, totals
 from slicewise.slurm_plugin.rules.accounting.types import InvoiceLine
@@ -19,20 +19,20 @@ from slicewise.slurm_plugin.rules.pages.month import MonthFacts, ServiceMonth, T
 
 
 def month_facts(
-    source: Source, settings: Settings, tenant: str | None, begin_s: int, now_s: int
+    books: Books, settings: Settings, tenant: str | None, begin_s: int, now_s: int
 ) -> MonthFacts:
     """Read the month that begins at ``begin_s``, up to now if it is not over.
 
-    Of one tenant if it is named, else of all that the caller may see. Raises what ``source`` does.
+    Of one tenant if it is named, else of all that the caller may see. Raises what ``books`` does.
     """
     zone = settings.ledger.time_zone
     until_s = min(next_start_s(Period.MONTH, begin_s, zone) or now_s, now_s)
     days = tuple(ledger_days(begin_s, until_s - 1, ZoneInfo(zone)))
-    paid = source.statement(tenant, begin_s)[0].rows
+    paid = books.statement(tenant, begin_s)[0].rows
     whole = tuple(row for row in paid if tenant in (None, row.run.tenant))
     rows = part(whole, begin_s, until_s)
     charged = {one.tenant: one for one in totals(rows)}
-    names = source.tenants() if tenant is None else (tenant,)
+    names = books.tenants() if tenant is None else (tenant,)
     names = (*names, *(name for name in charged if name not in names))
     by_use = sorted(charged.values(), key=lambda one: (-one.used_millislice_s, one.tenant))
     charted = {one.tenant for one in by_use[:CHARTED]}
@@ -44,7 +44,7 @@ def month_facts(
     last_s = until_s if until_s == now_s else until_s // HOUR_S * HOUR_S
 
     def history(about: str) -> HistoryAnswer:
-        return source.history(HistoryRequest(about=about, since_s=begin_s, until_s=last_s))
+        return books.history(HistoryRequest(about=about, since_s=begin_s, until_s=last_s))
 
     def services(name: str) -> tuple[ServiceMonth, ...]:
         lines = sorted(of_services.get(name, ()), key=lambda one: (-one.used_millislice_s, one.key))

@@ -1,5 +1,6 @@
 """Tests what operators' commands print and write, with a ledger and a Slurm of a few lines."""
 
+import asyncio
 import csv
 import io
 import json
@@ -17,8 +18,9 @@ from pathlib import Path
 import pytest
 import typer
 from builders.settings import site_settings
+from stand_ins.daemon_in_process import answer_from
 from stand_ins.memory_ledger import MemoryStore
-from stand_ins.scripted import job
+from stand_ins.scripted import ScriptedSlurm, job, sync_of
 from stand_ins.slurm_database import Row, SlurmDatabase
 from typer.testing import CliRunner
 
@@ -31,13 +33,13 @@ from slicewise.cluster.rpc.messages import StatusAnswer
 from slicewise.cluster.runtime import questions
 from slicewise.cluster.settings.file import LedgerSettings, Settings
 from slicewise.launcher.main import app
+from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.cli.commands import budget, costs, daemon, ledger_db, tenant, why
 from slicewise.slurm_plugin.cli.commands import ledger as ledger_commands
 from slicewise.slurm_plugin.cli.commands import tenant_quota as quota
 from slicewise.slurm_plugin.cli.common import (
     in_force,
     options,
-    read_backend,
     slurm_look,
     tenant_overview,
 )
@@ -76,7 +78,6 @@ MODULES = (
     why,
     options,
     slurm_look,
-    read_backend,
 )
 
 
@@ -164,6 +165,11 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
             look = SlurmLook(ACCOUNTS, 14_000, INSTANCES)
             monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
     monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: WaitingWork())
+    slurm = ScriptedSlurm()
+    cluster_state = sync_of(slurm)
+    asyncio.run(cluster_state.turn())
+    reads = Reads(SETTINGS, slurm, fake, cluster_state)  # type: ignore[arg-type]
+    answer_from(monkeypatch, reads.handlers())
     return fake
 
 

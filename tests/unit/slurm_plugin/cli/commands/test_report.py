@@ -4,13 +4,12 @@ import csv
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from builders.month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberSource
+from builders.month_world import BEGIN_S, END_S, HOSTILE, NOW_S, SETTINGS, OctoberBooks
 from typer.testing import CliRunner
 
 from slicewise.cluster.language.periods import Period, period_start_s
@@ -36,18 +35,14 @@ Said = Callable[..., str]
 
 
 @pytest.fixture
-def source() -> OctoberSource:
-    return OctoberSource()
+def source() -> OctoberBooks:
+    return OctoberBooks()
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch, source: OctoberSource) -> Said:
-    @contextmanager
-    def opened(_: object) -> Iterator[OctoberSource]:
-        yield source
-
+def said(monkeypatch: pytest.MonkeyPatch, source: OctoberBooks) -> Said:
     for module in (ledger, report):
-        monkeypatch.setattr(module, "opened_source", opened)
+        monkeypatch.setattr(module, "Books", lambda _: source)
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
     monkeypatch.setattr(time, "time", lambda: float(NOW_S))
 
@@ -59,7 +54,7 @@ def said(monkeypatch: pytest.MonkeyPatch, source: OctoberSource) -> Said:
     return run
 
 
-def facts_of(source: OctoberSource, tenant: str | None = None, now_s: int = NOW_S) -> MonthFacts:
+def facts_of(source: OctoberBooks, tenant: str | None = None, now_s: int = NOW_S) -> MonthFacts:
     return month_facts(source, SETTINGS, tenant, BEGIN_S, now_s)
 
 
@@ -126,7 +121,7 @@ def test_the_days_of_the_csv_add_up_and_hold_no_formula(said: Said):
     assert rows[-1]["budget_left_millislice_s"] == ""
 
 
-def test_the_page_is_whole_and_asks_for_nothing(source: OctoberSource):
+def test_the_page_is_whole_and_asks_for_nothing(source: OctoberBooks):
     text = report_html(facts_of(source), NOW_S)
     page = Page(text)
     assert page.open == []
@@ -138,7 +133,7 @@ def test_the_page_is_whole_and_asks_for_nothing(source: OctoberSource):
     assert "2026-10-01 00:00 to 2026-11-01 00:00, Europe/Berlin" in text
 
 
-def test_ratios_are_of_what_is_known(source: OctoberSource):
+def test_ratios_are_of_what_is_known(source: OctoberBooks):
     facts = facts_of(source)
     assert in_use(facts.slices) == pytest.approx(0.67, abs=0.01)
     assert recorded(facts.slices) == pytest.approx(721 / 745)
@@ -148,7 +143,7 @@ def test_ratios_are_of_what_is_known(source: OctoberSource):
 
 
 def test_without_history_figures_are_dashes_and_charges_stand(
-    source: OctoberSource, monkeypatch: pytest.MonkeyPatch
+    source: OctoberBooks, monkeypatch: pytest.MonkeyPatch
 ):
     empty = source.history
 
@@ -174,7 +169,7 @@ def test_without_history_figures_are_dashes_and_charges_stand(
 
 
 def test_an_hour_that_two_months_share_is_of_the_later_one(
-    source: OctoberSource, monkeypatch: pytest.MonkeyPatch
+    source: OctoberBooks, monkeypatch: pytest.MonkeyPatch
 ):
     zone = "Asia/Kolkata"
     begin_s = period_start_s(Period.MONTH, BEGIN_S + 86_400, zone)
@@ -191,7 +186,7 @@ def test_an_hour_that_two_months_share_is_of_the_later_one(
 
 
 def test_a_tenant_s_report_has_no_run_of_an_account_that_it_pays_for(
-    source: OctoberSource, monkeypatch: pytest.MonkeyPatch
+    source: OctoberBooks, monkeypatch: pytest.MonkeyPatch
 ):
     own, everyone = source.statement("vision", BEGIN_S), source.statement(None, BEGIN_S)
     monkeypatch.setattr(source, "statement", lambda *_: everyone)
@@ -200,7 +195,7 @@ def test_a_tenant_s_report_has_no_run_of_an_account_that_it_pays_for(
     assert (found.name, found.charged.runs) == ("vision", own[0].totals[0].runs)
 
 
-def test_a_tenant_s_report_has_only_it(said: Said, source: OctoberSource, tmp_path: Path):
+def test_a_tenant_s_report_has_only_it(said: Said, source: OctoberBooks, tmp_path: Path):
     file = tmp_path / "vision.html"
     said("report", "--tenant", "vision", "--output", str(file))
     text = file.read_text()
@@ -210,14 +205,14 @@ def test_a_tenant_s_report_has_only_it(said: Said, source: OctoberSource, tmp_pa
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_a_tenant_that_is_called_cluster_is_no_cluster(source: OctoberSource):
+def test_a_tenant_that_is_called_cluster_is_no_cluster(source: OctoberBooks):
     facts_of(source)
     assert source.asked.count("cluster") == 1
     assert "cluster/" in source.asked
 
 
 def test_only_those_charged_most_are_drawn():
-    many = OctoberSource("vision", "nlp", *(f"t{number}" for number in range(CHARTED)))
+    many = OctoberBooks("vision", "nlp", *(f"t{number}" for number in range(CHARTED)))
     text = report_html(facts_of(many), NOW_S)
     assert text.count("<section>") == CHARTED
     assert f"Drawings below are of the {CHARTED} tenants" in text
@@ -227,7 +222,7 @@ def test_only_those_charged_most_are_drawn():
     assert "Slices of t9<" not in text
 
 
-def test_a_month_that_goes_on_is_reported_up_to_now(source: OctoberSource):
+def test_a_month_that_goes_on_is_reported_up_to_now(source: OctoberBooks):
     facts = facts_of(source, now_s=BEGIN_S + 3 * 86_400 + 60)
     assert facts.until_s == BEGIN_S + 3 * 86_400 + 60
     assert [day.text for day in facts.days] == [f"2026-10-0{number}" for number in range(1, 5)]
@@ -254,7 +249,7 @@ def test_a_month_can_be_named(said: Said):
     assert json.loads(said("report", "--month", "2026-11", "--json"))["until_s"] == NOW_S
 
 
-def test_an_hour_of_which_one_look_is_known_counts_as_one_look(source: OctoberSource):
+def test_an_hour_of_which_one_look_is_known_counts_as_one_look(source: OctoberBooks):
     whole = source.history(HistoryRequest(about="cluster", since_s=BEGIN_S, until_s=END_S))
     one = whole.model_copy(update={"samples": (1, *(0,) * (len(whole.samples) - 1))})
     first = values_of(one, "used")[0]

@@ -1,4 +1,4 @@
-"""The source of users' commands: the daemon."""
+"""The ledger's books as the daemon shows them: users see those of their own tenants."""
 
 from typing import TYPE_CHECKING
 
@@ -21,46 +21,47 @@ if TYPE_CHECKING:
     from slicewise.slurm_plugin.rules.explain.headroom import Explanation
 
 
-class DaemonSource:
-    """A ``Source`` that shows the caller's own tenants, as the daemon reports them."""
+class Books:
+    """Reads of the books; each raises InvalidInputError (SW-TENANT-UNKNOWN) and what calls do."""
 
     def __init__(self, daemon: DaemonClient) -> None:
         self._daemon = daemon
 
     def explanation(self, tenant: str) -> "Explanation":
-        """See ``Source``."""
+        """Return what the tenant may still start, and what allows no more."""
         # Imported here: it loads much that statements and balances don't need.
         from slicewise.slurm_plugin.rules.explain.headroom import Explanation  # noqa: PLC0415
 
         answer = self._daemon.call(HeadroomRequest.of(tenant=tenant))
         return TypeAdapter(Explanation).validate_python(answer.headroom)
 
-    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int]:
-        """See ``Source``."""
-        rows, now_s = self._pages(StatementRequest.of(tenant=tenant, since_s=since_s))
-        return Statement(rows, totals(rows)), now_s
+    def statement(self, tenant: str | None, since_s: int) -> tuple[Statement, int, tuple[str, ...]]:
+        """Return runs that ended at ``since_s`` or later, or still run.
 
-    def charged_below(self, tenant: str) -> tuple[str, ...]:  # noqa: ARG002 -- see ``Source``
-        """Return none: the daemon shows members of an account nothing of those below it."""
-        return ()
-
-    def _pages(self, request: StatementRequest) -> tuple[tuple[StatementRow, ...], int]:
+        Of a tenant, those of its account and those that it pays for, where the caller may see them.
+        The second value is the time up to which running ones are counted, in Unix seconds; the
+        third are the tenants below that one of whose runs it has none but those that it pays for.
+        """
+        request = StatementRequest.of(tenant=tenant, since_s=since_s)
         adapter = TypeAdapter(tuple[StatementRow, ...])
-        answer = self._daemon.call(request)
+        answer = first = self._daemon.call(request)
         rows = [*adapter.validate_python(answer.rows)]
         while answer.more is not None:
             request = request.model_copy(update={"after": answer.more})
             answer = self._daemon.call(request)
             rows += adapter.validate_python(answer.rows)
-        return tuple(rows), answer.now_s
+        return Statement(tuple(rows), totals(tuple(rows))), answer.now_s, first.charged_below
 
     def balances(self, tenant: str | None) -> tuple[BalanceLine, ...]:
-        """See ``Source``."""
+        """Return current balances; None stands for all tenants that the caller may see."""
         answer = self._daemon.call(BalanceRequest.of(tenant=tenant))
         return TypeAdapter(tuple[BalanceLine, ...]).validate_python(answer.balances)
 
     def budgets(self, tenant: str | None) -> "tuple[BudgetStatus, ...]":
-        """See ``Source``."""
+        """Return the status of budgets that pay for the tenant, or for all that the caller may see.
+
+        Of a tenant it has what was used of it; empty if no budget pays for the tenant.
+        """
         # Imported here: statements and balances don't need it.
         from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus  # noqa: PLC0415
 
@@ -68,9 +69,9 @@ class DaemonSource:
         return TypeAdapter(tuple[BudgetStatus, ...]).validate_python(answer.budgets)
 
     def tenants(self) -> tuple[str, ...]:
-        """See ``Source``."""
-        return tuple(one.name for one in self._daemon.call(ViewRequest()).tenants)
+        """Return the names of the tenants that the caller may see."""
+        return tuple(tenant.name for tenant in self._daemon.call(ViewRequest()).tenants)
 
     def history(self, request: "HistoryRequest") -> "HistoryAnswer":
-        """See ``Source``."""
+        """Return figures over time."""
         return self._daemon.call(request)
