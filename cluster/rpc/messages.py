@@ -280,6 +280,7 @@ class ServiceReport(Message):
         tpot_ms: mean milliseconds from one token to the next, lately; None is not known.
         is_concurrency_learnt: whether the launcher has learnt that number; if not, the service's
             file says it.
+        concurrency_source: where it comes from, in words, if not from its own requests yet; or "".
         engine_load: what the replicas' servers say that they work on; None is not known.
         adapters: its LoRA adapters.
         old_engine: engine and version of a replica, if it has holes that a newer one mends; or "".
@@ -303,6 +304,7 @@ class ServiceReport(Message):
     array_job_id: int | None = None
     concurrency: int | None = None
     is_concurrency_learnt: bool = False
+    concurrency_source: str = Field("", max_length=100, pattern=r"^[ -~]*$")
     ttft_ms: float | None = None
     ttft_p95_ms: float | None = None
     tpot_ms: float | None = None

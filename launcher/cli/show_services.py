@@ -171,8 +171,12 @@ def _adapter(one: AdapterReport) -> str:
 def _carries(report: ServiceReport) -> str:
     count = report.concurrency
     requests = "1 request" if count == 1 else f"{count} requests"
-    how = " now, learnt from how long requests take" if report.is_concurrency_learnt else ""
-    return f"each replica {requests} at a time{how}"
+    if not report.is_concurrency_learnt:
+        return f"each replica {requests} at a time"
+    how = "learnt from how long requests take"
+    if source := report.concurrency_source:
+        how = f"{source}, until its own requests say more"
+    return f"each replica {requests} at a time now, {how}"
 
 
 def _tokens(service: ServiceObservation, report: ServiceReport) -> str:

@@ -36,7 +36,8 @@ from slicewise.launcher.process.daemon_calls import DaemonCalls
 from slicewise.launcher.process.leadership import leadership, own_store
 from slicewise.launcher.process.metrics import Metrics
 from slicewise.launcher.process.reporter import ServiceReporter
-from slicewise.launcher.process.saved_state import SavedState
+from slicewise.launcher.process.saved_state import SavedRows, SavedState
+from slicewise.launcher.process.saved_state import saved_curves as kept_curves
 from slicewise.launcher.process.statistics import ServiceStatistics
 from slicewise.launcher.process.statistics_socket import StatisticsSocket
 from slicewise.launcher.process.store import StateStore
@@ -44,6 +45,7 @@ from slicewise.launcher.process.tick import Daemon, Replicas, Runtime, Turned, t
 from slicewise.launcher.process.token_watch import TokenWatch
 from slicewise.launcher.rules.engines.registry import ENGINES, unknown_engines
 from slicewise.launcher.rules.turn.clock_step import STEP_S, after_step
+from slicewise.launcher.rules.turn.curves import Curves, KeptCurve, kept
 from slicewise.launcher.rules.turn.outliers import Verdict
 from slicewise.launcher.rules.turn.plan import NO_RESTS, Heard, ServicePlan, TurnPlan
 from slicewise.launcher.rules.turn.slots import loss_text
@@ -129,6 +131,7 @@ async def _serve(
             replicas=replicas,
             leader=leader,
             saved=SavedState(store),
+            saved_curves=kept_curves(store.curves),
             statistics=counted,
             tokens=tokens,
             adapters=adapters,
@@ -158,6 +161,7 @@ class Launcher:
         replicas: Callable[[asyncio.Event], Replicas],
         leader: Leader = ALONE,
         saved: SavedState | None = None,
+        saved_curves: SavedRows[KeptCurve] | None = None,
         statistics: StatisticsSocket | None = None,
         tokens: TokenWatch | None = None,
         adapters: AdapterWatch | None = None,
@@ -169,6 +173,8 @@ class Launcher:
         self._replicas = replicas(self._due)
         self._leader = leader
         self._saved = saved or SavedState(None)
+        self._saved_curves = saved_curves or kept_curves(None)
+        self._curves: Curves = {}
         self._state: State | None = None
         self._late: State = {}
         self._cycle = 0
@@ -245,6 +251,7 @@ class Launcher:
             return False
         if self._state is None:
             self._state, self._late = await self._saved.load(), {}
+            self._curves = await self._saved_curves.load()
         if self._late:
             self._state, self._late = with_saved(self._state, self._late), {}
         begin_s = time.monotonic()
@@ -254,6 +261,7 @@ class Launcher:
                 left=self._left,
                 rests=self._rests,
                 heard=Heard(self._tokens.counts, self._tokens.loads, self._adapters.tried),
+                curves=self._curves,
                 now_s=self._now_s,
             )
             self._turned(turned, time.monotonic() - begin_s)
@@ -312,6 +320,10 @@ class Launcher:
             self._late = await self._saved.load()
         elif not self._late:
             await self._saved.save(self._state)
+        if not self._saved_curves.is_loaded:
+            self._curves = {**await self._saved_curves.load(), **self._curves}
+        self._curves = kept(self._curves, self._state, wall_s())
+        await self._saved_curves.save(self._curves)
 
     async def hear_held(self) -> None:
         """Let the gateway say that it holds a request: the next turn is then due immediately."""

@@ -4,14 +4,16 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.runtime.log import emit
 from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.launcher.process.store import Saved, Store
+from slicewise.launcher.process.store import Store
 from slicewise.launcher.rules.turn.clock_step import not_ahead
+from slicewise.launcher.rules.turn.curves import KeptCurve
 from slicewise.launcher.rules.turn.state import ServiceState, State, after_restart
 
 STATE_BYTES = 256 * 1024
@@ -20,16 +22,19 @@ and must not grow."""
 
 _LOG = logging.getLogger("slicewise.launcher")
 _STATE = TypeAdapter(ServiceState)
+_CURVE = TypeAdapter(KeptCurve)
+
+Row = TypeVar("Row")
 
 
-class SavedState:
+class SavedRows(Generic[Row]):
     """Keeps in the store what has changed; a failure is logged once, and the save tried again.
 
     A launcher without a store forgets everything when it ends.
     """
 
-    def __init__(self, store: Store | None) -> None:
-        self._store = store
+    def __init__(self, store: Store | None, rows: TypeAdapter[Row]) -> None:
+        self._store, self._rows = store, rows
         self._saved: Mapping[str, bytes] = {}
         self._is_loaded = store is None
         self._failed = False
@@ -39,11 +44,8 @@ class SavedState:
         """Whether the last ``load`` could read the store."""
         return self._is_loaded
 
-    async def load(self) -> State:
-        """Return what was saved last; nothing if the database can't be read now.
-
-        It is as ``taken_over`` returns it.
-        """
+    async def load(self) -> Mapping[str, Row]:
+        """Return what was saved last; nothing if the database can't be read now."""
         if self._store is None:
             return {}
         self._is_loaded = False
@@ -54,9 +56,10 @@ class SavedState:
             return {}
         self._is_loaded, self._failed = True, False
         self._saved = dict.fromkeys(saved, b"")
-        return taken_over(_restored(saved), wall_s())
+        found = {key: self.read(key, value) for key, value in saved.items()}
+        return {key: row for key, row in found.items() if row is not None}
 
-    async def save(self, state: State) -> None:
+    async def save(self, state: Mapping[str, Row]) -> None:
         """Save what differs from what was saved last.
 
         Saves nothing before that was read: a launcher that began without it must not overwrite it
@@ -76,43 +79,56 @@ class SavedState:
             _warn(event, error=error)
         self._failed = True
 
-    def _write(self, store: Store, state: State) -> Mapping[str, bytes]:
-        now = {key: line for key, one in state.items() if (line := _line(key, one))}
+    def _write(self, store: Store, state: Mapping[str, Row]) -> Mapping[str, bytes]:
+        now = {key: line for key, row in state.items() if (line := self._line(key, row))}
         changed = {key: line for key, line in now.items() if self._saved.get(key) != line}
         ended = self._saved.keys() - now.keys()
         if changed or ended:
             store.save({key: json.loads(line) for key, line in changed.items()}, ended)
         return now
 
+    def _line(self, key: str, row: Row) -> bytes:
+        line = self._rows.dump_json(row)
+        if len(line) <= STATE_BYTES:
+            return line
+        _warn("state_too_large", service=key, bytes=len(line))
+        return b""
+
+    def read(self, key: str, value: object) -> Row | None:
+        """Read a row; None, and a warning, if another version wrote it: that is learnt again."""
+        try:
+            return self._rows.validate_json(json.dumps(value))
+        except ValidationError as error:
+            _warn("state_unreadable", service=key, problems=error.error_count())
+        return None
+
+
+class SavedState(SavedRows[ServiceState]):
+    """What was learnt of each service."""
+
+    def __init__(self, store: Store | None) -> None:
+        super().__init__(store, _STATE)
+
+    async def load(self) -> State:
+        """Return what was saved last, as ``taken_over`` returns it."""
+        return taken_over(await super().load(), wall_s())
+
+    def read(self, key: str, value: object) -> ServiceState | None:
+        """Read one state; if only what the autoscaler knows can't be read, the rest counts."""
+        found = super().read(key, value)
+        if found is None and isinstance(value, dict) and value.get("memory") is not None:
+            return self.read(key, {**value, "memory": None})
+        return found
+
+
+def saved_curves(store: Store | None) -> SavedRows[KeptCurve]:
+    """What was learnt of replicas."""
+    return SavedRows(store, _CURVE)
+
 
 def taken_over(saved: State, now_s: float) -> State:
     """Return what another launcher has saved as this one begins with it."""
     return {key: after_restart(one) for key, one in not_ahead(saved, now_s).items()}
-
-
-def _line(key: str, state: ServiceState) -> bytes:
-    line = _STATE.dump_json(state)
-    if len(line) <= STATE_BYTES:
-        return line
-    _warn("state_too_large", service=key, bytes=len(line))
-    return b""
-
-
-def _restored(saved: Saved) -> State:
-    """Return the states that this program can read; what another version wrote is learnt again."""
-    found = {key: _read(key, value) for key, value in saved.items()}
-    return {key: one for key, one in found.items() if one is not None}
-
-
-def _read(key: str, value: object) -> ServiceState | None:
-    """Read one state; if only what the autoscaler knows can't be read, the rest of it counts."""
-    try:
-        return _STATE.validate_json(json.dumps(value))
-    except ValidationError as error:
-        _warn("state_unreadable", service=key, problems=error.error_count())
-    if isinstance(value, dict) and value.get("memory") is not None:
-        return _read(key, {**value, "memory": None})
-    return None
 
 
 def _warn(event: str, **fields: object) -> None:

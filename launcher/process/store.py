@@ -1,4 +1,4 @@
-"""The launcher's own database: what it has learnt of each service.
+"""The launcher's own database: what it has learnt of each service, and of their replicas.
 
 Its calls are synchronous; callers use a thread.
 """
@@ -6,7 +6,19 @@ Its calls are synchronous; callers use a thread.
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from sqlalchemy import Column, DateTime, MetaData, Table, Text, delete, func, select, text, tuple_
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Engine,
+    MetaData,
+    Table,
+    Text,
+    delete,
+    func,
+    select,
+    text,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from slicewise.cluster.runtime.database import postgres_engine, reading, writing
@@ -15,21 +27,33 @@ from slicewise.cluster.runtime.leader_lock import LeaderLock, lock_table
 metadata = MetaData(schema="launcher", naming_convention={"pk": "pk_%(table_name)s"})
 
 locks = lock_table(metadata)
-service_state = Table(
+
+
+def _states(name: str, comment: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("cluster", Text, primary_key=True),
+        Column("tenant", Text, primary_key=True),
+        Column("name", Text, primary_key=True),
+        Column("state", JSONB, nullable=False),
+        Column("saved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+        comment=comment,
+    )
+
+
+service_state = _states(
     "service_state",
-    metadata,
-    Column("cluster", Text, primary_key=True),
-    Column("tenant", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("state", JSONB, nullable=False),
-    Column("saved_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    comment="What the launcher has learnt of a service; without it the launcher learns anew.",
+    "What the launcher has learnt of a service; without it the launcher learns anew.",
+)
+curves = _states(
+    "curves", "How long requests take in a tenant's replicas of one model, engine and shape."
 )
 
 _DEADLINE = text("SET LOCAL statement_timeout = '4s'")
 
 Saved = Mapping[str, object]
-"""States as JSON values, by ``tenant/name``."""
+"""States as JSON values, by ``tenant/name``; of curves the name is a digest."""
 
 
 class Store(Protocol):
@@ -44,24 +68,15 @@ class Store(Protocol):
         ...
 
 
-class StateStore:
-    """One cluster's states in PostgreSQL."""
+class TableStore:
+    """One cluster's states in one table of PostgreSQL."""
 
-    def __init__(self, url: str, cluster: str) -> None:
-        """``url`` is postgresql://..., ``cluster`` is Slurm's ClusterName; connects later.
-
-        Raises InvalidInputError (SW-SETTINGS).
-        """
-        self._engine = postgres_engine(url)
-        self._cluster = cluster
-
-    def lock(self, host: str) -> LeaderLock:
-        """Return the lock of the launcher that leads; ``host`` is the name that others see."""
-        return LeaderLock(self._engine, locks, "slicewise launcher", self._cluster, host)
+    def __init__(self, engine: Engine, cluster: str, table: Table) -> None:
+        self._engine, self._cluster, self._table = engine, cluster, table
 
     def load(self) -> Saved:
         """Every state."""
-        of = service_state.c
+        of = self._table.c
         mine = select(of.tenant, of.name, of.state).where(of.cluster == self._cluster)
         with reading(self._engine) as connection:
             connection.execute(_DEADLINE)
@@ -70,18 +85,18 @@ class StateStore:
 
     def save(self, changed: Saved, ended: Collection[str]) -> None:
         """Keep these in place of what there was, and forget those that have ended."""
-        of = service_state.c
+        of = self._table.c
         values = [
             dict(zip(("tenant", "name"), key.split("/", 1), strict=True))
             | {"cluster": self._cluster, "state": state}
             for key, state in sorted(changed.items())
         ]
-        kept = insert(service_state)
+        kept = insert(self._table)
         kept = kept.on_conflict_do_update(
-            constraint=service_state.primary_key,
+            constraint=self._table.primary_key,
             set_={"state": kept.excluded.state, "saved_at": func.now()},
         )
-        gone = delete(service_state).where(
+        gone = delete(self._table).where(
             of.cluster == self._cluster,
             tuple_(of.tenant, of.name).in_([tuple(key.split("/", 1)) for key in ended]),
         )
@@ -91,3 +106,19 @@ class StateStore:
                 connection.execute(kept, values)
             if ended:
                 connection.execute(gone)
+
+
+class StateStore(TableStore):
+    """What the launchers of one cluster have learnt: of each service, and of their replicas."""
+
+    def __init__(self, url: str, cluster: str) -> None:
+        """``url`` is postgresql://..., ``cluster`` is Slurm's ClusterName; connects later.
+
+        Raises InvalidInputError (SW-SETTINGS).
+        """
+        super().__init__(postgres_engine(url), cluster, service_state)
+        self.curves = TableStore(self._engine, cluster, curves)
+
+    def lock(self, host: str) -> LeaderLock:
+        """Return the lock of the launcher that leads; ``host`` is the name that others see."""
+        return LeaderLock(self._engine, locks, "slicewise launcher", self._cluster, host)

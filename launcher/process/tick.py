@@ -25,8 +25,10 @@ from slicewise.launcher.rules.engines.registry import engine_of
 from slicewise.launcher.rules.gateway.routing import GatewayChange
 from slicewise.launcher.rules.gateway.timings import Timings
 from slicewise.launcher.rules.gateway.types import Gateway
+from slicewise.launcher.rules.turn.curves import Curves
 from slicewise.launcher.rules.turn.generations import Answers, is_verified, unverified
 from slicewise.launcher.rules.turn.plan import (
+    NO_CURVES,
     NO_RESTS,
     NOTHING_HEARD,
     Heard,
@@ -135,14 +137,16 @@ async def turn(
     left: frozenset[str] = frozenset(),
     rests: Rests = NO_RESTS,
     heard: Heard = NOTHING_HEARD,
+    curves: Curves = NO_CURVES,
     now_s: Callable[[], float] = wall_s,
 ) -> Turned:
     """Look at everything, decide, change the gateway, and only then ask the daemon to change slots.
 
     Services that the turn before has ``left`` are asked for first; ``rests`` are its services for
-    which nothing moved, ``heard`` is what their replicas have said. ``now_s`` returns Unix seconds
-    of a clock that is not set during the turn. Raises UnreachableError or OutsideError if a look or
-    a change at the gateway fails; what was changed until then is seen by the next turn's look.
+    which nothing moved, ``heard`` is what their replicas have said, ``curves`` what services have
+    learnt of replicas. ``now_s`` returns Unix seconds of a clock that is not set during the turn.
+    Raises UnreachableError or OutsideError if a look or a change at the gateway fails; what was
+    changed until then is seen by the next turn's look.
     """
     view = await _with_numeric_addresses(await daemon.view())
     gateway = await runtime.observe()
@@ -151,6 +155,7 @@ async def turn(
         *(view, gateway, answers, state, now_s()),
         rests=rests,
         heard=heard,
+        curves=curves,
     )
     if decided is None:
         return Turned(state, None, {}, (), {})

@@ -137,6 +137,7 @@ class ServiceObservation:
     next_start_s = key_of("report", ServiceReport, "next_start_s")
     concurrency = key_of("report", ServiceReport, "concurrency")
     is_concurrency_learnt = key_of("report", ServiceReport, "is_concurrency_learnt")
+    concurrency_source = key_of("report", ServiceReport, "concurrency_source")
     ttft_ms = key_of("report", ServiceReport, "ttft_ms")
     ttft_p95_ms = key_of("report", ServiceReport, "ttft_p95_ms")
     tpot_ms = key_of("report", ServiceReport, "tpot_ms")

@@ -144,3 +144,7 @@ CREATE TABLE launcher.service_state (
 );
 COMMENT ON TABLE launcher.service_state
     IS 'What the launcher has learnt of a service; without it the launcher learns anew.';
+CREATE TABLE launcher.curves (LIKE launcher.service_state INCLUDING DEFAULTS);
+ALTER TABLE launcher.curves ADD CONSTRAINT pk_curves PRIMARY KEY (cluster, tenant, name);
+COMMENT ON TABLE launcher.curves
+    IS 'How long requests take in a tenant''s replicas of one model, engine and shape.';

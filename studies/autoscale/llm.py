@@ -15,6 +15,8 @@ import numpy as np
 
 from benchmarks import reporting
 from benchmarks.machine import machine
+from slicewise.launcher.rules.autoscale.begin import with_other_replicas
+from slicewise.launcher.rules.autoscale.curve import Prior
 from slicewise.launcher.rules.autoscale.histogram import added_bins
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
 from slicewise.launcher.rules.autoscale.types import ReplicaStart, Scaling, ServiceLook, Supply
@@ -67,9 +69,17 @@ def talks(name: str, folder: Path, seed: int, change: Callable[[Floats, Floats],
 class Talk:
     """A service under such a load, its launcher's decision, and what became of its requests."""
 
-    def __init__(self, load: Talks, concurrency: int | None) -> None:
-        """``concurrency``: requests that a replica gets; None: that is learnt."""
+    def __init__(
+        self,
+        load: Talks,
+        concurrency: int | None,
+        server: Server = SERVER,
+        prior: Prior | None = None,
+        first_replicas: int = FIRST_REPLICAS,
+    ) -> None:
+        """``concurrency``: requests that a replica gets; None: that is learnt, after ``prior``."""
         is_learnt = concurrency is None
+        self.server = server
         self._scaling = Scaling(
             *(1, MAX_REPLICAS, SERVER.places if concurrency is None else concurrency),
             learns=is_learnt,
@@ -79,18 +89,20 @@ class Talk:
         tokens = [(max(1, int(prompt)), max(1, int(answer))) for prompt, answer in load.tokens]
         self.answers = np.array([answer for _, answer in tokens])
         self.requests = BatchingRequests(
-            load.arrivals_s.tolist(), tokens, SERVER, self._scaling.concurrency
+            load.arrivals_s.tolist(), tokens, server, self._scaling.concurrency
         )
         nothing = np.zeros(0)
         self.workload = Workload(
             *("llm", load.arrivals_s, nothing, int(load.arrivals_s[-1]) + 1),
             concurrency=self._scaling.concurrency,
             starts=load.starts,
-            first_replicas=FIRST_REPLICAS,
+            first_replicas=first_replicas,
             warm_s=0,
         )
         self.world = World(self.workload, self.requests)
-        self.memory: Memory = initial(Supply(ready=FIRST_REPLICAS), 0.0)
+        self.memory: Memory = initial(Supply(ready=first_replicas), 0.0)
+        if prior is not None:
+            self.memory = with_other_replicas(self.memory, self._scaling, prior)
         self.seconds: list[tuple[int, int, int]] = []
         self._seen = CountsSeen()
         self._counted: dict[int, EngineCounts] = {}
@@ -119,7 +131,7 @@ class Talk:
         firsts: tuple[float, ...] = ()
         sums, loads = np.zeros(4), []
         for number, (replica, engine) in enumerate(self.requests.engines.items()):
-            tokens, load = engine.said(SERVER.cache)
+            tokens, load = engine.said(self.server.cache)
             sums += (tokens.first_s, tokens.tokens, tokens.token_s, tokens.requests or 0.0)
             firsts = added_bins(firsts, tokens.firsts)
             before = self._counted.get(number, EngineCounts())

@@ -101,10 +101,13 @@ def test_clusters_that_share_a_database_do_not_share_orders_keys_or_states(
     ledger.orders.write(BERT, "scale", ordered(max_replicas=2), "alice")
     ledger.keys.add(NewKey(IDS[0], "vision", "ci", HASHES[0], "alice"))
     StateStore(database, "testing").save({"vision/bert": {"a": 1}}, ())
+    StateStore(database, "testing").curves.save({"vision/1": {"b": 1}}, ())
     with Ledger(database, "other") as other:
         assert (other.orders.standing(), other.keys.all()) == ({}, ())
         assert other.keys.grants() == GrantsAnswer(opens={})
-    assert StateStore(database, "other").load() == {}
+    assert StateStore(database, "other").load() == StateStore(database, "other").curves.load() == {}
+    assert StateStore(database, "testing").load() == {"vision/bert": {"a": 1}}
+    assert StateStore(database, "testing").curves.load() == {"vision/1": {"b": 1}}
 
 
 def test_no_order_and_no_key_is_ever_altered(ledger: Ledger, database: str) -> None:

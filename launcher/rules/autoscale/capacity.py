@@ -10,12 +10,14 @@ second. Then time grows at most in proportion to the requests, which bounds what
 so, and what else was tried: docs/decisions/0031-learnt-concurrency.md.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from math import ceil, floor, inf, log2
 from operator import attrgetter
+
+from slicewise.launcher.rules.autoscale.curve import Points, Prior
 
 MOST = 1024
 """Requests that one replica gets together at most."""
@@ -34,6 +36,8 @@ _FADE_ANSWERS, _FADE_ROUNDS = 300.0, 20.0
 _STEPS_A_DOUBLING = 2
 _ALONE = -2
 """The first step: half a request at a replica, or less."""
+_APART = 2 ** (1 / _STEPS_A_DOUBLING)
+"""How far apart two steps are."""
 _NOISE = 0.1
 """Relative error of a sample below which it is taken to agree with another one."""
 _MIXED = 0.6
@@ -182,6 +186,7 @@ class ReplicaCapacity:
         full: what was seen since the last sample while requests waited, so replicas were full.
         light: what was seen while none waited.
         since_tried: answers since the limit was last raised.
+        prior: what was measured elsewhere, while this service's own samples do not cover it.
     """
 
     limit: int = FIRST
@@ -192,11 +197,24 @@ class ReplicaCapacity:
     full: CapacitySample = CapacitySample()
     light: CapacitySample = CapacitySample()
     since_tried: float = 0.0
+    prior: Prior | None = None
 
     @property
     def planned(self) -> int:
         """Requests with which replicas are planned."""
         return max(self.limit, self.expected)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether this service's own replicas have shown anything."""
+        return bool(self.levels or self.lights)
+
+    @property
+    def source(self) -> str:
+        """Where the limit comes from, if it is above what own replicas have shown; or ""."""
+        own = (one.in_flight for one in (*self.levels.values(), *self.lights.values()))
+        is_own = self.limit <= max(own, default=0.0) * _APART
+        return "" if self.prior is None or is_own else self.prior.source
 
     @property
     def is_settled(self) -> bool:
@@ -239,15 +257,17 @@ def learn_capacity(
         known = replace(known, limit=limit, expected=min(known.expected, bounds.most))
         return replace(known, full=sample) if is_full else replace(known, light=sample)
     levels, lights = _learnt(known, sample.seen, is_full=is_full)
+    prior = _moved(known.prior, sample.seen, levels, lights, is_full=is_full)
     since_tried = known.since_tried + sample.seen.answers
     if since_tried >= _AGAIN * max(_ENOUGH_ANSWERS, _ENOUGH_ROUNDS * limit) * max(1, seen.replicas):
         levels, lights = _up_to(levels, limit), _up_to(lights, limit)
+        prior = None
         since_tried = 0.0
-    curves = _curves(levels, lights, bounds.steps)
+    curves = _curves(levels, lights, bounds.steps, prior)
     if is_full:
         bounds = _while_full(bounds, curves, limit)
     if curves.service:
-        found, expected = _limit(curves, levels, limit, bounds), _expected(curves, levels, bounds)
+        found, expected = _limit(curves, limit, bounds), _expected(curves, bounds)
     else:
         found = expected = limit
     return ReplicaCapacity(
@@ -259,7 +279,60 @@ def learn_capacity(
         CapacitySample() if is_full or found != limit else known.full,
         known.light if is_full else CapacitySample(),
         0.0 if found > limit else since_tried,
+        prior,
     )
+
+
+def begun(prior: Prior, bounds: CapacityBounds) -> ReplicaCapacity:
+    """Begin with what was measured elsewhere: as many as kept these bounds there.
+
+    Nothing beyond what was seen there is tried before there are own samples.
+    """
+    curves = _curves({}, {}, prior.curve.steps, prior)
+    if not curves.service:
+        return ReplicaCapacity()
+    most = min(max(1, floor(curves.service[-1][0] + _NOISE)), bounds.most)
+    objectives = _objectives(curves, bounds)
+    found = min(_largest(partial(_time_s, curve), within_s, most) for curve, within_s in objectives)
+    limit = _enough(curves, found)
+    return ReplicaCapacity(limit, limit, _time_s(curves.service, limit), prior=prior)
+
+
+def points_of(known: ReplicaCapacity) -> tuple[Points, Points]:
+    """Return what requests, and tokens, take by the number of requests at a replica."""
+    curves = _curves(known.levels, known.lights, None, known.prior)
+    return curves.service, curves.token
+
+
+def _moved(
+    prior: Prior | None, seen: Level, levels: _Levels, lights: _Levels, *, is_full: bool
+) -> Prior | None:
+    """Bring what was measured elsewhere to what a sample says; None once samples cover it.
+
+    Other replicas, or longer requests, are slower or faster at each number alike: one sample tells
+    how much.
+    """
+    if prior is None:
+        return None
+    below = _NOISE if is_full else _MIXED
+    step = _step(seen)
+    now = levels[step] if is_full else lights[step]
+
+    def factor(points: Points, now_s: float | None) -> float:
+        if not points or now_s is None:
+            return 1.0
+        at = min(max(now.in_flight, points[0][0]), points[-1][0])
+        there_s = _time_s(points, at)
+        return _nearer(at / now.in_flight, below, there_s, now_s) / there_s
+
+    curve = prior.curve
+    times = factor(curve.service, now.service_s), factor(curve.token, now.token.mean_s)
+    found = replace(prior, curve=curve.slower(*times))
+    is_used = any(
+        _beside(points, [*levels.values(), *lights.values()], time_of)
+        for points, time_of in zip((curve.service, curve.token), _TIMES, strict=True)
+    )
+    return found if is_used else None
 
 
 def _up_to(levels: _Levels, limit: int) -> _Levels:
@@ -272,12 +345,16 @@ def _learnt(known: ReplicaCapacity, seen: Level, *, is_full: bool) -> tuple[_Lev
     While no request waits a replica has now more and now fewer requests, and those that it has do
     not say what it could answer: only that it takes no longer with as many.
     """
-    step = max(_ALONE, round(_STEPS_A_DOUBLING * log2(max(seen.in_flight, 0.1))))
+    step = _step(seen)
     if is_full:
         levels = _followed(known.levels, step, seen)
         return _agreeing(levels, levels[step], _NOISE), known.lights
     lights = _followed(known.lights, step, seen)
     return _agreeing(known.levels, seen, _MIXED), _agreeing(lights, lights[step], _NOISE)
+
+
+def _step(seen: Level) -> int:
+    return max(_ALONE, round(_STEPS_A_DOUBLING * log2(max(seen.in_flight, 0.1))))
 
 
 def _followed(levels: _Levels, step: int, sample: Level) -> _Levels:
@@ -324,36 +401,62 @@ def _agreed(known: Timed, now: Timed, nearer: Callable[[float, float], float]) -
     return replace(known, count=known.total_s / nearer(known_s, now_s))
 
 
-_Curve = tuple[tuple[float, float], ...]
-"""Requests at a replica and the seconds that something takes then, ascending in both."""
-
-
 @dataclass(frozen=True)
 class _Curves:
-    """The times of a request, and of a token."""
+    """The times of a request, and of a token.
 
-    service: _Curve
-    token: _Curve
+    Attributes:
+        own: the most requests that a replica of this service has had.
+        full: numbers of requests at which replicas were full: their answers a second are known.
+    """
+
+    service: Points
+    token: Points
+    own: float = 0.0
+    full: tuple[float, ...] = ()
+
+    @property
+    def last(self) -> float:
+        """The most requests for which times are known, from wherever."""
+        return max(self.service[-1][0], 1.0)
 
 
 _Time = Callable[[Level], float | None]
 _TIMES: tuple[_Time, ...] = tuple(map(attrgetter, ("service_s", "token.mean_s")))
 
 
-def _curves(levels: _Levels, lights: _Levels, steps: float | None) -> _Curves:
+def _curves(
+    levels: _Levels, lights: _Levels, steps: float | None, prior: Prior | None = None
+) -> _Curves:
     """Draw both curves.
 
     Of requests whose tokens are told, the time is that of their tokens: it is known long before
     the first of them has ended, and follows at once where answers get longer.
     """
-    service, token = (_curve(time_of, levels, lights) for time_of in _TIMES)
+    elsewhere = ((), ()) if prior is None else (prior.curve.service, prior.curve.token)
+    service, token = (
+        _curve(time_of, levels, lights, points)
+        for time_of, points in zip(_TIMES, elsewhere, strict=True)
+    )
     if token and steps is not None:
         service = tuple((at, steps * each_s) for at, each_s in token)
-    return _Curves(service, token)
+    seen = [one.in_flight for one in (*levels.values(), *lights.values())]
+    full = [one.in_flight for one in levels.values()]
+    more = [at for points in elsewhere for at, _ in points if at > max(seen, default=0.0)]
+    return _Curves(service, token, max(seen, default=0.0), tuple(sorted({*full, *more})))
 
 
-def _curve(time_of: _Time, levels: _Levels, lights: _Levels) -> _Curve:
-    """Join what was seen of full replicas, and of others at steps that were not seen full."""
+def _beside(points: Points, levels: Iterable[Level], time_of: _Time) -> Points:
+    """Return the points of others that lie outside of what this service's own samples cover."""
+    own = [one.in_flight for one in levels if time_of(one)]
+    if not own:
+        return points
+    low, high = min(own) / _APART, max(own) * _APART
+    return tuple(point for point in points if not low <= point[0] <= high)
+
+
+def _curve(time_of: _Time, levels: _Levels, lights: _Levels, elsewhere: Points) -> Points:
+    """Join what was seen of full replicas, of others at steps not seen full, and elsewhere."""
     full = sorted(levels.values(), key=_in_flight)
     found = [(one.in_flight, time_of(one)) for one in full]
     for step, one in lights.items():
@@ -362,6 +465,7 @@ def _curve(time_of: _Time, levels: _Levels, lights: _Levels) -> _Curve:
         # With as many as a full replica that has more, a request takes no longer than there.
         above_s = [time_of(two) or inf for two in full if two.in_flight > one.in_flight]
         found.append((one.in_flight, min(time_of(one) or inf, *above_s, inf)))
+    found += _beside(elsewhere, (*levels.values(), *lights.values()), time_of)
     points: list[tuple[float, float]] = []
     for in_flight, seen_s in sorted((at, seen_s) for at, seen_s in found if seen_s):
         if seen_s < inf and (not points or in_flight > points[-1][0]):
@@ -378,7 +482,7 @@ def token_alone_s(known: ReplicaCapacity) -> float | None:
     return _time_s(curve, 1.0) if curve else None
 
 
-def _time_s(curve: _Curve, in_flight: float, kink: float = _KINK) -> float:
+def _time_s(curve: Points, in_flight: float, kink: float = _KINK) -> float:
     """Return the seconds that something takes; beyond what was seen, what it may be expected to.
 
     ``kink``: how much steeper the curve is assumed to be there.
@@ -397,7 +501,7 @@ def _time_s(curve: _Curve, in_flight: float, kink: float = _KINK) -> float:
     return min(in_proportion_s, last_s + kink * slope * (in_flight - last))
 
 
-def _expected_s(curve: _Curve, in_flight: float) -> float:
+def _expected_s(curve: Points, in_flight: float) -> float:
     """Return the seconds that something is expected to take with so many requests."""
     if len(curve) == 1 and in_flight > curve[0][0]:
         last, last_s = curve[0]
@@ -405,12 +509,12 @@ def _expected_s(curve: _Curve, in_flight: float) -> float:
     return _time_s(curve, in_flight, 1.0)
 
 
-_Objectives = tuple[tuple[_Curve, float], ...]
+_Objectives = tuple[tuple[Points, float], ...]
 """Curves, and what they may reach."""
 
 
 def _objectives(curves: _Curves, bounds: CapacityBounds) -> _Objectives:
-    found: list[tuple[_Curve, float]] = []
+    found: list[tuple[Points, float]] = []
     if bounds.service_s is not None:
         found.append((curves.service, bounds.service_s))
     if bounds.token_s is not None and curves.token:
@@ -434,22 +538,22 @@ def _while_full(bounds: CapacityBounds, curves: _Curves, limit: int) -> Capacity
     return replace(bounds, first_token_s=max(bounds.first_token_s, kept_s))
 
 
-def _expected(curves: _Curves, levels: _Levels, bounds: CapacityBounds) -> int:
+def _expected(curves: _Curves, bounds: CapacityBounds) -> int:
     """Return with how many requests the objectives are expected to be kept."""
-    last = max(curves.service[-1][0], 1.0)
-    most = min(max(floor(_EXPECTED_GROWTH * last), FIRST), bounds.most)
+    highest = max(curves.last, _EXPECTED_GROWTH * max(1.0, min(curves.own, curves.last)))
+    most = min(max(floor(highest), FIRST), bounds.most)
     found = min(
         _largest(partial(_expected_s, curve), within_s, most)
         for curve, within_s in _objectives(curves, bounds)
     )
-    return _enough(levels, curves.service, found)
+    return _enough(curves, found)
 
 
-def _limit(curves: _Curves, levels: _Levels, limit: int, bounds: CapacityBounds) -> int:
-    last = max(curves.service[-1][0], 1.0)
+def _limit(curves: _Curves, limit: int, bounds: CapacityBounds) -> int:
     objectives = _objectives(curves, bounds)
-    found = min(_within(curve, within_s, bounds.most) for curve, within_s in objectives)
-    worth = _enough(levels, curves.service, found)
+    found = min(_within(curve, within_s, bounds.most, curves.own) for curve, within_s in objectives)
+    worth = _enough(curves, found)
+    last = max(1.0, min(curves.own, curves.last))
     if worth == found < bounds.most and worth - 0.5 <= last < worth + 0.5:
         # It was full, and in time, and more were never tried: one more shows whether it can.
         return worth + 1
@@ -461,11 +565,15 @@ def _limit(curves: _Curves, levels: _Levels, limit: int, bounds: CapacityBounds)
     return worth
 
 
-def _within(curve: _Curve, within_s: float, most: int) -> int:
-    """Return how many requests may be tried by one objective."""
+def _within(curve: Points, within_s: float, most: int, own: float) -> int:
+    """Return how many requests may be tried by one objective.
+
+    Only beyond what this service's own replicas had: not beyond what others had.
+    """
     last, last_s = max(curve[-1][0], 1.0), curve[-1][1]
-    careful = ceil(last * _CAREFUL_GROWTH)
-    safe = floor(min(last * _GROWTH, last * within_s / last_s) + 1e-9)
+    careful = ceil(max(1.0, min(own, last)) * _CAREFUL_GROWTH)
+    growth = _GROWTH if own * _APART >= last else 1.0
+    safe = floor(min(last * growth, last * within_s / last_s) + 1e-9)
     return _largest(partial(_time_s, curve), within_s, min(max(careful, safe, FIRST), most))
 
 
@@ -481,13 +589,13 @@ def _largest(time_s: Callable[[int], float], within_s: float, most: int) -> int:
     return low
 
 
-def _enough(levels: _Levels, curve: _Curve, most: int) -> int:
+def _enough(curves: _Curves, most: int) -> int:
     """Return the fewest requests, at most ``most``, with nearly as many answers a second.
 
     What was seen to be no better above is not used.
     """
-    full = [one.in_flight for one in levels.values()]
-    seen = sorted((max(1, ceil(one - _NOISE)), one / _time_s(curve, one)) for one in full)
+    rates = ((at, at / _time_s(curves.service, at)) for at in curves.full)
+    seen = sorted((max(1, ceil(at - _NOISE)), rate) for at, rate in rates)
     usable = [(count, rate) for count, rate in seen if count <= most]
     if not usable:
         return most

@@ -387,13 +387,24 @@ def _bounds_of(scaling: Scaling, memory: Memory, servers: ServersLoad | None) ->
         most = min(most, max(memory.capacity.limit, room))
     if any(asked_s and found_s is None for asked_s, found_s in pairs) and not tokens.is_overdue:
         most = min(most, max(FIRST, memory.capacity.limit))
-    bounds = CapacityBounds(
+    return _with_first_tokens(stated_bounds(scaling, most), scaling, memory)
+
+
+def stated_bounds(
+    scaling: Scaling, most: int, first_steps: float | None = None, steps: float | None = None
+) -> CapacityBounds:
+    """Return what objectives allow; ``first_steps``: times as long as a token its slowest first
+    tokens take, ``steps``: a request.
+    """
+    first_s = None if scaling.ttft_s is None else scaling.ttft_s * _FIRST_SHARE
+    return CapacityBounds(
         most,
         None if scaling.p95_s is None else scaling.p95_s * SERVICE_SHARE,
         _USUAL_WAIT_S if scaling.max_queue_s is None else scaling.max_queue_s,
         None if scaling.tpot_s is None else scaling.tpot_s * _TOKEN_SHARE,
+        None if first_s is None or first_steps is None else first_s / first_steps,
+        steps,
     )
-    return _with_first_tokens(bounds, scaling, memory)
 
 
 def _with_first_tokens(bounds: CapacityBounds, scaling: Scaling, memory: Memory) -> CapacityBounds:
@@ -404,23 +415,18 @@ def _with_first_tokens(bounds: CapacityBounds, scaling: Scaling, memory: Memory)
     tokens take about as many steps. Where servers do not tell their queue a request's time says
     more: it has the wait for the server in it.
     """
-    tokens, late_s, took_s = memory.tokens, _late_first_s(memory), memory.work.mean_s
+    tokens, late_s, took_s = memory.tokens, late_first_s(memory), memory.work.mean_s
     each_s = tokens.per_token_s
     if not memory.crowding.is_told or each_s is None:
         if scaling.ttft_s is None or late_s is None:
             return bounds
         within_s = took_s * scaling.ttft_s * _FIRST_SHARE / late_s
         return replace(bounds, service_s=min(bounds.service_s or within_s, within_s))
-    return replace(
-        bounds,
-        first_token_s=scaling.ttft_s * _FIRST_SHARE * each_s / late_s
-        if scaling.ttft_s is not None and late_s is not None
-        else None,
-        steps=took_s / each_s,
-    )
+    first_steps = None if late_s is None else late_s / each_s
+    return stated_bounds(scaling, bounds.most, first_steps, took_s / each_s)
 
 
-def _late_first_s(memory: Memory) -> float | None:
+def late_first_s(memory: Memory) -> float | None:
     """Return the seconds within which 95 % have their first token in a replica.
 
     Where replicas tell the mean only, a multiple of that; also where servers do not tell their
@@ -618,7 +624,7 @@ def _wait_s(scaling: Scaling, memory: Memory) -> float:
         tail = _BATCHED_TAIL if scaling.learns else _TAIL
         return max(0.0, scaling.p95_s - tail * service_s)
     if scaling.ttft_s is not None:
-        return max(0.0, scaling.ttft_s - (_late_first_s(memory) or 0.0))
+        return max(0.0, scaling.ttft_s - (late_first_s(memory) or 0.0))
     return _USUAL_WAIT_S
 
 
@@ -721,7 +727,7 @@ def _prompts_words(scaling: Scaling, memory: Memory) -> str:
 
     A first token takes about as many steps with few requests as with many, each of them shorter.
     """
-    late_s, each_s = _late_first_s(memory), memory.tokens.per_token_s
+    late_s, each_s = late_first_s(memory), memory.tokens.per_token_s
     alone_s = token_alone_s(memory.capacity)
     if scaling.ttft_s is None or late_s is None or each_s is None or alone_s is None:
         return ""

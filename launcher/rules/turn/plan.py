@@ -20,7 +20,7 @@ from slicewise.cluster.language.service import (
 )
 from slicewise.cluster.rpc.messages import ServiceView, ViewAnswer
 from slicewise.launcher.rules.autoscale import types as scaling
-from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
+from slicewise.launcher.rules.autoscale.policy import autoscale, initial
 from slicewise.launcher.rules.autoscale.types import ScalingDecision, Supply
 from slicewise.launcher.rules.engines.engine import Engine, TokenCounts
 from slicewise.launcher.rules.engines.load import ServersLoad
@@ -36,6 +36,7 @@ from slicewise.launcher.rules.gateway.types import (
 )
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import UsedUp, used_up
+from slicewise.launcher.rules.turn.curves import Curves, replicas_of, with_replicas
 from slicewise.launcher.rules.turn.generations import (
     Answers,
     Generation,
@@ -145,6 +146,7 @@ class ServicePlan:
 
 Rests = Mapping[str, Rest]
 NO_RESTS: Rests = {}
+NO_CURVES: Curves = {}
 
 
 @dataclass(frozen=True)
@@ -202,12 +204,13 @@ def decide(
     *,
     rests: Rests = NO_RESTS,
     heard: Heard = NOTHING_HEARD,
+    curves: Curves = NO_CURVES,
 ) -> tuple[State, TurnPlan] | None:
     """Decide the turn; None, and nothing changes, if the daemon could not see all of Slurm.
 
     ``state`` may be empty (after a restart). Then what runs counts as wanted, the gateway tells
     which slots serve or drain, and every replica is asked again for its identity. ``rests`` are
-    those of the turn before.
+    those of the turn before, ``curves`` what services have learnt of replicas.
     """
     if not view.complete:
         return None
@@ -244,11 +247,10 @@ def decide(
             look = ServiceInput(
                 *(key, spec, views, counted[0], load_of(*counted)),
                 *(most, answers, free, aborted, avoided.of(key)),
-                lineless=claims.why_none(key),
-                tokens=heard.tokens.get(key),
+                *(claims.why_none(key), heard.tokens.get(key), heard.loads.get(key)),
                 adapters=_open_adapters(gateway, views[-1]) | heard.adapters.get(key, frozenset()),
-                servers=heard.loads.get(key),
                 used_up=used_up(budgets.get(views[-1].tenant), spec, views, now_s + gateway.hold_s),
+                curves=curves,
             )
             found[key], plan, why_none = _decided(look, known, now_s)
             unreadable |= {key: why_none} if why_none else {}
@@ -365,6 +367,7 @@ class ServiceInput:
         used_up: the budget under which no replica of it can start; None if there is none.
         adapters: names of adapters that clients may ask for, or that each replica has tried to
             load.
+        curves: what services have learnt of replicas.
     """
 
     key: str
@@ -382,6 +385,7 @@ class ServiceInput:
     servers: ServersLoad | None = None
     used_up: UsedUp | None = None
     adapters: frozenset[str] = frozenset()
+    curves: Curves = field(default_factory=dict, hash=False)
 
     @property
     def newest(self) -> ServiceView:
@@ -405,14 +409,14 @@ def decide_service(
     """Decide for one service: how many replicas, which slots run, which of them get requests."""
     seen = tuple(_generation(look, view, known, now_s) for view in look.views)
     fallback = _fallback(seen)
-    memory, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
+    known, decision = _scaled(look, seen, known, now_s, falls_back=fallback is not None)
     slots = tuple(slot for one in seen for slot in one.slots)
     plan = plan_slots(slots, _goal(look, seen, decision, fallback, now_s))
     generations = {one.array_job_id: one.state for one in seen}
-    state = ServiceState(memory, generations, look.aborted)
-    concurrency = scaling_inputs.concurrency(look.spec, look.engine, memory)
+    state = replace(known, generations=generations, aborted=look.aborted)
+    concurrency = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
     found = _service_plan(look, seen, decision, plan, now_s, concurrency=concurrency)
-    objective_ms = scaling_inputs.objective_ms(look.spec, memory)
+    objective_ms = scaling_inputs.objective_ms(look.spec, known.memory)
     return state, replace(found, objective_ms=objective_ms, lineless=_lineless(look))
 
 
@@ -466,7 +470,8 @@ def _scaled(
     now_s: float,
     *,
     falls_back: bool,
-) -> tuple[Memory | None, ScalingDecision]:
+) -> tuple[ServiceState, ScalingDecision]:
+    """Return what is remembered now, and how many replicas are wanted."""
     slots = [slot for one in seen for slot in one.slots]
     counted = slots if falls_back else [slot for slot in slots if not slot.is_replaced]
     newest, load = seen[-1], look.load
@@ -481,10 +486,13 @@ def _scaled(
         can_serve = not newest.state.backoff.failures or bool(_serving(slots))
         at_once = scaling_inputs.concurrency(look.spec, look.engine, known.memory)
         decision = scaling_inputs.ending(asked, load, at_once, since_s, can_serve=can_serve)
-        return known.memory, decision
+        return known, decision
+    serve = _replicas_that_serve(look, seen)
+    begins = known.memory or initial(_first_supply(slots, counted), now_s)
+    known = with_replicas(known, begins, asked, look.curves, (look.key, serve))
     memory, decision = autoscale(
         asked,
-        known.memory or initial(_first_supply(slots, counted), now_s),
+        known.memory or begins,
         scaling.ServiceLook(
             now_s,
             load,
@@ -492,14 +500,24 @@ def _scaled(
             newest.starts,
             scaling_inputs.room(seen, look.free),
             is_known=look.backend is not None,
-            serving=scaling_inputs.serving(slots),
+            serving=scaling_inputs.serving(slots) if len(serve) == 1 else 0,
             tokens=look.tokens,
             servers=look.servers,
         ),
     )
     if lineless := _lineless(look):
         decision = replace(decision, reason=f"{decision.reason}; {lineless}", ready_in_s=None)
-    return memory, _with_backoff(decision, newest, now_s)
+    return replace(known, memory=memory), _with_backoff(decision, newest, now_s)
+
+
+def _replicas_that_serve(look: ServiceInput, seen: Sequence[Generation]) -> frozenset[str]:
+    """Name the kinds of replicas that serve; while none does, that of the newest generation."""
+    found = (one for one in seen if any(slot.phase is Phase.SERVING for slot in one.slots))
+    return frozenset(map(_replicas, found)) or frozenset((replicas_of(look.newest),))
+
+
+def _replicas(one: Generation) -> str:
+    return replicas_of(one.view)
 
 
 def _starts(slot: Slot) -> bool:

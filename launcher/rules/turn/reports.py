@@ -67,6 +67,7 @@ def service_report(
         array_job_id=plan.array_job_id,
         concurrency=plan.concurrency,
         is_concurrency_learnt=plan.route.follows,
+        concurrency_source="" if state.memory is None else state.memory.capacity.source,
         ttft_ms=_ms(tokens.to_first_s),
         ttft_p95_ms=_ms(tokens.first_p95_s),
         tpot_ms=_ms(tokens.per_token_s),

@@ -121,11 +121,14 @@ class ServiceState:
         memory: the autoscaler's, which outlives generations; None: nothing was seen yet.
         generations: by array job id.
         aborted: the last roll-over, if it was aborted; None once the service is applied again.
+        replicas: those of which ``memory`` knows how long requests take, as ``replicas_of`` names
+            them; "" is not known.
     """
 
     memory: Memory | None = None
     generations: Mapping[int, GenerationState] = field(default_factory=dict, hash=False)
     aborted: AbortedRoll | None = None
+    replicas: str = ""
 
 
 State = Mapping[str, ServiceState]
@@ -186,5 +189,6 @@ def with_saved(state: State, saved: State) -> State:
         before = saved.get(key, now)
         generations = {**before.generations, **now.generations}
         aborted = now.aborted or before.aborted
-        joined[key] = ServiceState(before.memory or now.memory, generations, aborted)
+        learnt = before if before.memory else now
+        joined[key] = ServiceState(learnt.memory, generations, aborted, learnt.replicas)
     return joined

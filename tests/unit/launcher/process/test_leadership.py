@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders.replica_keys import gateway_directory
+from pydantic import TypeAdapter
 from stand_ins.led_launcher import DOWN, Switch, World
 from stand_ins.scripted import ETC
 
@@ -24,10 +25,14 @@ from slicewise.launcher.probing.prober import Prober, Replica, probe
 from slicewise.launcher.process import loop
 from slicewise.launcher.process.leadership import Leadership, own_store
 from slicewise.launcher.process.loop import Launcher
-from slicewise.launcher.process.saved_state import SavedState
+from slicewise.launcher.process.saved_state import SavedRows, SavedState
 from slicewise.launcher.process.saved_statistics import SavedStatistics
 from slicewise.launcher.process.statistics import ServiceStatistics
 from slicewise.launcher.process.statistics_socket import StatisticsSocket
+from slicewise.launcher.rules.autoscale.capacity import Level, ReplicaCapacity
+from slicewise.launcher.rules.autoscale.curve import Curve
+from slicewise.launcher.rules.autoscale.policy import Memory
+from slicewise.launcher.rules.turn.curves import KeptCurve
 from slicewise.launcher.rules.turn.state import ServiceState
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -160,6 +165,43 @@ async def test_what_the_last_one_saved_may_be_read_late_and_is_never_lost() -> N
     kept.known = {}
     await launcher.save()
     assert list(kept.known) == ["a"]
+
+
+class Curves(SavedRows[KeptCurve]):
+    """Curves that can't be read at first."""
+
+    def __init__(self, known: Mapping[str, KeptCurve]) -> None:
+        super().__init__(None, TypeAdapter(KeptCurve))
+        self.known, self.loads = known, 0
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.loads > 1
+
+    async def load(self) -> Mapping[str, KeptCurve]:
+        self.loads += 1
+        return self.known if self.is_loaded else {}
+
+    async def save(self, state: Mapping[str, KeptCurve]) -> None:
+        self.known = state
+
+
+async def test_curves_that_are_read_late_are_joined_with_what_is_learnt_meanwhile() -> None:
+    learnt = Memory(capacity=ReplicaCapacity(levels={0: Level(9.0, 9.0, 9.0, 1)}))
+    kept = Kept(**{"a/b": ServiceState(learnt, replicas="a/new:1")})
+    curves = Curves({"a/old": KeptCurve(Curve(), "a/c", 1.0)})
+    world = World()
+    launcher = Launcher(
+        *(world, world),
+        replicas=nobody,
+        saved=kept,
+        saved_curves=curves,  # type: ignore[arg-type]
+    )
+    for _ in range(2):
+        await launcher.turn()
+        await launcher.save()
+    assert curves.known.keys() == {"a/old", "a/new"}
+    assert curves.known["a/new"].service == "a/b"
 
 
 async def test_whoever_lost_the_lead_in_the_midst_of_a_turn_changes_nothing() -> None:

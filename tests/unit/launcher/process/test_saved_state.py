@@ -11,14 +11,16 @@ import pytest
 
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.launcher.process import saved_state
-from slicewise.launcher.process.saved_state import SavedState
+from slicewise.launcher.process.saved_state import SavedState, saved_curves
 from slicewise.launcher.process.store import Saved
 from slicewise.launcher.rules.autoscale.crests import Crest
+from slicewise.launcher.rules.autoscale.curve import Curve
 from slicewise.launcher.rules.autoscale.policy import LastCounters, Memory
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.engines.engine import TokenCounts
 from slicewise.launcher.rules.gateway.types import Endpoint
 from slicewise.launcher.rules.turn.backoff import Backoff
+from slicewise.launcher.rules.turn.curves import KeptCurve
 from slicewise.launcher.rules.turn.endpoints import ReplicaRun, Verified
 from slicewise.launcher.rules.turn.state import (
     DesiredSlots,
@@ -201,3 +203,21 @@ async def test_a_launcher_without_a_database_forgets() -> None:
     saved = SavedState(None)
     await saved.save({"a/b": BERT})
     assert await saved.load() == {}
+
+
+KEPT = KeptCurve(Curve(((1.0, 1.5), (8.0, 2.25)), (), 200.0), "a/chat", 9.0)
+
+
+async def test_curves_outlive_the_launcher_and_a_bad_one_costs_only_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = Rows()
+    saved = saved_curves(rows)
+    await saved.load()
+    await saved.save({"a/1": KEPT, "a/2": KEPT})
+    rows.rows["a/1"] = {"curve": {"service": "of 2030"}}
+    again = saved_curves(rows)
+    assert await again.load() == {"a/2": KEPT}
+    assert ["state_unreadable service=a/1" in one for one in caplog.messages] == [True]
+    await again.save({"a/2": KEPT})
+    assert list(rows.rows) == ["a/2"]

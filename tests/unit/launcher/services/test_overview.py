@@ -505,6 +505,12 @@ def test_what_a_replica_carries_and_its_tokens_are_shown(times: dict[str, float]
     names = ("ttft_ms", "ttft_p95_ms", "tpot_ms")
     assert [found.get(name) for name in names] == [times.get(name) for name in names]
     json_checker.check("service list", [found])
+    assert found["concurrency_source"] == ""
+    other = told.model_copy(update={"concurrency_source": "learnt by service talk"})
+    one = observed(view=of(directed).model_copy(update={"service_reports": (other,)}))
+    shown = " ".join(printed_text(show_services.service_details(one), 200).split())
+    assert "at a time now, learnt by service talk, until its own requests say more" in shown
+    assert console.plain(one)["concurrency_source"] == "learnt by service talk"
     fixed = told.model_copy(update={"concurrency": 1, "is_concurrency_learnt": False})
     plain = observed(view=of(SERVICE).model_copy(update={"service_reports": (fixed,)}))
     shown = " ".join(printed_text(show_services.service_details(plain), 200).split())

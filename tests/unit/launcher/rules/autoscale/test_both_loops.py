@@ -1,10 +1,13 @@
 """Tests that learning how many requests a replica gets and deciding on replicas help each other."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from slicewise.launcher.rules.autoscale.begin import with_other_replicas
+from slicewise.launcher.rules.autoscale.capacity import FIRST
+from slicewise.launcher.rules.autoscale.curve import Curve, Prior
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
 from slicewise.launcher.rules.autoscale.types import Scaling, ServiceLook, Supply
 from slicewise.launcher.rules.engines.engine import FIRST_TOKEN_S, TokenCounts
@@ -142,3 +145,44 @@ def test_engines_that_say_nothing_of_tokens_learn_by_times_alone():
     assert found.limits[-1] >= 16
     assert max(found.replicas[-300:]) <= 12
     assert max(found.queues[-600:]) < 2 * PER_S
+
+
+def measured(times: float = 1.0) -> Prior:
+    """What a service would have learnt of servers that take so many times as long."""
+    points = tuple((float(many), times * token_s(many)) for many in (1, 2, 4, 8, 16, 32))
+    steps = STEPS + TOKENS
+    service = tuple((many, steps * each_s) for many, each_s in points)
+    return Prior(Curve(service, points, steps, SLOWEST * STEPS), "learnt by service b")
+
+
+def with_prior(times: float, scaling: Scaling = SCALING, *, tells: bool = True) -> Servers:
+    found = Servers(scaling, tells=tells)
+    found.memory = with_other_replicas(found.memory, scaling, measured(times))
+    return found
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
+def test_with_a_prior_fewer_wait_too_long_also_if_it_is_wrong(times: float, tells: bool):
+    scaling, wait_s = (SCALING, 3.0) if tells else (TIMES, 5.0)
+    without, found = Servers(scaling, tells=tells), with_prior(times, scaling, tells=tells)
+    late, before = (
+        sum(queue > wait_s * PER_S for queue in one.live(300).queues) for one in (found, without)
+    )
+    assert late <= (0 if times == 1 else 0.75 * before)
+    assert found.limits[-1] >= 16
+    assert times != 1 or found.memory.capacity.source == ""
+
+
+def test_a_prior_is_never_trusted_past_the_objectives():
+    """Its tokens are in time with 32, in 62 ms; within 40 with 10 only, and with none within 20."""
+    for tpot_s, most in ((0.15, 32), (0.04 / 0.9, 10), (0.02, 1)):
+        begun = with_prior(1.0, replace(SCALING, tpot_s=tpot_s)).memory.capacity
+        assert (begun.limit, begun.planned) == (most, most)
+
+
+def test_a_prior_without_the_times_that_are_an_objective_says_nothing():
+    only = Prior(Curve(service=measured().curve.service), "measured")
+    found = Servers(SCALING)
+    assert with_other_replicas(found.memory, SCALING, only).capacity.limit == FIRST
+    assert with_other_replicas(found.memory, TIMES, only).capacity.limit > FIRST

@@ -10,6 +10,8 @@ from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.rpc.messages import REQUEST_LIMIT, ServiceReport, ServiceReportRequest
 from slicewise.launcher.process import reporter
 from slicewise.launcher.process.reporter import AGAIN_S, ServiceReporter
+from slicewise.launcher.rules.autoscale.capacity import ReplicaCapacity
+from slicewise.launcher.rules.autoscale.curve import Curve, Prior
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.autoscale.tokens import TokensDone
 from slicewise.launcher.rules.autoscale.types import ScalingDecision
@@ -79,6 +81,11 @@ def test_how_many_requests_a_replica_gets_and_how_long_tokens_take():
     found = service_report(timed, replace(FAILING, memory=memory), ())
     assert (found.concurrency, found.is_concurrency_learnt) == (6, True)
     assert (found.ttft_ms, found.ttft_p95_ms, found.tpot_ms) == (500.0, 990.0, 30.0)
+    assert found.concurrency_source == ""
+    prior = Prior(Curve(((1.0, 1.0), (6.0, 2.0))), "learnt by service talk")
+    begun = replace(memory, capacity=ReplicaCapacity(6, prior=prior))
+    found = service_report(timed, replace(FAILING, memory=begun), ())
+    assert found.concurrency_source == "learnt by service talk"
     without = service_report(PLAN, replace(FAILING, memory=memory), ())
     assert (without.concurrency, without.is_concurrency_learnt) == (1, False)
     assert (without.ttft_ms, without.tpot_ms) == (None, None)

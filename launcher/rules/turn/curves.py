@@ -1,0 +1,120 @@
+"""Keeps what services have learnt of their replicas, for services whose replicas are the same.
+
+A tenant's replicas of one model, engine and shape have one curve, whatever service they are of, and
+it outlives services. Other tenants' services count for nothing: each would learn from the other
+what its requests are like.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from slicewise.cluster.language.service import tenant_of
+from slicewise.cluster.rpc.messages import ServiceView
+from slicewise.launcher.rules.autoscale.begin import learnt_curve, with_other_replicas
+from slicewise.launcher.rules.autoscale.curve import Curve, Prior
+from slicewise.launcher.rules.autoscale.policy import Memory
+from slicewise.launcher.rules.autoscale.types import Scaling
+from slicewise.launcher.rules.turn.state import ServiceState, State
+
+MOST_CURVES = 64
+"""Curves that are kept of a tenant, those learnt last."""
+_RENEWED_S = 60.0
+"""Seconds after which a curve is kept anew."""
+_OWNED_S = 3600.0
+"""Seconds without news from a service after which another one's curve takes the place of its."""
+_SAME = ("model_repository", "model", "model_file", "engine", "gpus", "nodes", "tensor_parallel")
+_ALIKE = ("model_digest", "runtime", "image", "environment", "cpus", "memory_mib", "adapter_rank")
+_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class KeptCurve:
+    """A curve, the service that has learnt it, and until when, in Unix seconds."""
+
+    curve: Curve
+    service: str
+    at_s: float
+
+
+Curves = Mapping[str, KeptCurve]
+"""By tenant, and a digest of model, engine and shape."""
+
+
+def replicas_of(view: ServiceView) -> str:
+    """Return what tells a generation's replicas from others: the key of their curve, and what may
+    change how long they take within it.
+    """
+    says = view.directives
+    key = (view.profile, *(says.get(name, "") for name in _SAME))
+    return f"{view.tenant}/{_digest(key)}:{_digest(says.get(name, '') for name in _ALIKE)}"
+
+
+def curve_key(replicas: str) -> str:
+    """Return the key of the curve of such replicas."""
+    return replicas.partition(":")[0]
+
+
+def _digest(words: Iterable[str]) -> str:
+    return sha256("\n".join(words).encode()).hexdigest()[:_DIGITS]
+
+
+def with_replicas(
+    known: ServiceState,
+    memory: Memory,
+    asked: Scaling,
+    curves: Curves,
+    serve: tuple[str, frozenset[str]],
+) -> ServiceState:
+    """Begin anew with how long requests take if other replicas serve than before.
+
+    ``memory`` is what is known of the service, ``serve`` its name and the kinds of replicas that
+    serve. While several do, all stays as it is.
+    """
+    service, kinds = serve
+    if len(kinds) > 1 or known.replicas in kinds:
+        return replace(known, memory=memory)
+    (replicas,) = kinds
+    if known.memory is None or known.replicas:
+        memory = with_other_replicas(memory, asked, _prior(curves, service, replicas, known))
+    return replace(known, memory=memory, replicas=replicas)
+
+
+def _prior(curves: Curves, service: str, replicas: str, known: ServiceState) -> Prior | None:
+    """Return what a service begins with that has learnt nothing of such replicas yet."""
+    key = curve_key(replicas)
+    if known.memory is not None and curve_key(known.replicas) == key:
+        curve = learnt_curve(known.memory)
+        if curve is not None:
+            return Prior(curve, "learnt before it was changed")
+    if (kept := curves.get(key)) is None:
+        return None
+    name = kept.service.partition("/")[2]
+    by = "earlier" if kept.service == service else f"by service {name}"
+    return Prior(kept.curve, f"learnt {by}")
+
+
+def kept(curves: Curves, state: State, now_s: float) -> Curves:
+    """Keep what services have learnt since; of services that are gone, what was kept before."""
+    found = dict(curves)
+    for service, known in state.items():
+        key = curve_key(known.replicas)
+        if known.memory is None or not key or not known.memory.capacity.is_sampled:
+            continue
+        if (before := found.get(key)) is not None:
+            is_own = before.service == service
+            lasts_s = _RENEWED_S if is_own or before.service not in state else _OWNED_S
+            if 0 <= now_s - before.at_s < lasts_s:
+                continue
+        curve = learnt_curve(known.memory)
+        if curve is not None and (before is None or curve != before.curve):
+            found[key] = KeptCurve(curve, service, now_s)
+    return found if found.keys() <= curves.keys() else _newest(found)
+
+
+def _newest(curves: Curves) -> Curves:
+    by_tenant: dict[str, list[str]] = defaultdict(list)
+    for key in sorted(curves, key=lambda one: (-curves[one].at_s, one)):
+        by_tenant[tenant_of(key)].append(key)
+    return {key: curves[key] for keys in by_tenant.values() for key in keys[:MOST_CURVES]}
