@@ -22,6 +22,7 @@ from benchmarks.rebalance.site import Site, Size
 from benchmarks.server import server
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import UnreachableError
+from slicewise.cluster.language.rebalances import RebalanceRun, RunOutcome, StepName
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.runtime.database import postgres_engine, writing
 from slicewise.cluster.settings.file import DaemonSettings, Settings
@@ -40,7 +41,6 @@ from slicewise.slurm_plugin.quota_cycle.lend import planned
 from slicewise.slurm_plugin.rebalance.observe import RunContext
 from slicewise.slurm_plugin.rebalance.run import run
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RebalanceRun, RunOutcome, StepName
 from slicewise.slurm_plugin.rules.quota.types import Tenant, TenantUpdate
 from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 from slicewise.slurm_plugin.state.controller import ClusterState
@@ -121,7 +121,7 @@ def _measured(
     ended = asyncio.run(run(place, lambda: True))
     ended_s, ended_cpu_s = _clocks()
     _done(ended)
-    names = [one.step.value for one in ended.records]
+    names = [one.step.value for one in ended.steps]
     pairs = zip(ledger.rebalances.at_s[::2], ledger.rebalances.at_s[1::2], strict=True)
     took = {name: _apart(*pair) for name, pair in zip(names, pairs, strict=True)}
     by_round = asyncio.run(_rounds(ledger, settings, slurm, before, after))
@@ -137,7 +137,7 @@ def _measured(
                 "changed": len(one.did),
                 "saw": {word: seen for word, seen in one.saw.items() if word != "planned"},
             }
-            for one in ended.records
+            for one in ended.steps
         },
     }
 
@@ -234,7 +234,7 @@ def _apart(begin: tuple[float, float], end: tuple[float, float]) -> Mapping[str,
 
 def _done(ended: RebalanceRun) -> None:
     if ended.outcome is not RunOutcome.DONE:
-        raise AssertionError([one.why for one in ended.records])
+        raise AssertionError([one.why for one in ended.steps])
 
 
 def _settings(place: Path, shown: Site) -> Settings:

@@ -50,7 +50,9 @@ _TENANT = (
 _DETAILS = (*_TENANT, f"{_SITE}:TenantDetailsJson")
 _CHANGE = f"{_SITE}:ChangeOfTenantJson"
 _ENTRY = ("slicewise.slurm_plugin.rules.accounting.types:BudgetEntry", f"{_SITE}:LeftJson")
-_REPARTITION, _RUN = f"{_SITE}:RepartitionJson", f"{_SITE}:RebalanceRunJson"
+_REPARTITION = "slicewise.cluster.language.gpus.repartitions:Repartition"
+_RUN = "slicewise.cluster.language.rebalances:RebalanceRun"
+_COMMANDS = "slicewise.slurm_plugin.cli.commands"
 
 _APPLIED = (
     *_one(f"{_CLI}.service:Applied"),
@@ -152,20 +154,20 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "node gres": _one(f"{_SITE}:NodeLinesJson"),
     "doctor": _one(f"{_CLI}.doctor:Findings"),
     "repartition run": (
-        *_one(f"{_SITE}:RepartitionsDoneJson"),
-        *_one(f"{_SITE}:RepartitionsDryJson"),
-        *_one(f"{_SITE}:RepartitionsBusyJson"),
+        *_one(f"{_COMMANDS}.repartition:RepartitionsDone"),
+        *_one(f"{_COMMANDS}.repartition:RepartitionsDry"),
+        *_one(f"{_COMMANDS}.repartition:RepartitionsBusy"),
     ),
     "repartition history": _many(_REPARTITION),
     "repartition show": _one(_REPARTITION),
     "repartition close": _one(_REPARTITION),
-    "repartition survey": _one(f"{_SITE}:SurveyJson"),
+    "repartition survey": _one(f"{_COMMANDS}.repartition:SurveyedNodes"),
     "snapshot": _one(f"{_SITE}:SnapshotJson"),
     "observe": _one("slicewise.slurm_plugin.rules.explain.observed:ObservedReport"),
     "rebalance": (
         *_one(_RUN),
-        *_one(f"{_SITE}:RebalancePlannedJson"),
-        *_one(f"{_SITE}:RebalanceBusyJson"),
+        *_one(f"{_COMMANDS}.rebalance:PlannedRun"),
+        *_one(f"{_COMMANDS}.rebalance:BusyRun"),
     ),
     "rebalance history": _many(_RUN),
     "rebalance show": _one(_RUN),

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Protocol
+from typing import Any, Protocol
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from slicewise.cluster.language.codes import Code, known
 from slicewise.cluster.language.errors import OutsideError, Refusal
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.placement_text import placements_text
 from slicewise.sandbox.demo.record import LedgerView, LoanChange, TaskRun
 from slicewise.sandbox.demo.scenario import TenantPlan
 from slicewise.sandbox.servers.tiny_gguf import write_tiny_model
@@ -203,15 +205,22 @@ def parse_ledger(verified: str, statement: str) -> LedgerView:
 
 def parse_repartitions(said: str) -> tuple[Mapping[str, str], ...]:
     """Read the JSON of ``slicewise repartition run``."""
-    wanted = ("node", "before", "after", "state")
     try:
         return tuple(
-            {name: str(one[name]) for name in wanted} for one in json.loads(said)["repartitions"]
+            {
+                **{name: str(one[name]) for name in ("node", "state")},
+                **{name: _layout(one[name]) for name in ("before", "after")},
+            }
+            for one in json.loads(said)["repartitions"]
         )
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideError(
             Code.SANDBOX_FAILED, f"The answer to repartition run can't be read: {error!r}."
         ) from error
+
+
+def _layout(instances: Iterable[Mapping[str, Any]]) -> str:
+    return placements_text(Placement(**one) for one in instances)
 
 
 def parse_loans(answers: Iterable[str]) -> tuple[LoanChange, ...]:

@@ -20,8 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from slicewise.cluster.language.rebalances import RunOutcome, StepName, StepOutcome
 from slicewise.slurm_plugin.ledger.tables import metadata
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slicewise.slurm_plugin.rules.quota.calendar import WindowKind
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
 

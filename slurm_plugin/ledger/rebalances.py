@@ -9,19 +9,19 @@ from sqlalchemy.dialects.postgresql import insert
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
-from slicewise.cluster.runtime.database import reading, writing
-from slicewise.slurm_plugin.ledger import reads
-from slicewise.slurm_plugin.ledger.base import LedgerPart, seconds
-from slicewise.slurm_plugin.ledger.journal_entries import entries_of, newest_of, with_steps
-from slicewise.slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
-from slicewise.slurm_plugin.rules.common.clock import SETTLED_S
-from slicewise.slurm_plugin.rules.common.rebalance_steps import (
+from slicewise.cluster.language.rebalances import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
+from slicewise.cluster.runtime.database import reading, writing
+from slicewise.slurm_plugin.ledger import reads
+from slicewise.slurm_plugin.ledger.base import LedgerPart, seconds
+from slicewise.slurm_plugin.ledger.journal_entries import entries_of, newest_of, with_steps
+from slicewise.slurm_plugin.ledger.rebalance_tables import rebalance_runs, rebalance_steps
+from slicewise.slurm_plugin.rules.common.clock import SETTLED_S
 
 KEPT_DAYS = 14
 """Days for which runs are kept. A run every half a minute writes 23,000 rows a day."""
@@ -162,7 +162,7 @@ def _runs(connection: Connection, wanted: Select[Any]) -> tuple[RebalanceRun, ..
             outcome=RunOutcome(row.outcome),
             started_s=float(row.started_s),
             ended_s=seconds(row.ended_s),
-            records=tuple(map(_record, steps)),
+            steps=tuple(map(_record, steps)),
         )
         for row, steps in found
     )

@@ -15,13 +15,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from slicewise.slurm_plugin.ledger.tables import metadata
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.cluster.language.gpus.repartitions import (
     Direction,
     RepartitionState,
     RepartitionStep,
     RepartitionStepOutcome,
 )
+from slicewise.slurm_plugin.ledger.tables import metadata
 
 
 def _listed(

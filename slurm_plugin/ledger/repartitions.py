@@ -10,6 +10,15 @@ from sqlalchemy.dialects.postgresql import insert
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.runtime.database import reading, writing
 from slicewise.slurm_plugin.ledger.base import DEADLINE, LedgerPart, seconds
 from slicewise.slurm_plugin.ledger.journal_entries import entries_of, newest_of, with_steps
@@ -20,14 +29,7 @@ from slicewise.slurm_plugin.ledger.repartition_tables import (
 )
 from slicewise.slurm_plugin.rules.mig.steps import (
     UNFINISHED,
-    Direction,
     Next,
-    PlannedRepartition,
-    Repartition,
-    RepartitionState,
-    RepartitionStep,
-    RepartitionStepOutcome,
-    RepartitionStepRecord,
 )
 
 _NEWEST_STEPS = 500
@@ -56,7 +58,7 @@ class Repartitions(LedgerPart):
         values = {
             "cluster": self._cluster,
             "node": planned.node,
-            "gpu_uuid": planned.gpu_uuid,
+            "gpu_uuid": planned.gpu,
             "before": _written(planned.before),
             "after": _written(planned.after),
             "moves": list(planned.moves),
@@ -211,10 +213,10 @@ def _repartitions(connection: Connection, wanted: Select[Any]) -> tuple[Repartit
     return tuple(_repartition_of(row, tuple(map(_record, steps))) for row, steps in found)
 
 
-def _repartition_of(row: Row[Any], records: tuple[RepartitionStepRecord, ...]) -> Repartition:
-    planned = PlannedRepartition(
+def _repartition_of(row: Row[Any], steps: tuple[RepartitionStepRecord, ...]) -> Repartition:
+    return Repartition(
         node=row.node,
-        gpu_uuid=row.gpu_uuid,
+        gpu=row.gpu_uuid,
         before=_read(row.before),
         after=_read(row.after),
         moves=tuple(row.moves),
@@ -222,10 +224,7 @@ def _repartition_of(row: Row[Any], records: tuple[RepartitionStepRecord, ...]) -
         gain_millislice_s=row.gain_millislice_s,
         drained_millislice_s=row.drained_millislice_s,
         ends=tuple(row.ends),
-    )
-    return Repartition(
         repartition_id=row.id,
-        planned=planned,
         author=row.author,
         state=RepartitionState(row.state),
         error=row.error,
@@ -233,7 +232,7 @@ def _repartition_of(row: Row[Any], records: tuple[RepartitionStepRecord, ...]) -
         ended_s=seconds(row.ended_s),
         slurm_conf=row.slurm_conf,
         gres_conf=row.gres_conf,
-        records=records,
+        steps=steps,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import RunRecord
+from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.slurm_plugin.daemon.charging_loop import tariff
 from slicewise.slurm_plugin.quota_cycle.post_charges import post
 from slicewise.slurm_plugin.quota_cycle.rollover import begun_periods, roll_over_budgets
@@ -14,7 +15,6 @@ from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunC
 from slicewise.slurm_plugin.rules.accounting.charging import charge
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.common.clock import SETTLED_S, distrusted
-from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.slurm_plugin.ledger.summaries import held_lately
 from slicewise.slurm_plugin.quota_cycle.lend import Renewed, planned, renew
 from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
-from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
 
 

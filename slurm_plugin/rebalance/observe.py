@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError
 from slicewise.cluster.language.jobs import JobView
+from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.cluster.language.slurm.interface import Slurm, SlurmReader
 from slicewise.cluster.rpc.message import Answered, Asks
 from slicewise.cluster.rpc.messages import StatusRequest
 from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.quota_cycle.uninstall import has_begun
-from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 from slicewise.slurm_plugin.rules.services.state import Observation, services

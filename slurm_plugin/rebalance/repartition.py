@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Sequence
 
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+    RepartitionState,
+)
+from slicewise.cluster.language.rebalances import StepOutcome
 from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext
 from slicewise.slurm_plugin.repartition import cluster_run
 from slicewise.slurm_plugin.repartition.observe import gathered
-from slicewise.slurm_plugin.rules.common.rebalance_steps import StepOutcome
 from slicewise.slurm_plugin.rules.mig.checks import change_text
 from slicewise.slurm_plugin.rules.mig.due import barred_lines, cuts_due
-from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionState
 
 
 async def cut(site: RunContext, _look: RebalanceLook, *, apply: bool) -> Report:
@@ -32,7 +35,7 @@ async def _plan(site: RunContext, why: str) -> Report:
         return Report(why=f"{why} {error}", outcome=StepOutcome.SKIPPED)
     due = cuts_due(seen)
     lines = [
-        f"{one.node} {one.gpu_uuid}: {change_text(one.before, one.after)}: {one.reason}"
+        f"{one.node} {one.gpu}: {change_text(one.before, one.after)}: {one.reason}"
         for one in due.now
     ]
     lines += barred_lines(due)
@@ -67,7 +70,7 @@ def _ended(done: cluster_run.RepartitionRun, unfinished: Sequence[Repartition]) 
     """
     ended = done.ended
     lines = (
-        *(f"repartition {one.repartition_id} on {one.planned.node}: {one.state}" for one in ended),
+        *(f"repartition {one.repartition_id} on {one.node}: {one.state}" for one in ended),
         *barred_lines(done.due),
     )
     failed = [one for one in ended if one.state is not RepartitionState.DONE]

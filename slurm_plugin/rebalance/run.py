@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError
-from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, looked
-from slicewise.slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
-from slicewise.slurm_plugin.rules.common.rebalance_steps import (
+from slicewise.cluster.language.rebalances import (
     RebalanceRun,
     RunOutcome,
     StepName,
     StepOutcome,
     StepRecord,
 )
+from slicewise.slurm_plugin.rebalance.observe import RebalanceLook, Report, RunContext, looked
+from slicewise.slurm_plugin.rebalance.steps import STEPS, Step, reason_to_skip
 
 _MOST_LINES = 200
 """Most lines kept of what one step did."""

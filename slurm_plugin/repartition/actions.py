@@ -16,15 +16,17 @@ from slicewise.cluster.language.errors import (
 )
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    Repartition,
+    RepartitionStep,
+)
 from slicewise.cluster.language.jobs import NodeView, RunOfJob
 from slicewise.slurm_plugin.repartition.ports import Journal, RepartitionPort
 from slicewise.slurm_plugin.rules.mig import checks
 from slicewise.slurm_plugin.rules.mig.steps import (
     POLL_S,
-    Direction,
     Next,
-    Repartition,
-    RepartitionStep,
 )
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import node_positions, positions
 
@@ -76,7 +78,7 @@ class RepartitionActions:
 
     async def _reserve(self, repartition: Repartition, direction: Direction) -> str:
         """Reserve the node, and check that the plan is still possible before any replica moves."""
-        planned = repartition.planned
+        planned = repartition
         if _has_begun(repartition, RepartitionStep.CUT):
             await self._ready(repartition)
             return f"{repartition.reservation} holds {planned.node}"
@@ -91,7 +93,7 @@ class RepartitionActions:
         A slurmd that was restarted without slurmctld has other GPUs than slurmctld knows. If the
         files were put back because the repartition was stuck, they get again what Slurm has read.
         """
-        name = repartition.planned.node
+        name = repartition.node
         self.site.put_told(repartition)
         await self._prolong(repartition, _CUT_MIN)
         node = await self.site.node(name)
@@ -103,19 +105,19 @@ class RepartitionActions:
         await self.site.undrain(name, (repartition.drain_reason, *_DRAINED_BY_SLURM))
 
     async def _check(self, repartition: Repartition) -> None:
-        planned = repartition.planned
+        planned = repartition
         in_use = await self._held(planned.node)
         inventory = await self._probe(repartition)
-        found = checks.layout_of(inventory, planned.gpu_uuid)
+        found = checks.layout_of(inventory, planned.gpu)
         if found != planned.before:
             raise OutsideError(
                 Code.MIG_CHANGED,
-                f"{planned.gpu_uuid} is cut as {placements_text(found) or 'nothing'}, the plan was"
+                f"{planned.gpu} is cut as {placements_text(found) or 'nothing'}, the plan was"
                 f" made for {placements_text(planned.before) or 'nothing'}.",
                 "The next run makes a new plan.",
             )
         before = node_positions(*self.site.texts(), planned.node)
-        after = checks.with_layout(inventory, planned.gpu_uuid, planned.after)
+        after = checks.with_layout(inventory, planned.gpu, planned.after)
         staying = in_use - self._going(repartition, inventory, Direction.FORWARD)
         positions(before, self.site.devices(planned.node, after), staying)
 
@@ -123,7 +125,7 @@ class RepartitionActions:
         """Wait until no job holds what is destroyed; replicas are told to move, jobs on loan that
         the plan names end, other jobs are waited for.
         """
-        name = repartition.planned.node
+        name = repartition.node
         going = self._going(repartition, await self._look(repartition), Direction.FORWARD)
         began_s = prolonged_s = self.site.now_s()
         told = frozenset[RunOfJob]()
@@ -132,7 +134,7 @@ class RepartitionActions:
             if now_s - began_s >= self.move_s:
                 raise _busy(name, runs, self.move_s)
             told |= runs
-            if runs and (names := repartition.planned.ends):
+            if runs and (names := repartition.ends):
                 with suppress(SlicewiseError):
                     await self.site.end_loans(runs, names)
             if runs:
@@ -166,13 +168,13 @@ class RepartitionActions:
 
     async def _cut(self, repartition: Repartition, direction: Direction) -> str:
         await self._ready(repartition)
-        held = await self._held(repartition.planned.node)
+        held = await self._held(repartition.node)
         inventory = await self._look(repartition)
         with suppress(InvalidInputError):
             # If only one of the files was written, Slurm has not read them, so no job has a new
             # device.
             if held & self._going(repartition, inventory, direction):
-                raise _started(repartition.planned.node)
+                raise _started(repartition.node)
         gpu = await self.site.cut(repartition, direction)
         await self._see(repartition, checks.with_gpu(inventory, gpu))
         return checks.change_text(*repartition.layouts(direction))
@@ -182,7 +184,7 @@ class RepartitionActions:
 
         What is written derives from the files as they were before, so every try tells the same.
         """
-        name = repartition.planned.node
+        name = repartition.node
         await self._ready(repartition)
         inventory = await self._look(repartition)
         kept = await asyncio.to_thread(
@@ -199,7 +201,7 @@ class RepartitionActions:
 
     async def _verify(self, repartition: Repartition, direction: Direction) -> str:
         """Check slurmctld's node and the driver; a node just registered may need a moment."""
-        node, (_, target) = repartition.planned.node, repartition.layouts(direction)
+        node, (_, target) = repartition.node, repartition.layouts(direction)
         await self._ready(repartition)
         wanted = node_positions(*self.site.texts(), node)
         until_s = self.site.now_s() + _VERIFY_S
@@ -207,22 +209,22 @@ class RepartitionActions:
             if self.site.now_s() >= until_s:
                 raise _wrong(node, "; ".join(words))
             await self.site.wait(POLL_S)
-        found = checks.layout_of(await self._probe(repartition), repartition.planned.gpu_uuid)
+        found = checks.layout_of(await self._probe(repartition), repartition.gpu)
         if found != target:
             raise _wrong(node, f"the GPU is cut as {placements_text(found) or 'nothing'}")
-        return f"{repartition.planned.gpu_uuid} is cut as {placements_text(target) or 'nothing'}"
+        return f"{repartition.gpu} is cut as {placements_text(target) or 'nothing'}"
 
     async def _resume(self, repartition: Repartition, _direction: Direction) -> str:
         await self.site.release(repartition.reservation)
-        return f"{repartition.planned.node} takes jobs"
+        return f"{repartition.node} takes jobs"
 
     def _going(
         self, repartition: Repartition, inventory: Inventory, direction: Direction
     ) -> frozenset[int]:
         """Slurm's indices of the instances that are destroyed in that direction."""
-        planned, (old, new) = repartition.planned, repartition.layouts(direction)
+        planned, (old, new) = repartition, repartition.layouts(direction)
         gone = set(old) - set(new)
-        alone = checks.only(inventory, planned.gpu_uuid, gone)
+        alone = checks.only(inventory, planned.gpu, gone)
         current = node_positions(*self.site.texts(), planned.node)
         return checks.indices_of(current, self.site.devices(planned.node, alone))
 
@@ -251,20 +253,18 @@ class RepartitionActions:
         return await self._probe(repartition)
 
     async def _probe(self, repartition: Repartition) -> Inventory:
-        found = await self.site.inventory(repartition.planned.node, repartition.reservation)
+        found = await self.site.inventory(repartition.node, repartition.reservation)
         await self._see(repartition, found)
         return found
 
     async def _see(self, repartition: Repartition, inventory: Inventory) -> None:
         """Remember the inventory, and save it as the journal's last look."""
         self._last = repartition.repartition_id, inventory
-        await asyncio.to_thread(
-            self.journal.save_inventory, repartition.planned.node, asdict(inventory)
-        )
+        await asyncio.to_thread(self.journal.save_inventory, repartition.node, asdict(inventory))
 
     async def _prolong(self, repartition: Repartition, minutes: int) -> None:
         await self._stay()
-        await self.site.reserve(repartition.reservation, repartition.planned.node, minutes)
+        await self.site.reserve(repartition.reservation, repartition.node, minutes)
 
     async def _stay(self) -> None:
         try:
@@ -280,7 +280,7 @@ class LostLockError(Exception):
 
 
 def _has_begun(repartition: Repartition, step: RepartitionStep) -> bool:
-    return any(record.step is step for record in repartition.records)
+    return any(record.step is step for record in repartition.steps)
 
 
 def _busy(node: str, runs: frozenset[RunOfJob], waited_s: float) -> UnreachableError:

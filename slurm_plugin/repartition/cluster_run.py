@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -17,10 +23,6 @@ from slicewise.slurm_plugin.repartition.observe import gathered
 from slicewise.slurm_plugin.repartition.run import run
 from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, cuts_due
 from slicewise.slurm_plugin.rules.mig.steps import (
-    PlannedRepartition,
-    Repartition,
-    RepartitionState,
-    RepartitionStepRecord,
     is_due,
 )
 
@@ -96,7 +98,7 @@ def stuck_error(ended: Sequence[Repartition]) -> OutsideError | None:
     stuck = [one for one in ended if one.state is RepartitionState.STUCK]
     if not stuck:
         return None
-    which = ", ".join(f"{one.repartition_id} ({one.planned.node})" for one in stuck)
+    which = ", ".join(f"{one.repartition_id} ({one.node})" for one in stuck)
     return OutsideError(
         Code.REPARTITION_STUCK,
         f"Neither done nor undone: repartition {which}. The node is drained.",

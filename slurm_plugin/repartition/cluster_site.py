@@ -13,6 +13,10 @@ from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.gpus.inventory import Gpu, Inventory
 from slicewise.cluster.language.gpus.inventory_json import gpu_of
 from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    Repartition,
+)
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView, RunOfJob
 from slicewise.cluster.language.slurm.interface import Slurm, target_of
 from slicewise.cluster.rpc.client import DaemonClient
@@ -23,7 +27,6 @@ from slicewise.cluster.slurm import maintenance, node_command
 from slicewise.slurm_plugin.repartition.survey import probe
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
 from slicewise.slurm_plugin.rules.mig.gpu_state import holder_name
-from slicewise.slurm_plugin.rules.mig.steps import Direction, Repartition
 from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
 from slicewise.slurm_plugin.rules.slurm_config import node_lines
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
@@ -101,9 +104,9 @@ class ClusterSite:
 
     async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         """Cut the GPU on the node."""
-        planned = repartition.planned
+        planned = repartition
         before, after = map(placements_text, repartition.layouts(direction))
-        command = ("slicewise", "node", "cut", planned.gpu_uuid, "--old", before, "--new", after)
+        command = ("slicewise", "node", "cut", planned.gpu, "--old", before, "--new", after)
         argv = (*self._repartition.on_node, *command)
         return gpu_of(
             await node_command.run_on(planned.node, repartition.reservation, argv, _CUT_S)
@@ -135,15 +138,15 @@ class ClusterSite:
             now, told = path.read_text(encoding="utf-8"), _told(path, repartition)
             if not told.exists():
                 _write(path, now, told)
-            _write(path, node_lines.as_kept(now, kept, repartition.planned.node))
+            _write(path, node_lines.as_kept(now, kept, repartition.node))
 
     def put_told(self, repartition: Repartition) -> None:
         """Undo ``put_back`` for each file by itself."""
         for path, kept in self._kept(repartition):
             now, told = path.read_text(encoding="utf-8"), _told(path, repartition)
-            if told.exists() and node_lines.as_kept(now, kept, repartition.planned.node) == now:
+            if told.exists() and node_lines.as_kept(now, kept, repartition.node) == now:
                 text = told.read_text(encoding="utf-8")
-                _write(path, node_lines.as_kept(now, text, repartition.planned.node))
+                _write(path, node_lines.as_kept(now, text, repartition.node))
         self.forget_told(repartition)
 
     def forget_told(self, repartition: Repartition) -> None:

@@ -5,15 +5,17 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+    RepartitionState,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.language.slurm.node_states import is_drained
 from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
 from slicewise.slurm_plugin.repartition.ports import Journal
 from slicewise.slurm_plugin.rules.mig.steps import (
     Next,
-    Repartition,
-    RepartitionState,
-    RepartitionStepOutcome,
-    RepartitionStepRecord,
     next_step,
 )
 
@@ -44,7 +46,7 @@ class Executor:
         ``taken_up``: another process had begun it. Raises what the journal raises, and
         LostLockError: then nothing is undone, and the next run goes on.
         """
-        while isinstance(due := next_step(repartition.records, taken_up=taken_up), Next):
+        while isinstance(due := next_step(repartition.steps, taken_up=taken_up), Next):
             taken_up = False
             repartition = await self._step(repartition, due)
         await self._end(repartition, due.state)
@@ -58,11 +60,11 @@ class Executor:
         begin, end = self._journal.begin_step, self._journal.end_step
         record_id = await asyncio.to_thread(begin, repartition.repartition_id, due)
         repartition = await self._read(repartition)
-        self.progress(repartition, repartition.records[-1])
+        self.progress(repartition, repartition.steps[-1])
         outcome, words = await self._tried(repartition, due)
         await asyncio.to_thread(end, record_id, outcome, words)
         repartition = await self._read(repartition)
-        self.progress(repartition, repartition.records[-1])
+        self.progress(repartition, repartition.steps[-1])
         return repartition
 
     async def _tried(
@@ -79,7 +81,7 @@ class Executor:
 
     async def _end(self, repartition: Repartition, state: RepartitionState) -> None:
         failed = [
-            one.words for one in repartition.records if one.outcome is RepartitionStepOutcome.FAILED
+            one.words for one in repartition.steps if one.outcome is RepartitionStepOutcome.FAILED
         ]
         if state is RepartitionState.STUCK:
             failed[-1] += await self._left(repartition, failed[-1])
@@ -103,7 +105,7 @@ class Executor:
             return f" slurm.conf and gres.conf were not put back: {error}"
         if not answers and repartition.slurm_conf is not None:
             with suppress(SlicewiseError):
-                await site.restart_controller(repartition.planned.node)
+                await site.restart_controller(repartition.node)
             await self._drain(repartition, words)
         return ""
 
@@ -113,7 +115,7 @@ class Executor:
 
         False if Slurm does not answer; nothing starts there then.
         """
-        site, name = self._work.site, repartition.planned.node
+        site, name = self._work.site, repartition.node
         reason = f"{repartition.drain_reason} {words}"[:_REASON_LENGTH]
         try:
             node = await site.node(name)

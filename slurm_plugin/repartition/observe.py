@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slicewise.cluster.language.gpus.repartitions import (
+    RepartitionStep,
+)
 from slicewise.cluster.language.jobs import ALLOTTED
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.runtime.wall_clock import wall_s
@@ -26,7 +29,6 @@ from slicewise.slurm_plugin.rules.mig.gpu_state import Past, past
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, SitePlanInput, inputs
-from slicewise.slurm_plugin.rules.mig.steps import RepartitionStep
 from slicewise.slurm_plugin.rules.quota.demand import free_on_nodes, holdings
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.reclaim.busy import busy_tasks

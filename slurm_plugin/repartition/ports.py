@@ -4,13 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from slicewise.cluster.language.gpus.inventory import Gpu, Inventory
-from slicewise.cluster.language.jobs import NodeView, RunOfJob
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.cluster.language.gpus.repartitions import (
     Direction,
-    Next,
     Repartition,
     RepartitionState,
     RepartitionStepOutcome,
+)
+from slicewise.cluster.language.jobs import NodeView, RunOfJob
+from slicewise.slurm_plugin.rules.mig.steps import (
+    Next,
 )
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 

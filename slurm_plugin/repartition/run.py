@@ -2,9 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+)
 from slicewise.slurm_plugin.repartition.executor import Executor
 from slicewise.slurm_plugin.rules.mig.due import MOST_IN_A_RUN, STARTS_S
-from slicewise.slurm_plugin.rules.mig.steps import PlannedRepartition, Repartition, RepartitionState
 
 Opened = Callable[[PlannedRepartition], Repartition]
 """Writes a repartition into the journal before anything is done about it."""

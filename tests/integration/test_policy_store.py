@@ -21,6 +21,7 @@ from sqlalchemy import event
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError, UnreachableError
 from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.rebalances import RunOutcome, StepName, StepOutcome
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.runtime.database import postgres_engine
 from slicewise.launcher.process.store import StateStore
@@ -39,7 +40,6 @@ from slicewise.slurm_plugin.rules.accounting.types import (
 )
 from slicewise.slurm_plugin.rules.common.history import ClusterFigures, HistorySample
 from slicewise.slurm_plugin.rules.common.observations import Observations, QuotaUse
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,

@@ -200,8 +200,8 @@ def test_what_a_killed_run_left_the_next_one_does_anew(cluster: Cluster) -> None
     cluster.set_quota(3)
     ended = cluster.rebalance()
     after, before = cluster.ledger.rebalances.history(2)
-    assert (after.run_id, ended["outcome"]) == (ended["id"], "done")
-    last = before.records[-1]
+    assert (after.run_id, ended["outcome"]) == (ended["run_id"], "done")
+    last = before.steps[-1]
     assert (before.outcome, last.step, last.did) == ("abandoned", "compile", ())
     assert last.why == "The run ended in the middle of this step."
     until_is(cluster.limit, "3000")
@@ -232,7 +232,7 @@ def test_without_postgresql_nothing_is_half_done(cluster: Cluster) -> None:
 def under_way(cluster: Cluster) -> str:
     """Its newest step; "" before the first."""
     runs = cluster.ledger.rebalances.history(1)
-    return "".join(one.step for run in runs for one in run.records[-1:])
+    return "".join(one.step for run in runs for one in run.steps[-1:])
 
 
 def stall(cluster: Cluster, step: str | None) -> None:

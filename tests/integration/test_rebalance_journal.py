@@ -9,10 +9,10 @@ import pytest
 from waiting import until
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
+from slicewise.cluster.language.rebalances import RunOutcome, StepName, StepOutcome
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.ledger.rebalances import KEPT_DAYS
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slicewise.slurm_plugin.rules.quota.calendar import ALL, Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall, TenantUpdate
 
@@ -228,14 +228,14 @@ def test_a_run_is_read_as_it_was_written(ledger: Ledger) -> None:
     record_id = ledger.rebalances.begin_step(run_id, StepName.LEND)
     begun = ledger.rebalances.find(run_id)
     assert (begun.author, begun.host, begun.outcome) == ("olga", "head1", RunOutcome.RUNNING)
-    assert (begun.records[0].outcome, begun.records[0].ended_s) == (StepOutcome.RUNNING, None)
+    assert (begun.steps[0].outcome, begun.steps[0].ended_s) == (StepOutcome.RUNNING, None)
     saw = {"idle": {"vision": 3000}, "waiting": [12, 13]}
     ledger.rebalances.end_step(
         record_id, StepOutcome.DONE, saw, ["vision lends nlp 3"], "it is idle"
     )
     ledger.rebalances.finish(run_id, RunOutcome.DONE)
     done = ledger.rebalances.find(run_id)
-    (record,) = done.records
+    (record,) = done.steps
     assert (record.step, record.outcome, record.saw) == (StepName.LEND, StepOutcome.DONE, saw)
     assert (record.did, record.why) == (("vision lends nlp 3",), "it is idle")
     assert done.ended_s is not None
@@ -254,8 +254,8 @@ def test_the_next_run_marks_what_a_killed_one_left(ledger: Ledger) -> None:
     ledger.rebalances.finish(killed, RunOutcome.DONE)
     abandoned = ledger.rebalances.find(killed)
     assert abandoned.outcome == RunOutcome.ABANDONED
-    assert [one.outcome for one in abandoned.records] == [StepOutcome.DONE, StepOutcome.FAILED]
-    assert "middle" in abandoned.records[1].why
+    assert [one.outcome for one in abandoned.steps] == [StepOutcome.DONE, StepOutcome.FAILED]
+    assert "middle" in abandoned.steps[1].why
     assert ledger.rebalances.find(newer).outcome == RunOutcome.RUNNING
 
 

@@ -19,13 +19,15 @@ from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
+from slicewise.cluster.language.gpus.repartitions import (
+    RepartitionState,
+)
 from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.rebalances import RebalanceRun, StepName
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.rules.accounting.budgets import unspent
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RebalanceRun, StepName
-from slicewise.slurm_plugin.rules.mig.steps import RepartitionState
 from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Recall, TenantUpdate
 
 pytestmark = pytest.mark.integration
@@ -289,9 +291,9 @@ def settle(site: Site) -> None:
 
 
 def require_dead_in(step: StepName, run: RebalanceRun) -> None:
-    *before, last = run.records
+    *before, last = run.steps
     assert run.outcome == "abandoned"
-    assert [one.step for one in run.records] == STEPS[: STEPS.index(step) + 1]
+    assert [one.step for one in run.steps] == STEPS[: STEPS.index(step) + 1]
     assert {one.outcome for one in before} <= {"done", "skipped"}
     assert (last.outcome, last.did, last.why) == ("failed", (), DEAD)
     assert not {one.step for one in before if one.did} & DUE
@@ -334,7 +336,7 @@ def test_a_change_of_a_limit_that_lands_when_its_run_is_dead_is_nobodys_by_hand(
     site.rebalance()
     whole, killed = site.ledger.rebalances.history(2)
     assert killed.outcome == "abandoned"
-    assert whole.records[STEPS.index(StepName.COMPILE)].saw["changed by hand"] == 0
+    assert whole.steps[STEPS.index(StepName.COMPILE)].saw["changed by hand"] == 0
     site.require_as_never_killed()
 
 

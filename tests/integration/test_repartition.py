@@ -16,11 +16,14 @@ from steady_load import SteadyLoad
 from waiting import until, until_is, until_true
 
 from slicewise.cluster.language.errors import SlicewiseError
+from slicewise.cluster.language.gpus.repartitions import (
+    RepartitionStep,
+    RepartitionStepOutcome,
+)
 from slicewise.cluster.language.jobs import SHAPES_NODE
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rules.mig.steps import RepartitionStep, RepartitionStepOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -177,9 +180,9 @@ def test_who_waits_for_3g_gets_it_where_replicas_were_and_no_request_fails(
     until_is(lambda: len(cluster.ready()), 2)
     assert cluster.limits() == before, "what tenants may hold is not what GPUs are cut into"
     assert cluster.reservations() == "No reservations in the system"
-    shown = cluster.repartition("show", str(done["id"]))
+    shown = cluster.repartition("show", str(done["repartition_id"]))
     assert [one["step"] for one in shown["steps"]] == STEPS
-    assert all(one["seconds"] > 0 for one in shown["steps"])
+    assert all(one["took_s"] > 0 for one in shown["steps"])
 
 
 def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) -> None:
@@ -194,7 +197,7 @@ def test_a_type_that_no_node_has_may_be_waited_for_and_is_cut(cluster: Cluster) 
     job = until(lambda: (said := asked("shaped")).isdigit() and said)
     until(lambda: SHAPES_NODE in cluster.state(job, "%r"))
     (planned,) = until(lambda: cluster.repartition("run", "--dry-run")["plan"])
-    assert planned["after"] == "7g.141gb@0"
+    assert [one["profile"] for one in planned["after"]] == ["7g.141gb"]
 
 
 def test_a_driver_that_fails_leaves_gpu_and_slurm_as_they_were(cluster: Cluster) -> None:
@@ -272,11 +275,8 @@ def test_who_is_owed_a_type_gets_it_and_jobs_on_loan_end_for_it(cluster: Cluster
 
 def under_way(cluster: Cluster) -> RepartitionStep | None:
     for repartition in cluster.ledger.repartitions.unfinished():
-        if (
-            repartition.records
-            and repartition.records[-1].outcome is RepartitionStepOutcome.RUNNING
-        ):
-            return repartition.records[-1].step
+        if repartition.steps and repartition.steps[-1].outcome is RepartitionStepOutcome.RUNNING:
+            return repartition.steps[-1].step
     return None
 
 

@@ -9,14 +9,16 @@ import pytest
 from stand_ins.repartition_world import AFTER, BEFORE, planned
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
-from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.cluster.language.gpus.repartitions import (
     Direction,
-    Next,
     Repartition,
     RepartitionState,
     RepartitionStep,
     RepartitionStepOutcome,
+)
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.rules.mig.steps import (
+    Next,
 )
 
 pytestmark = pytest.mark.integration
@@ -27,8 +29,8 @@ CUT = Next(RepartitionStep.CUT, Direction.FORWARD)
 def test_a_re_cut_is_read_as_it_was_opened(ledger: Ledger) -> None:
     ending = replace(planned(), ends=("job 12",))
     opened = ledger.repartitions.open(ending, "olga")
-    assert opened.planned == ending
-    assert (opened.planned.before, opened.planned.after) == (BEFORE, AFTER)
+    assert {name: getattr(opened, name) for name in vars(ending)} == vars(ending)
+    assert (opened.before, opened.after) == (BEFORE, AFTER)
     assert (opened.author, opened.state, opened.ended_s) == ("olga", RepartitionState.RUNNING, None)
     assert ledger.repartitions.unfinished() == (opened,)
 
@@ -36,14 +38,14 @@ def test_a_re_cut_is_read_as_it_was_opened(ledger: Ledger) -> None:
 def test_a_step_that_was_begun_is_seen_before_it_has_ended(ledger: Ledger) -> None:
     repartition_id = ledger.repartitions.open(planned(), "olga").repartition_id
     record_id = ledger.repartitions.begin_step(repartition_id, CUT)
-    (record,) = ledger.repartitions.find(repartition_id).records
+    (record,) = ledger.repartitions.find(repartition_id).steps
     assert (record.step, record.outcome, record.ended_s) == (
         RepartitionStep.CUT,
         RepartitionStepOutcome.RUNNING,
         None,
     )
     ledger.repartitions.end_step(record_id, RepartitionStepOutcome.FAILED, "busy")
-    (record,) = ledger.repartitions.find(repartition_id).records
+    (record,) = ledger.repartitions.find(repartition_id).steps
     assert (record.outcome, record.words) == (RepartitionStepOutcome.FAILED, "busy")
     assert record.ended_s is not None
     assert record.ended_s >= record.started_s
@@ -82,7 +84,7 @@ def test_what_the_files_were_before_is_never_overwritten(ledger: Ledger) -> None
 
 
 def opened_on(ledger: Ledger, gpu_uuid: str) -> Repartition:
-    return ledger.repartitions.open(replace(planned(), gpu_uuid=gpu_uuid), "olga")
+    return ledger.repartitions.open(replace(planned(), gpu=gpu_uuid), "olga")
 
 
 def test_history_is_the_newest_first_and_of_this_cluster(ledger: Ledger, database: str) -> None:
@@ -131,7 +133,7 @@ def test_one_process_re_cuts_at_a_time_and_the_other_hears_which(ledger: Ledger)
 def test_old_re_cuts_go_and_what_is_unfinished_stays(ledger: Ledger, database: str) -> None:
     ids = []
     for number in range(4):
-        opened = ledger.repartitions.open(replace(planned(), gpu_uuid=f"GPU-{number}"), "olga")
+        opened = ledger.repartitions.open(replace(planned(), gpu=f"GPU-{number}"), "olga")
         ledger.repartitions.begin_step(opened.repartition_id, CUT)
         ids.append(opened.repartition_id)
     for one in ids[:3]:
@@ -147,4 +149,4 @@ def test_old_re_cuts_go_and_what_is_unfinished_stays(ledger: Ledger, database: s
         assert other.repartitions.forget(before_s, 10) == 0
     assert [ledger.repartitions.forget(before_s, 1) for _ in range(3)] == [1, 1, 0]
     assert [one.repartition_id for one in ledger.repartitions.history(9)] == ids[:1:-1]
-    assert all(len(one.records) == 1 for one in ledger.repartitions.history(9))
+    assert all(len(one.steps) == 1 for one in ledger.repartitions.history(9))

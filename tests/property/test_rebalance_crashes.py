@@ -20,7 +20,7 @@ from stand_ins.rebalance_world import (
 from stand_ins.repartition_world import Killed
 
 from slicewise.cluster.language.jobs import JobState
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome
+from slicewise.cluster.language.rebalances import RunOutcome
 
 pytestmark = pytest.mark.usefixtures("clock")
 

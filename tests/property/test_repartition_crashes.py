@@ -16,7 +16,9 @@ from stand_ins.repartition_world import (
     run,
 )
 
-from slicewise.slurm_plugin.rules.mig.steps import RepartitionState
+from slicewise.cluster.language.gpus.repartitions import (
+    RepartitionState,
+)
 
 _ENDS = {RepartitionState.DONE, RepartitionState.ROLLED_BACK}
 _FAILING = (

@@ -8,11 +8,11 @@ import os
 import types
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import aiohttp
 from builders.settings import site_settings
@@ -48,12 +48,16 @@ class Fiction:
         """An answer of that kind."""
         return self._message(kind, 0, self.many)
 
-    def _message(self, kind: type[BaseModel], nth: int, many: int) -> BaseModel:
-        kind.model_rebuild()
+    def _message(self, kind: Any, nth: int, many: int) -> Any:
+        if is_dataclass(kind):
+            kinds = get_type_hints(kind)
+        else:
+            kind.model_rebuild()
+            kinds = {name: one.annotation for name, one in kind.model_fields.items()}
         return kind(
             **{
-                name: self._value(name, one.annotation, nth, many)
-                for name, one in kind.model_fields.items()
+                name: self._value(name, annotation, nth, many)
+                for name, annotation in kinds.items()
                 # There is no next page.
                 if name not in ("v", "more")
             }
@@ -67,11 +71,17 @@ class Fiction:
             return parts[nth % len(parts)]
         if origin is tuple:
             return self._several(name, parts[0], many)
-        if origin is dict:
-            return {} if parts[1] is not int else {self.text(name, nth): 1}
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if origin in (dict, Mapping):
+            return self._mapping(name, parts[1], nth)
+        if is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return self._message(kind, nth, self.within)
         return self._plain(name, kind, nth)
+
+    def _mapping(self, name: str, kind: Any, nth: int) -> Mapping[str, Any]:
+        text = self.text(name, nth)
+        if kind is Any:
+            return {text: 1, "lines": [text]}
+        return {text: 1} if kind is int else {}
 
     def _several(self, name: str, kind: Any, many: int) -> tuple[Any, ...]:
         # A record without declared fields: there is none.

@@ -17,8 +17,18 @@ from builders.tenants import tenant
 from no_threads import no_threads
 
 from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+)
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView, PartitionView, RunRecord
 from slicewise.cluster.language.periods import Period, next_start_s
+from slicewise.cluster.language.rebalances import (
+    RebalanceRun,
+    RunOutcome,
+    StepName,
+    StepOutcome,
+    StepRecord,
+)
 from slicewise.cluster.language.slurm.interface import Association, Changed, Qos
 from slicewise.cluster.language.units import MillisliceSeconds
 from slicewise.cluster.rpc.messages import StatusAnswer
@@ -26,14 +36,6 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rebalance.observe import RunContext
 from slicewise.slurm_plugin.rebalance.run import run
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
-from slicewise.slurm_plugin.rules.common.rebalance_steps import (
-    RebalanceRun,
-    RunOutcome,
-    StepName,
-    StepOutcome,
-    StepRecord,
-)
-from slicewise.slurm_plugin.rules.mig.steps import Repartition
 from slicewise.slurm_plugin.rules.quota.types import Budget, KnownLimit, LimitKey
 from stand_ins.repartition_world import Killed
 from stand_ins.scripted import FreeLock, ScriptedLedger, ScriptedSlurm
@@ -225,9 +227,9 @@ class RebalanceLedger(ScriptedLedger):
 
     def begin_step(self, run_id: int, step: StepName) -> int:
         one = self.runs[run_id]
-        record_id = 100 * run_id + len(one.records)
+        record_id = 100 * run_id + len(one.steps)
         begun = StepRecord(step, StepOutcome.RUNNING, 0.0, record_id=record_id)
-        self.runs[run_id] = replace(one, records=(*one.records, begun))
+        self.runs[run_id] = replace(one, steps=(*one.steps, begun))
         return record_id
 
     def end_step(
@@ -239,11 +241,11 @@ class RebalanceLedger(ScriptedLedger):
         why: str,
     ) -> None:
         run_id, index = divmod(record_id, 100)
-        records = list(self.runs[run_id].records)
+        records = list(self.runs[run_id].steps)
         begun = records[index]
         ended = StepRecord(begun.step, outcome, 0.0, 1.0, saw, tuple(did), why, record_id)
         records[index] = ended
-        self.runs[run_id] = replace(self.runs[run_id], records=tuple(records))
+        self.runs[run_id] = replace(self.runs[run_id], steps=tuple(records))
 
     def finish(self, run_id: int, outcome: RunOutcome) -> None:
         self.runs[run_id] = replace(self.runs[run_id], outcome=outcome, ended_s=1.0)
@@ -283,9 +285,9 @@ def _abandoned(one: RebalanceRun) -> RebalanceRun:
         replace(step, outcome=StepOutcome.FAILED, ended_s=1.0, why=why)
         if step.outcome is StepOutcome.RUNNING
         else step
-        for step in one.records
+        for step in one.steps
     )
-    return replace(one, outcome=RunOutcome.ABANDONED, ended_s=1.0, records=records)
+    return replace(one, outcome=RunOutcome.ABANDONED, ended_s=1.0, steps=records)
 
 
 class TakenLock(FreeLock):
@@ -441,10 +443,10 @@ class Story:
 
 
 def step(ended: RebalanceRun, name: StepName) -> StepRecord:
-    (found,) = (one for one in ended.records if one.step is name)
+    (found,) = (one for one in ended.steps if one.step is name)
     return found
 
 
 def changed(ended: RebalanceRun) -> dict[StepName, tuple[str, ...]]:
     """What each step did, without steps that did nothing."""
-    return {one.step: one.did for one in ended.records if one.did}
+    return {one.step: one.did for one in ended.steps if one.did}

@@ -20,19 +20,21 @@ from slicewise.cluster.language.gpus.inventory import (
 )
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.language.gres import parse_gpu_requests
 from slicewise.cluster.language.jobs import NodeView, RunOfJob
 from slicewise.slurm_plugin.repartition.actions import RepartitionActions
 from slicewise.slurm_plugin.repartition.executor import Executor
 from slicewise.slurm_plugin.rules.mig.steps import (
     UNFINISHED,
-    Direction,
     Next,
-    PlannedRepartition,
-    Repartition,
-    RepartitionState,
-    RepartitionStepOutcome,
-    RepartitionStepRecord,
 )
 from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
 from slicewise.slurm_plugin.rules.slurm_config import node_lines
@@ -104,7 +106,11 @@ class MemoryJournal(LedgerParts):
     def open(self, planned: PlannedRepartition, author: str) -> Repartition:
         repartition_id = len(self.kept) + 1
         opened = Repartition(
-            repartition_id, planned, author, RepartitionState.RUNNING, "", 0.0, None, None, None
+            **vars(planned),
+            repartition_id=repartition_id,
+            author=author,
+            state=RepartitionState.RUNNING,
+            started_s=0.0,
         )
         self.kept[repartition_id] = opened
         return opened
@@ -123,7 +129,7 @@ class MemoryJournal(LedgerParts):
                 0.0,
                 record_id=self._records,
             )
-            self.kept[repartition_id] = replace(repartition, records=(*repartition.records, new))
+            self.kept[repartition_id] = replace(repartition, steps=(*repartition.steps, new))
             return self._records
 
     def end_step(self, record_id: int, outcome: RepartitionStepOutcome, words: str) -> None:
@@ -133,9 +139,9 @@ class MemoryJournal(LedgerParts):
                     replace(one, outcome=outcome, words=words, ended_s=1.0)
                     if one.record_id == record_id
                     else one
-                    for one in repartition.records
+                    for one in repartition.steps
                 )
-                self.kept[repartition.repartition_id] = replace(repartition, records=records)
+                self.kept[repartition.repartition_id] = replace(repartition, steps=records)
 
     def keep_texts(self, repartition_id: int, slurm_conf: str, gres_conf: str) -> Repartition:
         with self.crashes.call("keep_texts"):
@@ -302,7 +308,7 @@ class RepartitionWorld:
 
     async def cut(self, repartition: Repartition, direction: Direction) -> Gpu:
         with self.crashes.call("cut"):
-            self._require_srun(repartition.planned.node, repartition.reservation)
+            self._require_srun(repartition.node, repartition.reservation)
             before, after = map(set, repartition.layouts(direction))
             must(before & after <= self.layout <= before | after)
             going = {one.files for one in self.found(self.layout - after)}

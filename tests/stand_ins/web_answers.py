@@ -1,22 +1,34 @@
 """Answers of a daemon that the page's server shows, made up: as large, and as hostile, as asked."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from builders.service_views import a_generation
 
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.findings import Severity
+from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.rebalances import (
+    RebalanceRun,
+    RunOutcome,
+    StepName,
+    StepOutcome,
+    StepRecord,
+)
 from slicewise.cluster.rpc.history_messages import HistoryAnswer, HistoryRequest, HistorySeries
 from slicewise.cluster.rpc.journal_messages import (
-    PlacedInstance,
-    RebalanceDone,
     RebalancesAnswer,
-    RebalanceStepDone,
-    RepartitionDone,
     RepartitionsAnswer,
-    RepartitionStepDone,
 )
 from slicewise.cluster.rpc.message import Answer, Request
 from slicewise.cluster.rpc.overview_messages import (
@@ -370,33 +382,31 @@ class Answers:
 
     def rebalances(self, _: Request) -> RebalancesAnswer:
         steps = (
-            RebalanceStepDone(
-                step="lend",
-                outcome="done",
+            StepRecord(
+                step=StepName.LEND,
+                outcome=StepOutcome.DONE,
                 started_s=NOW_S - 100,
-                took_s=0.31,
+                ended_s=NOW_S - 99.69,
                 saw={"idle_millislices": 4000, "tenants": 2},
                 did=(f"vision lends 2 slices to nlp{self.extra}", "nlp gives back 1 slice"),
-                did_lines=2,
             ),
-            RebalanceStepDone(
-                step="compile",
-                outcome="failed",
+            StepRecord(
+                step=StepName.COMPILE,
+                outcome=StepOutcome.FAILED,
                 started_s=NOW_S - 99,
-                took_s=1.2,
+                ended_s=NOW_S - 97.8,
                 saw={},
                 why=f"sacctmgr: Connection refused{self.extra}",
             ),
         )
         runs = tuple(
-            RebalanceDone(
+            RebalanceRun(
                 run_id=number,
                 author="root",
                 host="head",
-                outcome=("failed", "done")[number % 2],
+                outcome=(RunOutcome.FAILED, RunOutcome.DONE)[number % 2],
                 started_s=NOW_S - 100,
-                ended_s=NOW_S - 98,
-                took_s=1.6,
+                ended_s=NOW_S - 98.4,
                 steps=steps,
             )
             for number in range(41 + min(self.count, _ENTRIES), 41, -1)
@@ -405,32 +415,31 @@ class Answers:
 
     def repartitions(self, _: Request) -> RepartitionsAnswer:
         names = ("reserve", "move", "cut", "tell") * max(1, min(self.count, 100) // 4)
-        one = RepartitionDone(
+        one = Repartition(
             repartition_id=7,
             node="node-0001",
             gpu="GPU-8c5c0f1e-0000-0000-0000-000000000001",
-            before=(PlacedInstance(profile="7g.80gb", start=0, size=8),),
+            before=(Placement(profile="7g.80gb", start=0, size=8),),
             after=(
-                PlacedInstance(profile="4g.40gb", start=0, size=4),
-                PlacedInstance(profile="3g.40gb", start=4, size=4),
+                Placement(profile="4g.40gb", start=0, size=4),
+                Placement(profile="3g.40gb", start=4, size=4),
             ),
             moves=("vision/chat slot 2",),
             reason=f"3 jobs wait for 3g.40gb{self.extra}",
             gain_millislice_s=9_000_000,
             drained_millislice_s=300_000,
             author="root",
-            state="rolled back",
+            state=RepartitionState.ROLLED_BACK,
             error=f"slurmd did not answer{self.extra}",
             started_s=NOW_S - 900,
             ended_s=NOW_S - 800,
-            took_s=100.0,
             steps=tuple(
-                RepartitionStepDone(
-                    step=step,
-                    direction="forward",
-                    outcome="done",
+                RepartitionStepRecord(
+                    step=RepartitionStep(step),
+                    direction=Direction.FORWARD,
+                    outcome=RepartitionStepOutcome.DONE,
                     started_s=NOW_S - 900 + number,
-                    took_s=1.5,
+                    ended_s=NOW_S - 898.5 + number,
                     words=f"{step} of GPU 0{self.extra}",
                 )
                 for number, step in enumerate(names)
@@ -438,7 +447,7 @@ class Answers:
         )
         return RepartitionsAnswer(
             repartitions=tuple(
-                one.model_copy(update={"repartition_id": number})
+                replace(one, repartition_id=number)
                 for number in range(6 + min(self.count, _ENTRIES), 6, -1)
             )
         )

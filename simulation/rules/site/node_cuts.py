@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.gpus.inventory import Gpu, Health, Inventory
 from slicewise.cluster.language.gpus.mig_profiles import Board, board
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+)
 from slicewise.cluster.language.jobs import SHAPES_NODE, NodeView
 from slicewise.simulation.rules.cluster import SimulatedCluster, SimulatedNode
 from slicewise.slurm_plugin.rules.mig.checks import indices_of, only, with_layout
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook
-from slicewise.slurm_plugin.rules.mig.steps import PlannedRepartition
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device, ProfileKind, devices_of
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, counts_by_run, positions
 from slicewise.slurm_plugin.rules.slurm_config.pads import is_pad
@@ -40,7 +42,7 @@ class NodeCuts:
     def going(self, planned: PlannedRepartition) -> frozenset[int]:
         """Slurm's indices of the instances that a repartition destroys."""
         gone = set(planned.before) - set(planned.after)
-        alone = only(self._inventory, planned.gpu_uuid, gone)
+        alone = only(self._inventory, planned.gpu, gone)
         return indices_of(self._positions, self._devices(alone))
 
     def can_be(self, planned: PlannedRepartition, held: frozenset[int]) -> bool:
@@ -58,7 +60,7 @@ class NodeCuts:
         self, planned: PlannedRepartition, held: frozenset[int]
     ) -> tuple[Inventory, Positions] | None:
         """The node as it is to be; None if Slurm has no order of devices for that."""
-        inventory = with_layout(self._inventory, planned.gpu_uuid, planned.after)
+        inventory = with_layout(self._inventory, planned.gpu, planned.after)
         try:
             return inventory, positions(self._positions, self._devices(inventory), held)
         except InvalidInputError:

@@ -16,6 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+    RepartitionStep,
+)
 from slicewise.cluster.language.jobs import (
     ALLOTTED,
     JobState,
@@ -47,7 +51,9 @@ from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, Past, holder_na
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, inputs
-from slicewise.slurm_plugin.rules.mig.steps import POLL_S, PlannedRepartition, RepartitionStep
+from slicewise.slurm_plugin.rules.mig.steps import (
+    POLL_S,
+)
 from slicewise.slurm_plugin.rules.quota.demand import (
     free_on_nodes,
     holdings,
@@ -240,18 +246,18 @@ class SiteRepartitions:
         """End the repartition; a run ends with the first that was in vain."""
         now_s, planned = self._model.now_s, work.planned
         self._model.release_node(planned.node)
-        self._ended_s[planned.gpu_uuid] = now_s
+        self._ended_s[planned.gpu] = now_s
         self._found.append(
             SimulatedRepartition(
                 work.began_s, now_s, planned.node, work.lost_millislice_s, is_done=is_done
             )
         )
         self._work = None
-        self._in_vain.discard(planned.gpu_uuid)
+        self._in_vain.discard(planned.gpu)
         if is_done:
             self._moves_s.insert(0, work.left_s - work.began_s)
         else:
-            self._in_vain.add(planned.gpu_uuid)
+            self._in_vain.add(planned.gpu)
             self._left = 0
         self._due_s = now_s + STARTS_S if self._left else self._after(now_s)
 

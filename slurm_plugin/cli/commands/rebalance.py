@@ -6,11 +6,20 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import computed_field
 from rich.text import Text
 
+from slicewise.cluster.language.documents import HIDDEN
+from slicewise.cluster.language.rebalances import (
+    RebalanceRun,
+    RunOutcome,
+    StepOutcome,
+    StepRecord,
+)
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
@@ -18,16 +27,40 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import HistoryLines, author_name, opened_ledger
 from slicewise.slurm_plugin.cli.views import rebalances as present
 from slicewise.slurm_plugin.common.log import configure_logging
-from slicewise.slurm_plugin.rules.common.rebalance_steps import (
-    RebalanceRun,
-    RunOutcome,
-    StepOutcome,
-    StepRecord,
-)
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
     from slicewise.slurm_plugin.rebalance.observe import RunContext
+
+
+@dataclass(frozen=True)
+class PlannedStep(StepRecord):
+    """A step that a run would take."""
+
+    did: Annotated[tuple[str, ...], HIDDEN] = ()
+
+    @computed_field
+    @property
+    def would(self) -> tuple[str, ...]:
+        """What the step would change, one line each."""
+        return self.did
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a run would do."""
+
+    steps: tuple[PlannedStep, ...]
+    outcome: None = None
+
+
+@dataclass(frozen=True)
+class BusyRun:
+    """Another run is under way."""
+
+    busy: str
+    outcome: None = None
+
 
 rebalance_app = typer.Typer(
     help="Bring everything to what is wanted now: ledger, loans, limits, priorities, GPUs; "
@@ -83,7 +116,7 @@ def history(
     with opened_ledger(load_settings()) as ledger:
         found = ledger.rebalances.history(lines)
     if as_json:
-        print_json([present.run_json(one) for one in found])
+        print_json(found)
     else:
         console().print(present.history_table(found).or_say("There were no runs yet."))
 
@@ -96,10 +129,10 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     with opened_ledger(load_settings()) as ledger:
         found = ledger.rebalances.find(run_id)
     if as_json:
-        print_json(present.run_json(found))
+        print_json(found)
         return
     console().print(present.run_facts(found))
-    _print_steps(found.records, most=None)
+    _print_steps(found.steps, most=None)
 
 
 def _site(settings: Settings, ledger: "Ledger") -> "RunContext":
@@ -131,7 +164,7 @@ def _run(site: "RunContext", *, quiet: bool, as_json: bool) -> None:
     finally:
         lock.give_up()
     if as_json:
-        print_json(present.run_json(ended))
+        print_json(ended)
     elif not quiet or ended.outcome is not RunOutcome.DONE:
         _print_run(ended, quiet=quiet)
     if ended.outcome is not RunOutcome.DONE:
@@ -139,7 +172,7 @@ def _run(site: "RunContext", *, quiet: bool, as_json: bool) -> None:
 
 
 def _print_run(ended: RebalanceRun, *, quiet: bool) -> None:
-    records = [one for one in ended.records if not quiet or one.outcome is not StepOutcome.DONE]
+    records = [one for one in ended.steps if not quiet or one.outcome is not StepOutcome.DONE]
     _print_steps(records)
 
 
@@ -151,7 +184,7 @@ def _print_steps(records: Sequence[StepRecord], did: str = "did", most: int | No
 
 def _print_busy(site: "RunContext", holder: str, *, quiet: bool, as_json: bool) -> None:
     if as_json:
-        print_json({"outcome": None, "busy": holder})
+        print_json(BusyRun(holder))
     elif not quiet or _is_long(site):
         sys.stderr.write(f"Another run is under way ({holder}): nothing was done.\n")
 
@@ -167,8 +200,7 @@ def _print_dry_run(site: "RunContext", as_json: bool) -> None:
 
     outcome, records = asyncio.run(dry_run(site))
     if as_json:
-        steps = [present.record_json(one, "would") for one in records]
-        print_json({"outcome": None, "steps": steps})
+        print_json(PlannedRun(tuple(PlannedStep(**vars(one)) for one in records)))
     else:
         _print_steps(records, "would do", most=None)
         console().print("Nothing was done.")

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import socket
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.text import Text
@@ -12,6 +13,12 @@ from rich.text import Text
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.exit_codes import ExitCode
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.file import Settings
@@ -19,21 +26,60 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.common.options import HistoryLines, author_name, opened_ledger
 from slicewise.slurm_plugin.cli.views import repartitions as present
-from slicewise.slurm_plugin.cli.views.mig import survey_json, survey_table
+from slicewise.slurm_plugin.cli.views.mig import SurveyedLayout, survey_table, surveyed_gpus
 from slicewise.slurm_plugin.repartition.cluster_run import RepartitionRun, cut, silent, stuck_error
 from slicewise.slurm_plugin.repartition.observe import gathered
 from slicewise.slurm_plugin.repartition.survey import survey
 from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, barred_lines, cuts_due
 from slicewise.slurm_plugin.rules.mig.problem import SitePlanInput
-from slicewise.slurm_plugin.rules.mig.steps import (
-    Repartition,
-    RepartitionState,
-    RepartitionStepRecord,
-)
 
 if TYPE_CHECKING:
     from slicewise.cluster.runtime.leader_lock import LeaderLock
     from slicewise.slurm_plugin.ledger.store import Ledger
+
+
+Barred = Mapping[str, Sequence[str]]
+"""Types that Slurm's order of devices bars, with the nodes that were tried."""
+
+
+@dataclass(frozen=True)
+class RepartitionsDone:
+    """What a run did."""
+
+    repartitions: Sequence[Repartition]
+    barred: Barred
+    done: Literal[True] = True
+
+
+@dataclass(frozen=True)
+class RepartitionsDry:
+    """What a run would do: those that it would take up, what would be cut, what stays by model for
+    guarantees, and nodes left out with the reason.
+    """
+
+    unfinished: Sequence[int]
+    plan: Sequence[PlannedRepartition]
+    guaranteed: Mapping[str, Mapping[str, int]]
+    barred: Barred
+    left_out: Mapping[str, str]
+    done: Literal[False] = False
+
+
+@dataclass(frozen=True)
+class RepartitionsBusy:
+    """Another run is under way."""
+
+    busy: str
+    done: Literal[False] = False
+
+
+@dataclass(frozen=True)
+class SurveyedNodes:
+    """Nodes that were looked at, why others were not, and how the GPUs are cut."""
+
+    seen: Sequence[str]
+    failed: Mapping[str, str]
+    gpus: Sequence[SurveyedLayout]
 
 
 repartition_app = typer.Typer(
@@ -101,7 +147,7 @@ def history(
     with opened_ledger(load_settings()) as ledger:
         found = ledger.repartitions.history(lines)
     if as_json:
-        print_json([present.repartition_json(one) for one in found])
+        print_json(found)
     else:
         console().print(present.history_table(found).or_say("No GPU was repartitioned yet."))
 
@@ -114,10 +160,10 @@ def show(repartition_id: RepartitionId, as_json: Json = False) -> None:
     with opened_ledger(load_settings()) as ledger:
         found = ledger.repartitions.find(repartition_id)
     if as_json:
-        print_json(present.repartition_json(found))
+        print_json(found)
         return
     console().print(present.repartition_facts(found))
-    console().print(present.steps_table(found.records))
+    console().print(present.steps_table(found.steps))
 
 
 @repartition_app.command("close", epilog="Examples: slicewise repartition close 7")
@@ -136,9 +182,9 @@ def close(repartition_id: RepartitionId, as_json: Json = False) -> None:
             lock.give_up()
         found = ledger.repartitions.find(repartition_id)
     if as_json:
-        print_json(present.repartition_json(found))
+        print_json(found)
     else:
-        node = found.planned.node
+        node = found.node
         console().print(f"Closed. Let jobs in: scontrol update NodeName={node} State=RESUME")
 
 
@@ -191,8 +237,7 @@ def look(
             survey(settings, open_slurm(settings), ledger.repartitions, nodes or ())
         )
     if as_json:
-        gpus = survey_json(found.seen)
-        print_json({"seen": list(found.seen), "failed": dict(found.failed), "gpus": gpus})
+        print_json(SurveyedNodes(tuple(found.seen), found.failed, surveyed_gpus(found.seen)))
     else:
         if found.seen:
             console().print(survey_table(found.seen))
@@ -230,10 +275,6 @@ def _print_plan(due: DueRepartitions, seen: SitePlanInput) -> None:
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
-def _barred_json(due: DueRepartitions) -> Mapping[str, list[str]]:
-    return {kind: list(nodes) for kind, nodes in due.barred.items()}
-
-
 def _print_barred(due: DueRepartitions) -> None:
     for line in barred_lines(due):
         console().print(Text(line, style="yellow"), soft_wrap=True)
@@ -244,22 +285,15 @@ def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
     seen = asyncio.run(gathered(settings, open_slurm(settings), ledger))
     due = cuts_due(seen)
     if as_json:
-        print_json(
-            {
-                "done": False,
-                "unfinished": [one.repartition_id for one in unfinished],
-                "plan": [present.planned_json(one) for one in due.now],
-                "guaranteed": {n: dict(one.demand.guaranteed) for n, one in seen.boards.items()},
-                "barred": _barred_json(due),
-                "left_out": dict(seen.left_out),
-            }
-        )
+        ids = [one.repartition_id for one in unfinished]
+        guaranteed = {model: one.demand.guaranteed for model, one in seen.boards.items()}
+        print_json(RepartitionsDry(ids, due.now, guaranteed, due.barred, seen.left_out))
         return
     _print_plan(due, seen)
     for line in (line for one in due.now for line in present.dry_run_lines(one)):
         console().print(Text(line), soft_wrap=True)
     for one in unfinished:
-        console().print(f"Repartition {one.repartition_id} on {one.planned.node} is {one.state}.")
+        console().print(f"Repartition {one.repartition_id} on {one.node} is {one.state}.")
     words = (
         "" if settings.repartition.allowed else ": repartition.allowed is false in slicewise.toml"
     )
@@ -268,7 +302,7 @@ def _print_dry_run(settings: Settings, ledger: "Ledger", as_json: bool) -> None:
 
 def _print_busy(holder: str, as_json: bool) -> None:
     if as_json:
-        print_json({"done": False, "busy": holder})
+        print_json(RepartitionsBusy(holder))
     else:
         console().print(f"Another run cuts GPUs now ({holder}): nothing was done.", markup=False)
 
@@ -276,8 +310,7 @@ def _print_busy(holder: str, as_json: bool) -> None:
 def _print_done(done: RepartitionRun, as_json: bool) -> None:
     ended = done.ended
     if as_json:
-        repartitions = [present.repartition_json(one) for one in ended]
-        print_json({"done": True, "repartitions": repartitions, "barred": _barred_json(done.due)})
+        print_json(RepartitionsDone(ended, done.due.barred))
     else:
         for one in ended:
             _print_end(one)
@@ -291,7 +324,7 @@ def _print_done(done: RepartitionRun, as_json: bool) -> None:
 
 
 def _print_end(repartition: Repartition) -> None:
-    where = f"{repartition.repartition_id} on {repartition.planned.node}"
+    where = f"{repartition.repartition_id} on {repartition.node}"
     words = f"Repartition {where}: {repartition.state}"
     style = "green" if repartition.state is RepartitionState.DONE else "red"
     text = f"{words}. {repartition.error}" if repartition.error else f"{words}."

@@ -1,6 +1,7 @@
 """GPUs, instances and layouts, for people: a board is drawn as a bar of its memory slices."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -45,18 +46,31 @@ def survey_table(inventories: Mapping[str, Inventory]) -> FittingTable:
     )
 
 
-def survey_json(inventories: Mapping[str, Inventory]) -> list[dict[str, object]]:
-    """The same as values: ``instances`` are text such as ``1g.10gb@0,3g.40gb@4``."""
+@dataclass(frozen=True)
+class SurveyedLayout:
+    """A GPU; ``instances``, and those of them that are held, are as ``1g.10gb@0,3g.40gb@4``."""
+
+    node: str
+    gpu: str
+    index: int
+    name: str
+    mig: bool
+    instances: str
+    held: str
+
+
+def surveyed_gpus(inventories: Mapping[str, Inventory]) -> list[SurveyedLayout]:
+    """Every GPU of these nodes."""
     return [
-        {
-            "node": node,
-            "gpu": gpu.uuid,
-            "index": gpu.index,
-            "name": gpu.name,
-            "mig": gpu.mig,
-            "instances": placements_text(one.placement for one in gpu.instances),
-            "held": placements_text(one.placement for one in gpu.instances if one.holders),
-        }
+        SurveyedLayout(
+            node,
+            gpu.uuid,
+            gpu.index,
+            gpu.name,
+            gpu.mig,
+            placements_text(one.placement for one in gpu.instances),
+            placements_text(one.placement for one in gpu.instances if one.holders),
+        )
         for node, inventory in inventories.items()
         for gpu in inventory.gpus
     ]

@@ -5,14 +5,14 @@ from typing import Any
 
 from rich.text import Text
 
-from slicewise.cluster.runtime.console import Facts, FittingTable, column
-from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
-from slicewise.slurm_plugin.rules.common.rebalance_steps import (
+from slicewise.cluster.language.rebalances import (
     RebalanceRun,
     RunOutcome,
     StepOutcome,
     StepRecord,
 )
+from slicewise.cluster.runtime.console import Facts, FittingTable, column
+from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
 
 _RUN_STYLES = {
     RunOutcome.RUNNING: "yellow",
@@ -115,14 +115,14 @@ def _run_seconds(run: RebalanceRun) -> object:
 
 def _done(run: RebalanceRun) -> object:
     """``lend 2, compile 5``: the number of lines of each step that changed something."""
-    counts = (f"{one.step} {len(one.did)}" for one in run.records if one.did)
+    counts = (f"{one.step} {len(one.did)}" for one in run.steps if one.did)
     return ", ".join(counts) or NOTHING
 
 
 def _not_done(run: RebalanceRun) -> object:
     """The steps that were not done; ``all`` if no step was tried because Slurm was not seen."""
     missing = {StepOutcome.FAILED, StepOutcome.RUNNING}
-    names = [one.step for one in run.records if one.outcome in missing]
+    names = [one.step for one in run.steps if one.outcome in missing]
     return ", ".join(names) or ("all" if run.outcome is RunOutcome.FAILED else NOTHING)
 
 
@@ -134,29 +134,3 @@ def run_facts(run: RebalanceRun) -> Facts:
         "took": NOTHING if run.took_s is None else Text(f"{run.took_s:.1f} s"),
     }
     return Facts(tuple(rows.items()))
-
-
-def run_json(run: RebalanceRun) -> dict[str, Any]:
-    """A run as values; times are Unix seconds. ``ended_s`` is null for a run that was killed."""
-    return {
-        "id": run.run_id,
-        "author": run.author,
-        "host": run.host,
-        "outcome": run.outcome,
-        "started_s": run.started_s,
-        "ended_s": run.ended_s,
-        "steps": [record_json(one) for one in run.records],
-    }
-
-
-def record_json(record: StepRecord, did: str = "did") -> dict[str, Any]:
-    """A step as values; ``seconds`` is null if it has not ended. ``did`` names what it did."""
-    return {
-        "step": record.step,
-        "outcome": record.outcome,
-        "started_s": record.started_s,
-        "seconds": record.took_s,
-        "saw": dict(record.saw),
-        did: list(record.did),
-        "why": record.why,
-    }

@@ -1,12 +1,20 @@
 """Plans and repartitions, for people and as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 from slicewise.cluster.runtime.console import Facts, FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import (
     NOTHING,
@@ -16,22 +24,6 @@ from slicewise.slurm_plugin.cli.views.texts import (
 )
 from slicewise.slurm_plugin.rules.mig.checks import change_text
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput
-from slicewise.slurm_plugin.rules.mig.steps import (
-    Direction,
-    PlannedRepartition,
-    Repartition,
-    RepartitionState,
-    RepartitionStep,
-    RepartitionStepOutcome,
-    RepartitionStepRecord,
-)
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.cli.common.json_shapes import (
-        RepartitionJson,
-        RepartitionPlannedJson,
-        RepartitionStepJson,
-    )
 
 _STYLES = {
     RepartitionState.RUNNING: "yellow",
@@ -50,7 +42,7 @@ def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
     return FittingTable(
         (
             column("node", (one.node for one in planned)),
-            column("GPU", (one.gpu_uuid for one in planned), rank=3),
+            column("GPU", (one.gpu for one in planned), rank=3),
             column("change", (change_text(one.before, one.after) for one in planned), folds=True),
             column("moves", (", ".join(one.moves) or NOTHING for one in planned), folds=True),
             column("ends", (", ".join(one.ends) or NOTHING for one in planned), folds=True),
@@ -59,21 +51,6 @@ def plan_table(planned: Sequence[PlannedRepartition]) -> FittingTable:
             column("why", (one.reason for one in planned), folds=True, rank=2),
         )
     )
-
-
-def planned_json(planned: PlannedRepartition) -> "RepartitionPlannedJson":
-    """A planned repartition as values; placements are text, amounts are in millislice-seconds."""
-    return {
-        "node": planned.node,
-        "gpu": planned.gpu_uuid,
-        "before": placements_text(planned.before),
-        "after": placements_text(planned.after),
-        "moves": list(planned.moves),
-        "ends": list(planned.ends),
-        "reason": planned.reason,
-        "gain_millislice_s": planned.gain_millislice_s,
-        "drained_millislice_s": planned.drained_millislice_s,
-    }
 
 
 def guaranteed_lines(boards: Mapping[str, PlanInput]) -> Iterator[str]:
@@ -95,10 +72,10 @@ def dry_run_lines(planned: PlannedRepartition) -> list[str]:
     words = {
         RepartitionStep.RESERVE: f"a reservation lets nothing new start on {planned.node}",
         RepartitionStep.MOVE: _move_words(planned, gone),
-        RepartitionStep.CUT: f"{planned.gpu_uuid}: {change_text(planned.before, planned.after)}",
+        RepartitionStep.CUT: f"{planned.gpu}: {change_text(planned.before, planned.after)}",
         RepartitionStep.TELL: f"{planned.node} in gres.conf and slurm.conf;"
         " slurmctld and slurmd restart",
-        RepartitionStep.VERIFY: f"{planned.gpu_uuid} has {placements_text(planned.after) or _FREE}",
+        RepartitionStep.VERIFY: f"{planned.gpu} has {placements_text(planned.after) or _FREE}",
         RepartitionStep.RESUME: "the reservation ends",
     }
     return [f"{planned.node}  {step:<7}  {text}" for step, text in words.items()]
@@ -118,9 +95,7 @@ def _move_words(planned: PlannedRepartition, gone: Sequence[Placement]) -> str:
 def step_line(repartition: Repartition, record: RepartitionStepRecord) -> Text:
     """``gpu01  7  cut  0.8 s  1g.10gb@4,... to 3g.40gb@4``; without a time while it goes on."""
     back = " back" if record.direction is Direction.BACK else ""
-    text = Text(
-        f"{repartition.planned.node}  {repartition.repartition_id}  {record.step + back:<12}"
-    )
+    text = Text(f"{repartition.node}  {repartition.repartition_id}  {record.step + back:<12}")
     if record.took_s is None:
         return text.append("  …", style="dim")
     failed = record.outcome is RepartitionStepOutcome.FAILED
@@ -130,14 +105,13 @@ def step_line(repartition: Repartition, record: RepartitionStepRecord) -> Text:
 
 def history_table(repartitions: Sequence[Repartition]) -> FittingTable:
     """One line per repartition, newest first."""
-    planned = [one.planned for one in repartitions]
     return FittingTable(
         (
             column("id", (one.repartition_id for one in repartitions), right=True),
             times_column("started", (int(one.started_s) for one in repartitions), rank=1),
-            column("node", (one.node for one in planned)),
-            column("GPU", (one.gpu_uuid for one in planned), rank=3),
-            column("change", (change_text(p.before, p.after) for p in planned), folds=True),
+            column("node", (one.node for one in repartitions)),
+            column("GPU", (one.gpu for one in repartitions), rank=3),
+            column("change", (change_text(r.before, r.after) for r in repartitions), folds=True),
             column("state", (Text(one.state, style=_STYLES[one.state]) for one in repartitions)),
             column("s", map(_seconds, repartitions), right=True),
             column("error", (one.error or NOTHING for one in repartitions), folds=True, rank=2),
@@ -151,17 +125,16 @@ def _seconds(repartition: Repartition) -> object:
 
 def repartition_facts(repartition: Repartition) -> Facts:
     """One repartition; its steps are in ``steps_table``."""
-    planned = repartition.planned
     rows = {
-        "node": Text(planned.node),
-        "GPU": Text(planned.gpu_uuid),
-        "before": Text(placements_text(planned.before) or _FREE),
-        "after": Text(placements_text(planned.after) or _FREE),
-        "moves": Text(", ".join(planned.moves) or "none"),
-        "ends": Text(", ".join(planned.ends) or "none"),
-        "why": Text(planned.reason),
-        "gain": Text(f"{slice_seconds_text(planned.gain_millislice_s)} slice-seconds"),
-        "drained": Text(f"{slice_seconds_text(planned.drained_millislice_s)} slice-seconds"),
+        "node": Text(repartition.node),
+        "GPU": Text(repartition.gpu),
+        "before": Text(placements_text(repartition.before) or _FREE),
+        "after": Text(placements_text(repartition.after) or _FREE),
+        "moves": Text(", ".join(repartition.moves) or "none"),
+        "ends": Text(", ".join(repartition.ends) or "none"),
+        "why": Text(repartition.reason),
+        "gain": Text(f"{slice_seconds_text(repartition.gain_millislice_s)} slice-seconds"),
+        "drained": Text(f"{slice_seconds_text(repartition.drained_millislice_s)} slice-seconds"),
         "started": Text(f"{time_text(int(repartition.started_s))} by {repartition.author}"),
         "state": Text(repartition.state, style=_STYLES[repartition.state]),
         "error": Text(repartition.error or "none"),
@@ -185,28 +158,3 @@ def steps_table(records: Sequence[RepartitionStepRecord]) -> FittingTable:
 
 def _step_seconds(record: RepartitionStepRecord) -> object:
     return NOTHING if record.took_s is None else f"{record.took_s:.2f}"
-
-
-def repartition_json(repartition: Repartition) -> "RepartitionJson":
-    """A repartition as values; times are Unix seconds, ``seconds`` of a step null until its end."""
-    return {
-        "id": repartition.repartition_id,
-        **planned_json(repartition.planned),
-        "author": repartition.author,
-        "state": repartition.state,
-        "error": repartition.error,
-        "started_s": repartition.started_s,
-        "ended_s": repartition.ended_s,
-        "steps": [_record_json(one) for one in repartition.records],
-    }
-
-
-def _record_json(record: RepartitionStepRecord) -> "RepartitionStepJson":
-    return {
-        "step": record.step,
-        "direction": record.direction,
-        "outcome": record.outcome,
-        "started_s": record.started_s,
-        "seconds": record.took_s,
-        "words": record.words,
-    }

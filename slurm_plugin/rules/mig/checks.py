@@ -7,10 +7,12 @@ from dataclasses import replace
 from slicewise.cluster.language.gpus.inventory import ComputeInstance, Gpu, Instance, Inventory
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.placement_text import placements_text
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+)
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.language.slurm.node_states import INVALID, UNFIT
 from slicewise.slurm_plugin.rules.mig.planner import GpuPlan
-from slicewise.slurm_plugin.rules.mig.steps import PlannedRepartition
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 from slicewise.slurm_plugin.rules.slurm_config.pads import is_pad
 
@@ -23,7 +25,7 @@ def planned(step: GpuPlan, instances: Collection[Placement]) -> PlannedRepartiti
     kept = set(instances) - set(step.destroy)
     return PlannedRepartition(
         node=step.node,
-        gpu_uuid=step.gpu,
+        gpu=step.gpu,
         before=tuple(sorted(instances, key=_by_start)),
         after=tuple(sorted((*kept, *step.create), key=_by_start)),
         moves=step.moves,

@@ -6,6 +6,9 @@ from statistics import median
 from typing import NamedTuple
 
 from slicewise.cluster.language.gpus.mig_profiles import Board
+from slicewise.cluster.language.gpus.repartitions import (
+    RepartitionStep,
+)
 from slicewise.cluster.language.jobs import JobView, NodeView, RunRecord, is_of_service
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import job_cost
@@ -13,7 +16,6 @@ from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_own
 from slicewise.slurm_plugin.rules.mig.checks import unfit
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import Needs
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand, InstanceRequest
-from slicewise.slurm_plugin.rules.mig.steps import RepartitionStep
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
 from slicewise.slurm_plugin.rules.quota.demand import (
     is_managed,

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+)
 from slicewise.slurm_plugin.rules.mig.checks import planned
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, devices_at
 from slicewise.slurm_plugin.rules.mig.planner import GpuChange, plan
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
-from slicewise.slurm_plugin.rules.mig.steps import PlannedRepartition
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import positions
 

@@ -13,6 +13,10 @@ from slicewise.cluster.language.gpus.inventory import Gpu as SeenGpu
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_profiles import Board
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+    RepartitionState,
+)
 from slicewise.cluster.language.gpus.vendors import accelerator
 from slicewise.cluster.language.jobs import JobState, JobTag, JobView, NodeView
 from slicewise.cluster.language.slurm.node_states import RESERVED
@@ -24,7 +28,6 @@ from slicewise.slurm_plugin.rules.mig.candidates import (
     ReplicaHolder,
 )
 from slicewise.slurm_plugin.rules.mig.checks import differences, unfit
-from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionState
 from slicewise.slurm_plugin.rules.slurm_config.gres import Device
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import Positions, room
 
@@ -81,12 +84,12 @@ def past(
     ago_s: dict[str, int] = {}
     in_vain: set[str] = set()
     for one in newest_first:
-        gpu = one.planned.gpu_uuid
+        gpu = one.gpu
         if one.ended_s is not None and gpu not in ago_s:
             ago_s[gpu] = max(0, int(now_s - one.ended_s))
             if one.state is not RepartitionState.DONE:
                 in_vain.add(gpu)
-    return Past({one.planned.gpu_uuid: one for one in unfinished}, ago_s, frozenset(in_vain))
+    return Past({one.gpu: one for one in unfinished}, ago_s, frozenset(in_vain))
 
 
 def lines_by_node(text: str) -> Mapping[str, str]:
@@ -158,7 +161,7 @@ def gpus_in_work(look: NodeLook, cut: Past) -> Iterator[tuple[Board, GpuState]]:
     for gpu in look.inventory.gpus if look.inventory is not None else ():
         repartition = cut.in_work.get(gpu.uuid)
         if repartition is not None and gpu.board is not None and not unfit(look.node):
-            after = tuple(map(InstanceState, repartition.planned.after))
+            after = tuple(map(InstanceState, repartition.after))
             yield gpu.board, GpuState(gpu.uuid, look.node.name, after, in_work=True)
 
 

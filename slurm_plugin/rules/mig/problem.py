@@ -150,7 +150,7 @@ def _kind(board: Board) -> tuple[object, ...]:
 def _why(look: NodeLook, past: Past) -> str:
     """Why a node is left out; "" if it is not. While one of its GPUs is in work, others wait."""
     for repartition in past.in_work.values():
-        if repartition.planned.node == look.node.name:
+        if repartition.node == look.node.name:
             return f"repartition {repartition.repartition_id} is at work there"
     return left_out(look)
 

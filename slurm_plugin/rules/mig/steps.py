@@ -7,51 +7,18 @@ the devices of its gres.conf to exist. Steps that were never begun forward are n
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-from slicewise.cluster.language.gpus.layouts import Placement
-from slicewise.cluster.language.jobs import REPARTITION_RESERVATION
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
 
 POLL_S = 2.0
 """Seconds between two looks at whether a step is through."""
-
-
-class RepartitionStep(StrEnum):
-    """The steps of a repartition, in their order."""
-
-    RESERVE = "reserve"
-    MOVE = "move"
-    CUT = "cut"
-    TELL = "tell"
-    VERIFY = "verify"
-    RESUME = "resume"
-
-
-class Direction(StrEnum):
-    """Whether a step leads to the new layout or back to the old one."""
-
-    FORWARD = "forward"
-    BACK = "back"
-
-
-class RepartitionStepOutcome(StrEnum):
-    """Outcome of a step. ``running``: the step is under way, or its process was killed."""
-
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-
-
-class RepartitionState(StrEnum):
-    """State of a repartition. The next run takes up repartitions that are ``running`` or
-    ``stuck``.
-    """
-
-    RUNNING = "running"
-    STUCK = "stuck"
-    DONE = "done"
-    ROLLED_BACK = "rolled back"
-    CLOSED = "closed"
 
 
 UNFINISHED = (RepartitionState.RUNNING, RepartitionState.STUCK)
@@ -60,98 +27,6 @@ _AGAIN_S, _LATEST_AGAIN_S = 300.0, 21_600.0
 it.
 """
 _ALL = tuple(RepartitionStep)
-
-
-@dataclass(frozen=True)
-class PlannedRepartition:
-    """A planned repartition of one GPU.
-
-    Attributes:
-        before: the GPU's instances as the plan saw them.
-        after: the instances that it is to have.
-        moves: job ids or names of the replicas that leave first, for people to read.
-        reason: why the GPU is cut, in one line.
-        gain_millislice_s, drained_millislice_s: gain and loss as the plan computed them.
-        ends: jobs on loan that are ended first, for a job that is owed its type.
-    """
-
-    node: str
-    gpu_uuid: str
-    before: tuple[Placement, ...]
-    after: tuple[Placement, ...]
-    moves: tuple[str, ...]
-    reason: str
-    gain_millislice_s: int
-    drained_millislice_s: int
-    ends: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RepartitionStepRecord:
-    """A step as the journal has it.
-
-    Attributes:
-        started_s: Unix seconds.
-        ended_s: Unix seconds; None while the step is under way, or if its process was killed.
-        words: what was done, or what went wrong.
-        record_id: number of the record in the journal; 0 before it is stored.
-    """
-
-    step: RepartitionStep
-    direction: Direction
-    outcome: RepartitionStepOutcome
-    started_s: float
-    ended_s: float | None = None
-    words: str = ""
-    record_id: int = 0
-
-    @property
-    def took_s(self) -> float | None:
-        """Seconds that the step took, to the millisecond; None while it is under way."""
-        return None if self.ended_s is None else round(self.ended_s - self.started_s, 3)
-
-
-@dataclass(frozen=True)
-class Repartition:
-    """One repartition of one GPU.
-
-    Attributes:
-        error: why it was rolled back or is stuck; "" otherwise.
-        slurm_conf, gres_conf: texts of the files before Slurm was told; stored from then until the
-            repartition ends, None otherwise.
-        records: its steps in the order of their beginnings.
-    """
-
-    repartition_id: int
-    planned: PlannedRepartition
-    author: str
-    state: RepartitionState
-    error: str
-    started_s: float
-    ended_s: float | None
-    slurm_conf: str | None
-    gres_conf: str | None
-    records: tuple[RepartitionStepRecord, ...] = ()
-
-    @property
-    def took_s(self) -> float | None:
-        """Seconds that it took, to the millisecond; None while it goes on or is stuck."""
-        return None if self.ended_s is None else round(self.ended_s - self.started_s, 3)
-
-    @property
-    def reservation(self) -> str:
-        """Name of the repartition's reservation in Slurm."""
-        return f"{REPARTITION_RESERVATION}{self.repartition_id}"
-
-    @property
-    def drain_reason(self) -> str:
-        """Beginning of the reason with which the node is drained if going back fails."""
-        return f"slicewise repartition {self.repartition_id}:"
-
-    def layouts(self, direction: Direction) -> tuple[tuple[Placement, ...], tuple[Placement, ...]]:
-        """The layouts at the start and at the end of that way."""
-        pair = self.planned.before, self.planned.after
-        return pair if direction is Direction.FORWARD else pair[::-1]
 
 
 @dataclass(frozen=True)
@@ -175,7 +50,7 @@ def is_due(repartition: Repartition, now_s: float) -> bool:
     Each try may restart slurmctld. The pauses keep one node's answers from delaying other nodes'
     repartitions, and all submitters, every few minutes forever.
     """
-    failed = [one for one in repartition.records if one.outcome is RepartitionStepOutcome.FAILED]
+    failed = [one for one in repartition.steps if one.outcome is RepartitionStepOutcome.FAILED]
     if repartition.state is not RepartitionState.STUCK or not failed:
         return True
     tries = sum(one.direction is Direction.BACK for one in failed)

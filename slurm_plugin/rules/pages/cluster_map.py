@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_names import short_name
 from slicewise.cluster.language.printable import printable
 from slicewise.cluster.language.units import slices_text
-from slicewise.cluster.rpc.journal_messages import PlacedInstance
 from slicewise.cluster.rpc.overview_messages import GpuNow, InstanceNow, SlicesByState
 from slicewise.slurm_plugin.rules.pages.rows import named
 from slicewise.slurm_plugin.rules.pages.words import shortened
@@ -141,7 +141,7 @@ def board_map(gpu: GpuNow) -> Markup:
     )
 
 
-def layout_map(placed: Sequence[PlacedInstance]) -> Markup:
+def layout_map(placed: Sequence[Placement]) -> Markup:
     """The instances of a GPU by their profiles, where they lie."""
     instances = [(one.start, InstanceNow(gres_type=one.profile, size=one.size)) for one in placed]
     length = max((one.start + one.size for one in placed), default=1)

@@ -149,8 +149,9 @@ def test_loans_that_two_tenants_show_count_once_and_are_in_order() -> None:
 
 
 def test_repartitions_are_read() -> None:
-    one = {"node": "gpu01", "before": "a", "after": "b", "state": "done", "steps": []}
-    expected = {"node": "gpu01", "before": "a", "after": "b", "state": "done"}
+    after = [{"profile": "3g.40gb", "start": 4, "size": 4}]
+    one = {"node": "gpu01", "before": [], "after": after, "state": "done", "steps": []}
+    expected = {"node": "gpu01", "before": "", "after": "3g.40gb@4", "state": "done"}
     assert parse_repartitions(json.dumps({"repartitions": [one]})) == (expected,)
     assert parse_repartitions('{"repartitions": []}') == ()
 

@@ -7,6 +7,22 @@ import pytest
 from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, settings, sync_of
 
 from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.repartitions import (
+    Direction,
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+    RepartitionStepOutcome,
+    RepartitionStepRecord,
+)
+from slicewise.cluster.language.rebalances import (
+    RebalanceRun,
+    RunOutcome,
+    StepName,
+    StepOutcome,
+    StepRecord,
+)
 from slicewise.cluster.rpc.journal_messages import (
     RebalancesAnswer,
     RebalancesRequest,
@@ -17,22 +33,6 @@ from slicewise.slurm_plugin.api import journal_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked, Routes
-from slicewise.slurm_plugin.rules.common.rebalance_steps import (
-    RebalanceRun,
-    RunOutcome,
-    StepName,
-    StepOutcome,
-    StepRecord,
-)
-from slicewise.slurm_plugin.rules.mig.steps import (
-    Direction,
-    PlannedRepartition,
-    Repartition,
-    RepartitionState,
-    RepartitionStep,
-    RepartitionStepOutcome,
-    RepartitionStepRecord,
-)
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -61,8 +61,18 @@ def repartition(number: int, *records: RepartitionStepRecord) -> Repartition:
         5000,
         700,
     )
-    state = RepartitionState.ROLLED_BACK
-    return Repartition(number, planned, "root", state, "no", 10.0, 20.0, "conf", "gres", records)
+    return Repartition(
+        **vars(planned),
+        repartition_id=number,
+        author="root",
+        state=RepartitionState.ROLLED_BACK,
+        error="no",
+        started_s=10.0,
+        ended_s=20.0,
+        slurm_conf="conf",
+        gres_conf="gres",
+        steps=records,
+    )
 
 
 T = TypeVar("T")
@@ -119,7 +129,7 @@ async def test_a_run_has_its_steps_with_their_times(reads: Reads):
     assert (one.author, one.host, one.outcome, one.took_s) == ("root", "head", "done", 10.0)
     lend, compiling = one.steps
     assert (lend.step, lend.outcome, lend.took_s, lend.saw) == ("lend", "done", 0.25, {"loans": 2})
-    assert (lend.did, lend.did_lines) == (("vision lends 1 to nlp",), 1)
+    assert (lend.did, lend.left_out) == (("vision lends 1 to nlp",), 0)
     assert (compiling.outcome, compiling.took_s) == ("running", None)
 
 
@@ -129,8 +139,8 @@ async def test_of_what_a_step_did_the_first_lines_are_told(
     many = replace(LEND, did=("a",) * 30, saw={"loans": 2, "planned": ["b"] * 25})
     monkeypatch.setattr(Journals, "rebalances", Journal({1: run(1, many)}))
     (step,) = (await runs(reads)).runs[0].steps
-    assert (len(step.did), step.did_lines) == (20, 30)
-    assert (len(step.planned), step.planned_lines, step.saw) == (20, 25, {"loans": 2})
+    assert (len(step.did), step.left_out) == (20, 10 + 5)
+    assert step.saw == {"loans": 2, "planned": ["b"] * 20}
 
 
 async def test_repartitions_come_in_pages_the_newest_first(reads: Reads):
@@ -141,7 +151,8 @@ async def test_repartitions_come_in_pages_the_newest_first(reads: Reads):
 
 
 async def test_a_repartition_says_where_from_what_to_what_and_why(reads: Reads):
-    one = (await cuts(reads)).repartitions[0]
+    found = await cuts(reads)
+    one = found.repartitions[0]
     assert (one.node, one.gpu, one.reason, one.error) == ("gpu01", "GPU-1", "2 jobs wait", "no")
     assert (one.state, one.took_s, one.moves) == ("rolled back", 10.0, ("bert",))
     assert [(it.profile, it.start, it.size) for it in one.before] == [("3g.40gb", 0, 4)]
@@ -149,7 +160,7 @@ async def test_a_repartition_says_where_from_what_to_what_and_why(reads: Reads):
     (step,) = one.steps
     assert (step.step, step.direction, step.outcome) == ("cut", "forward", "done")
     assert (step.took_s, step.words, one.earlier_steps) == (2.5, "cut", 0)
-    assert "conf" not in one.model_dump_json()
+    assert "conf" not in found.model_dump_json()
 
 
 async def test_of_one_that_was_tried_often_the_last_steps_are_told(

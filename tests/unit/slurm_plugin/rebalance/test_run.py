@@ -26,7 +26,12 @@ from stand_ins.repartition_world import planned
 from stand_ins.scripted import DOWN, job
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+    RepartitionState,
+)
 from slicewise.cluster.language.jobs import JobState
+from slicewise.cluster.language.rebalances import RunOutcome, StepName, StepOutcome
 from slicewise.cluster.language.slurm.interface import Qos
 from slicewise.slurm_plugin.quota_cycle.compile import Compiled
 from slicewise.slurm_plugin.rebalance import compile_limits as rebalance_limits
@@ -36,11 +41,9 @@ from slicewise.slurm_plugin.rebalance.run import dry_run
 from slicewise.slurm_plugin.repartition import cluster_run
 from slicewise.slurm_plugin.rules.accounting.types import Charge, RunKey
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
-from slicewise.slurm_plugin.rules.common.rebalance_steps import RunOutcome, StepName, StepOutcome
 from slicewise.slurm_plugin.rules.limits.desired import BILLING, Difference
 from slicewise.slurm_plugin.rules.mig.due import DueRepartitions, barred_lines
 from slicewise.slurm_plugin.rules.mig.problem import SitePlanInput
-from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionState
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Recall
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -63,7 +66,7 @@ def at(stage: int, **known: object) -> Story:
 
 def test_every_step_is_written_down_in_order_with_what_it_saw_and_did() -> None:
     ended = Story().run()
-    assert [one.step for one in ended.records] == list(StepName)
+    assert [one.step for one in ended.steps] == list(StepName)
     assert ended.outcome is RunOutcome.DONE
     assert step(ended, StepName.RECONCILE).did == ("runs of nlp booked: 3",)
     assert step(ended, StepName.RECONCILE).saw == {"jobs": 7, "records": 3, "open": 0}
@@ -136,7 +139,7 @@ def test_a_clock_that_is_set_back_gives_a_recall_no_second_hour() -> None:
 def test_beside_a_daemon_that_leads_loans_and_priorities_are_left_to_it() -> None:
     story = at(60, daemon=leading())
     ended = story.run()
-    skipped = [one.step for one in ended.records if one.outcome is StepOutcome.SKIPPED]
+    skipped = [one.step for one in ended.steps if one.outcome is StepOutcome.SKIPPED]
     assert skipped == [StepName.LEND, StepName.RECLAIM, StepName.PRIORITISE, StepName.CUT]
     assert (
         step(ended, StepName.PRIORITISE).why == "The daemon on head sets priorities every second."
@@ -185,8 +188,8 @@ def test_without_slurm_nothing_that_needs_it_is_begun() -> None:
     state = story.state()
     ended = story.run(Calls(fail={"nodes": DOWN}))
     assert ended.outcome is RunOutcome.FAILED
-    assert {one.outcome for one in ended.records} == {StepOutcome.SKIPPED}
-    assert all("SW-SLURM-DOWN" in one.why for one in ended.records)
+    assert {one.outcome for one in ended.steps} == {StepOutcome.SKIPPED}
+    assert all("SW-SLURM-DOWN" in one.why for one in ended.steps)
     assert story.state() == state
 
 
@@ -218,7 +221,7 @@ def test_two_that_book_at_once_charge_nothing_twice(monkeypatch: pytest.MonkeyPa
 def test_limits_of_the_old_loans_are_compiled_where_lending_fails() -> None:
     story = Story()
     ended = story.run(Calls(fail={"replace": REFUSED}))
-    outcomes = {one.step: one.outcome for one in ended.records}
+    outcomes = {one.step: one.outcome for one in ended.steps}
     assert outcomes[StepName.LEND] is StepOutcome.FAILED
     assert outcomes[StepName.RECLAIM] is StepOutcome.SKIPPED
     assert outcomes[StepName.COMPILE] is StepOutcome.DONE
@@ -294,7 +297,14 @@ CUTTING = {"repartition": {"allowed": True}}
 
 
 def in_state(state: RepartitionState) -> Repartition:
-    begun = Repartition(1, planned(), "root", RepartitionState.RUNNING, "", 0, 1, None, None)
+    begun = Repartition(
+        **vars(planned()),
+        repartition_id=1,
+        author="root",
+        state=RepartitionState.RUNNING,
+        started_s=0,
+        ended_s=1,
+    )
     return replace(begun, state=state, error="" if state is RepartitionState.DONE else "it failed")
 
 
@@ -395,7 +405,7 @@ def test_after_an_uninstall_a_forgotten_timer_changes_nothing_in_slurm() -> None
     story.world.at(200)
     ended = story.run()
     assert story.world.database.state() == before
-    told = {one.step: one.why for one in ended.records if "SW-UNINSTALLED" in one.why}
+    told = {one.step: one.why for one in ended.steps if "SW-UNINSTALLED" in one.why}
     assert told.keys() == set(StepName) - {StepName.RECONCILE, StepName.ROLL}
     assert step(ended, StepName.RECONCILE).did, "what ran is charged"
     acted = [one for one in story.world.actions if one not in done]

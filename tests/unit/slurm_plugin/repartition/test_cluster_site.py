@@ -13,11 +13,13 @@ from stand_ins.scripted import ScriptedSlurm, job, settings
 from slicewise.cluster.gpu.nvml import read_inventory
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.gpus.inventory import Inventory
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+)
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.sandbox.nvml.driver import EmulatedGpu
 from slicewise.slurm_plugin.repartition.cluster_site import ClusterSite
-from slicewise.slurm_plugin.rules.mig.steps import Repartition
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -21,15 +21,17 @@ from stand_ins.repartition_world import (
 
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.gpus.inventory import Gpu
-from slicewise.cluster.language.jobs import NodeView
-from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
-from slicewise.slurm_plugin.repartition.executor import Executor
-from slicewise.slurm_plugin.rules.mig.steps import (
+from slicewise.cluster.language.gpus.repartitions import (
     Direction,
     Repartition,
     RepartitionState,
     RepartitionStep,
     RepartitionStepOutcome,
+)
+from slicewise.cluster.language.jobs import NodeView
+from slicewise.slurm_plugin.repartition.actions import LostLockError, RepartitionActions
+from slicewise.slurm_plugin.repartition.executor import Executor
+from slicewise.slurm_plugin.rules.mig.steps import (
     is_due,
 )
 
@@ -44,7 +46,7 @@ def world_with(crashes: Crashes) -> tuple[RepartitionWorld, MemoryJournal]:
 
 
 def steps(repartition: Repartition, direction: Direction) -> list[RepartitionStep]:
-    return [one.step for one in repartition.records if one.direction is direction]
+    return [one.step for one in repartition.steps if one.direction is direction]
 
 
 async def test_it_goes_through_its_steps_and_the_node_is_as_planned() -> None:
@@ -60,7 +62,7 @@ async def test_who_holds_what_goes_is_told_until_it_has_left_and_who_stays_is_no
     world, journal = world_with(Crashes())
     done = await run(world, journal, taken_up=False)
     assert world.running.keys() == {STAYING_JOB}
-    assert done.records[1].words == f"left: jobs {MOVING_JOB}"
+    assert done.steps[1].words == f"left: jobs {MOVING_JOB}"
     assert world.crashes.calls.count("leave") == 2
 
 
@@ -227,10 +229,10 @@ async def test_what_is_stuck_is_tried_less_and_less_often() -> None:
     world, waits_s = NoWayBack(Crashes(fail={"restart_node": 1})), []
     stuck = await run(world, journal, taken_up=False)
     for _ in range(9):
-        (*before, last) = stuck.records
+        (*before, last) = stuck.steps
         assert last.ended_s is not None
         # The pause begins when the try ends, however long it took.
-        slow = replace(stuck, records=(*before, replace(last, started_s=last.ended_s - 86_400)))
+        slow = replace(stuck, steps=(*before, replace(last, started_s=last.ended_s - 86_400)))
         waits_s.append(next(s for s in range(0, 86_400, 60) if is_due(slow, last.ended_s + s)))
         stuck = await run(world, journal, taken_up=True)
     assert waits_s == [300, 600, 1200, 2400, 4800, 9600, 19_200, 21_600, 21_600]
@@ -399,7 +401,7 @@ async def test_who_has_lost_the_lock_stops_and_undoes_nothing(answer: object) ->
     executor = Executor(RepartitionActions(world, journal, 20, is_ours), journal, lambda *_: None)
     with pytest.raises(LostLockError):
         await executor.carry_out(journal.find(1), taken_up=False)
-    (record,) = journal.find(1).records
+    (record,) = journal.find(1).steps
     assert record.outcome is RepartitionStepOutcome.RUNNING
     assert not world.reserved
 
@@ -427,4 +429,4 @@ async def test_what_it_was_before_is_kept_before_slurm_is_told() -> None:
     assert (done.slurm_conf, done.gres_conf) == texts
     calls = world.crashes.calls
     assert calls.index("keep_texts") < calls.index("write gres.conf")
-    assert (done.planned.gpu_uuid, done.planned.node) == (GPU, NODE)
+    assert (done.gpu, done.node) == (GPU, NODE)

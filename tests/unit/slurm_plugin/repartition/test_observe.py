@@ -21,6 +21,12 @@ from slicewise.cluster.gpu.nvml import read_inventory
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.gpus.inventory import Inventory
 from slicewise.cluster.language.gpus.layouts import Placement
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+    RepartitionStep,
+)
 from slicewise.cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView, RunRecord
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm import node_command
@@ -33,12 +39,6 @@ from slicewise.slurm_plugin.rules.mig.due import GpuRepartition, barred_lines, c
 from slicewise.slurm_plugin.rules.mig.gpu_state import lines_by_node
 from slicewise.slurm_plugin.rules.mig.planner import GpuPlan, plan
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
-from slicewise.slurm_plugin.rules.mig.steps import (
-    PlannedRepartition,
-    Repartition,
-    RepartitionState,
-    RepartitionStep,
-)
 from slicewise.slurm_plugin.rules.overview.surveys import surveyed_gpus
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.slurm_config.gres import (
@@ -325,7 +325,14 @@ async def test_nodes_of_others_and_without_gpus_are_none(site: Site) -> None:
 
 def repartition(uuid: str, state: RepartitionState, ended_s: float | None = None) -> Repartition:
     planned = PlannedRepartition("gpu01", uuid, (*ONES, THREE), (THREE,), (), "", 0, 0)
-    return Repartition(7, planned, "root", state, "", NOW_S - 999, ended_s, None, None)
+    return Repartition(
+        **vars(planned),
+        repartition_id=7,
+        author="root",
+        state=state,
+        started_s=NOW_S - 999,
+        ended_s=ended_s,
+    )
 
 
 async def test_while_a_gpu_is_in_work_it_is_what_it_will_be_and_its_node_waits(site: Site) -> None:

@@ -6,10 +6,14 @@ from typing import cast
 
 from stand_ins.repartition_world import planned
 
+from slicewise.cluster.language.gpus.repartitions import (
+    PlannedRepartition,
+    Repartition,
+    RepartitionState,
+)
 from slicewise.slurm_plugin.repartition.executor import Executor
 from slicewise.slurm_plugin.repartition.run import run
 from slicewise.slurm_plugin.rules.mig.due import MOST_IN_A_RUN, STARTS_S
-from slicewise.slurm_plugin.rules.mig.steps import PlannedRepartition, Repartition, RepartitionState
 
 DONE, BACK = RepartitionState.DONE, RepartitionState.ROLLED_BACK
 
@@ -21,7 +25,7 @@ class Carrier:
         self.states, self.came = [*states], list[str]()
 
     async def carry_out(self, repartition: Repartition, *, taken_up: bool) -> Repartition:
-        self.came.append(f"{repartition.planned.node} {taken_up}")
+        self.came.append(f"{repartition.node} {taken_up}")
         return replace(repartition, state=self.states.pop(0))
 
     async def wait(self, seconds: float) -> None:
@@ -30,7 +34,13 @@ class Carrier:
 
 
 def opened(of: PlannedRepartition) -> Repartition:
-    return Repartition(1, of, "root", RepartitionState.RUNNING, "", 0.0, None, None, None)
+    return Repartition(
+        **vars(of),
+        repartition_id=1,
+        author="root",
+        state=RepartitionState.RUNNING,
+        started_s=0.0,
+    )
 
 
 async def ended(

@@ -12,10 +12,10 @@ from stand_ins.repartition_world import Killed
 from stand_ins.scripted import DOWN
 from typer.testing import CliRunner, Result
 
+from slicewise.cluster.language.rebalances import StepName, StepOutcome, StepRecord
 from slicewise.slurm_plugin.cli.commands import rebalance as rebalance_cli
 from slicewise.slurm_plugin.cli.views.rebalances import step_notes, steps_table
 from slicewise.slurm_plugin.rebalance.observe import one_line
-from slicewise.slurm_plugin.rules.common.rebalance_steps import StepName, StepOutcome, StepRecord
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -19,6 +19,10 @@ from stand_ins.repartition_world import (
 
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
 from slicewise.cluster.language.gpus.mig_profiles import board
+from slicewise.cluster.language.gpus.repartitions import (
+    Repartition,
+    RepartitionState,
+)
 from slicewise.slurm_plugin.cli.commands import repartition
 from slicewise.slurm_plugin.repartition import cluster_run
 from slicewise.slurm_plugin.repartition.survey import Survey
@@ -26,7 +30,6 @@ from slicewise.slurm_plugin.rules.mig.due import DueRepartitions
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand
 from slicewise.slurm_plugin.rules.mig.planner import RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import PlanInput, SitePlanInput
-from slicewise.slurm_plugin.rules.mig.steps import Repartition, RepartitionState
 
 GPUS = ("gpu01", "gpu02")
 TOML = """
@@ -129,8 +132,8 @@ def test_json_has_each_step_with_its_seconds(
 ) -> None:
     repartition.run_repartitions(as_json=True)
     (entry,) = json.loads(capsys.readouterr().out)["repartitions"]
-    assert (entry["state"], entry["after"][-9:]) == ("done", "3g.40gb@4")
-    assert [one["seconds"] for one in entry["steps"]] == [1.0] * 6
+    assert (entry["state"], entry["after"][-1]["profile"]) == ("done", "3g.40gb")
+    assert [one["took_s"] for one in entry["steps"]] == [1.0] * 6
     repartition.show(1, as_json=True)
     assert json.loads(capsys.readouterr().out) == entry
 

@@ -20,7 +20,7 @@ def test_a_step_of_the_plan_names_the_whole_layout_before_and_after() -> None:
     step = GpuPlan(GPU, NODE, ("vision/bert",), BEFORE[4:], AFTER[4:], 9, 4, "3g more", ())
     planned = looks.planned(step, BEFORE[::-1])
     assert (planned.before, planned.after) == (BEFORE, AFTER)
-    assert (planned.moves, planned.gpu_uuid) == (("vision/bert",), GPU)
+    assert (planned.moves, planned.gpu) == (("vision/bert",), GPU)
 
 
 def test_a_layout_is_one_gpu_s_in_the_order_of_its_slices() -> None:

@@ -1,6 +1,6 @@
 """Tests which nodes are drawn, and that a layout is drawn to scale."""
 
-from slicewise.cluster.rpc.journal_messages import PlacedInstance
+from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.rpc.overview_messages import GpuNow, InstanceNow
 from slicewise.slurm_plugin.rules.pages.cluster_map import layout_map, nodes_shown
 
@@ -48,8 +48,8 @@ def test_a_node_with_more_gpus_than_there_is_room_for_is_drawn():
 
 def test_a_layout_is_as_long_as_its_instances():
     placed = [
-        PlacedInstance(profile="4g.40gb", start=0, size=4),
-        PlacedInstance(profile="<b>", start=4, size=4),
+        Placement(profile="4g.40gb", start=0, size=4),
+        Placement(profile="<b>", start=4, size=4),
     ]
     drawn = layout_map(placed)
     assert 'viewBox="0 0 320 24"' in drawn

@@ -3,6 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import computed_field
+
+from slicewise.cluster.language.documents import HIDDEN
 
 
 class StepName(StrEnum):
@@ -44,18 +49,22 @@ class StepRecord:
         saw: numbers and names on which the step decided.
         did: what the step changed, one line each.
         why: explanation in one line; for a step that failed or was skipped, the reason.
-        record_id: number of the record in the journal.
+        left_out: number of further lines of what it did, or of ``saw`` where it only planned, of
+            which an answer has the first.
     """
 
     step: StepName
     outcome: StepOutcome
     started_s: float
     ended_s: float | None = None
-    saw: Mapping[str, object] = field(default_factory=dict, hash=False)
+    saw: Mapping[str, Any] = field(default_factory=dict, hash=False)
     did: tuple[str, ...] = ()
     why: str = ""
-    record_id: int = 0
+    record_id: Annotated[int, HIDDEN] = 0
+    """Number of the record in the journal."""
+    left_out: int = 0
 
+    @computed_field
     @property
     def took_s(self) -> float | None:
         """Seconds that the step took, to the millisecond; None while it is under way."""
@@ -70,7 +79,7 @@ class RebalanceRun:
         author: user who ran it.
         host: host on which it ran.
         started_s, ended_s: Unix seconds; no end while it runs.
-        records: its steps in the order of their beginnings.
+        steps: in the order of their beginnings.
     """
 
     run_id: int
@@ -79,8 +88,9 @@ class RebalanceRun:
     outcome: RunOutcome
     started_s: float
     ended_s: float | None = None
-    records: tuple[StepRecord, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
 
+    @computed_field
     @property
     def took_s(self) -> float | None:
         """Seconds that the run took, to the millisecond; None while it runs."""
