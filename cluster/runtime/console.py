@@ -111,7 +111,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     document: Any = type(value)
-    return _adapter(document).dump_python(value, mode="json", warnings=False)
+    return _adapter(document).dump_python(value, mode="json", by_alias=True, warnings=False)
 
 
 @cache

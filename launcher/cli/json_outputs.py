@@ -86,11 +86,11 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "profile show": _many("slicewise.cluster.language.measurements:Measurement"),
     "key create": _one(f"{_CLI}.keys:CreatedKey"),
     "key list": _many("slicewise.cluster.rpc.key_messages:KeyView"),
-    "mig costs": _many(f"{_SITE}:ProfileCostJson"),
-    "mig profiles": _one(f"{_SITE}:ProfilesJson"),
+    "mig costs": _many("slicewise.slurm_plugin.cli.views.headroom:ProfileCost"),
+    "mig profiles": _one(f"{_COMMANDS}.mig:ShownBoards"),
     "mig layouts": (Document(("slicewise.cluster.language.gpus.layouts:Placement",), depth=2),),
-    "mig import": _many(f"{_SITE}:ImportedLayoutJson"),
-    "mig instances": _one(f"{_SITE}:InstancesJson"),
+    "mig import": _many(f"{_COMMANDS}.mig:ModelLayout"),
+    "mig instances": _one("slicewise.slurm_plugin.cli.views.instances:ChosenInstances"),
     "report": _one(f"{_SITE}:ReportJson"),
     "ledger statement": (
         *(
@@ -106,7 +106,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "ledger verify": _one(
         "slicewise.slurm_plugin.rules.accounting.types:Verification", f"{_SITE}:SecondsJson"
     ),
-    "ledger db current": _one(f"{_SITE}:RevisionsJson"),
+    "ledger db current": _one(f"{_COMMANDS}.ledger_db:DatabaseRevisions"),
     "ledger db backup": _one("slicewise.slurm_plugin.rules.accounting.types:BackupRecord"),
     "ledger db check-backup": _one("slicewise.slurm_plugin.rules.accounting.types:BackupRecord"),
     "tenant create": _one(f"{_SITE}:TenantAddedJson"),
@@ -142,16 +142,16 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         "slicewise.simulation.rules.report.documents:ComparedJson",
     ),
     "compile": (
-        *_one(f"{_SITE}:LimitsSetJson"),
-        *_one(f"{_SITE}:LimitsPlannedJson"),
+        *_one(f"{_COMMANDS}.compile:LimitsSet"),
+        *_one(f"{_COMMANDS}.compile:LimitsPlanned"),
         *_many("builtins:str"),
     ),
-    "uninstall": (*_one(f"{_SITE}:UninstalledJson"), *_one(f"{_SITE}:UninstallPlannedJson")),
-    "node probe": _one(
-        "slicewise.cluster.language.gpus.inventory:Inventory",
-        "slicewise.slurm_plugin.cli.commands.node:Diagnosis",
+    "uninstall": (
+        *_one("slicewise.slurm_plugin.quota_cycle.uninstall:Undone"),
+        *_one(f"{_COMMANDS}.compile:UninstallPlanned"),
     ),
-    "node gres": _one(f"{_SITE}:NodeLinesJson"),
+    "node probe": _one(f"{_COMMANDS}.node:ProbedNode"),
+    "node gres": _one(f"{_COMMANDS}.node:NodeLines"),
     "doctor": _one(f"{_CLI}.doctor:Findings"),
     "repartition run": (
         *_one(f"{_COMMANDS}.repartition:RepartitionsDone"),
@@ -162,7 +162,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "repartition show": _one(_REPARTITION),
     "repartition close": _one(_REPARTITION),
     "repartition survey": _one(f"{_COMMANDS}.repartition:SurveyedNodes"),
-    "snapshot": _one(f"{_SITE}:SnapshotJson"),
+    "snapshot": _one(f"{_COMMANDS}.snapshot:WrittenSnapshot"),
     "observe": _one("slicewise.slurm_plugin.rules.explain.observed:ObservedReport"),
     "rebalance": (
         *_one(_RUN),
@@ -171,10 +171,10 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     ),
     "rebalance history": _many(_RUN),
     "rebalance show": _one(_RUN),
-    "admission adopt": _one(f"{_SITE}:AdoptedJson"),
-    "admission install": _one(f"{_SITE}:LuaTrialJson"),
+    "admission adopt": _one(f"{_COMMANDS}.adopt:AdoptedJobs"),
+    "admission install": _one(f"{_COMMANDS}.admission:LuaTrial"),
     "sandbox status": _one("slicewise.sandbox.host.status:SandboxJson"),
-    "admission status": _one(f"{_SITE}:DaemonStatusJson", f"{_SITE}:ModuleJson"),
+    "admission status": _one("slicewise.slurm_plugin.cli.views.admission:AdmissionStatus"),
 }
 """The documents that each command may print, one of them at a time.
 

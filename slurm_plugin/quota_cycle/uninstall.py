@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.errors import OutsideError, SlicewiseError
 from slicewise.cluster.language.findings import Finding
 from slicewise.cluster.language.jobs import ALLOTTED, JobView, NodeView
@@ -149,8 +150,6 @@ class Undone:
         changes: the sacctmgr commands that Slurm took.
         waits: what keeps something in Slurm, one sentence each.
         moved: target QOS of the waiting jobs that were moved, as ``WayBack.moves``.
-        moved_jobs: number of moved jobs, each task of an array counted.
-        unmoved: what Slurm did not move, though it should still be moved.
         in_use: jobs still in our QOS, by QOS.
         given_back: the scontrol commands after which waiting slots avoid no node, as Slurm took
             them.
@@ -159,8 +158,10 @@ class Undone:
     changes: tuple[LimitChange, ...]
     waits: tuple[str, ...]
     moved: Mapping[str, str] = field(default_factory=dict, hash=False)
-    moved_jobs: int = 0
-    unmoved: Refused = field(default_factory=dict, hash=False)
+    moved_jobs: Annotated[int, HIDDEN] = 0
+    """Number of moved jobs, each task of an array counted."""
+    unmoved: Annotated[Refused, HIDDEN] = field(default_factory=dict, hash=False)
+    """What Slurm did not move, though it should still be moved."""
     in_use: Mapping[str, Jobs] = field(default_factory=dict, hash=False)
     given_back: tuple[str, ...] = ()
 

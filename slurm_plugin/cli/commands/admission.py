@@ -26,7 +26,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings, settings_file
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.commands.adopt import adopt
-from slicewise.slurm_plugin.cli.views.admission import Here, print_status, status_fields
+from slicewise.slurm_plugin.cli.views.admission import AdmissionStatus, Here, print_status
 from slicewise.slurm_plugin.common.job_submit import job_submit_script
 from slicewise.slurm_plugin.lua.linked_lua import linked_version
 from slicewise.slurm_plugin.lua.site_script import (
@@ -84,6 +84,17 @@ class Proposal:
         return "".join(difflib.unified_diff(before, after, name, f"{name} (proposed)"))
 
 
+@dataclass(frozen=True)
+class LuaTrial:
+    """How slicewise.lua was tried, and what job_submit.lua lacks."""
+
+    file: str
+    lua: str
+    trial: Mapping[str, str]
+    diff: str
+    written: str | None
+
+
 @admission_app.command(
     "install",
     epilog="Examples: slicewise admission install"
@@ -117,15 +128,8 @@ def install(
     outcomes = asyncio.run(_try(proposal, version))
     written = _write(proposal, write_proposal)
     if as_json:
-        print_json(
-            {
-                "file": str(proposal.file),
-                "lua": version,
-                "trial": outcomes,
-                "diff": proposal.diff,
-                "written": str(written) if written else None,
-            }
-        )
+        path = str(written) if written else None
+        print_json(LuaTrial(str(proposal.file), version, outcomes, proposal.diff, path))
         return
     _print_proposal(proposal, written, version)
 
@@ -158,7 +162,7 @@ def status(as_json: Json = False) -> None:
     version = version_of(MODULE.read_text(encoding="utf-8"))
     here = Here(version, off_file(), problem(settings), has_old_lines=has_old_lines(settings))
     if as_json:
-        print_json(status_fields(known, here, wall_s()))
+        print_json(AdmissionStatus(known, here, wall_s()))
     else:
         print_status(known, here, wall_s())
     if failure is not None:

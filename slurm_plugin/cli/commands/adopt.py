@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -21,6 +22,25 @@ from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.rules.admission.adoption import Adoption, adoption
 
 _SHOWN = 5
+
+
+@dataclass(frozen=True)
+class AdoptedJobs:
+    """Waiting jobs and tasks of arrays, as Slurm's commands name them.
+
+    Attributes:
+        moved: the QOS that each has now, or would have.
+        refused: why Slurm left it where it was.
+        no_tenant: accounts of jobs that the gate keeps.
+        no_qos: tenants of jobs, which may not use their own QOS in this cluster yet.
+        untyped: accounts of jobs whose GPUs have no type.
+    """
+
+    moved: Mapping[str, str]
+    refused: Mapping[str, str]
+    no_tenant: Mapping[str, str]
+    no_qos: Mapping[str, str]
+    untyped: Mapping[str, str]
 
 
 def adopt(
@@ -43,13 +63,11 @@ def adopt(
     moved = {address(target): qos for target, qos in found.moves.items() if target not in refused}
     if as_json:
         print_json(
-            {
-                "moved": moved,
-                "refused": {address(target): why for target, why in refused.items()},
-                "no_tenant": _accounts(found.no_tenant),
-                "no_qos": _accounts(found.no_qos),
-                "untyped": _accounts(found.untyped),
-            }
+            AdoptedJobs(
+                moved,
+                {address(target): why for target, why in refused.items()},
+                *map(_accounts, (found.no_tenant, found.no_qos, found.untyped)),
+            )
         )
     else:
         _print(found, moved, refused, dry_run=dry_run)

@@ -3,8 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,9 +21,7 @@ from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.views.limits import (
-    differences_json,
     differences_table,
-    out_of_band_json,
     out_of_band_text,
 )
 from slicewise.slurm_plugin.quota_cycle.compile import (
@@ -42,6 +41,8 @@ from slicewise.slurm_plugin.quota_cycle.uninstall import (
     want_again,
 )
 from slicewise.slurm_plugin.rules.limits.changes import LimitChange
+from slicewise.slurm_plugin.rules.limits.desired import Difference
+from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import conf_lines
 
 if TYPE_CHECKING:
@@ -56,6 +57,44 @@ To do yourself:
 - slurm.conf: what Slicewise needed (slicewise compile --slurm-conf), then scontrol reconfigure;
 - the services slicewise-daemon and slicewise-launcher, cron's line, the timer: disable them.
 The ledger keeps its data. No limits are set again before: slicewise compile --again"""
+
+
+@dataclass(frozen=True)
+class LimitsPlanned:
+    """What ``compile --dry-run`` would change."""
+
+    differences: Sequence[Difference]
+    changed_by_hand: Sequence[OutOfBandChange]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True)
+class RefusedLimit:
+    """A change that Slurm refused."""
+
+    sacctmgr: Sequence[str]
+    why: str
+
+
+@dataclass(frozen=True)
+class LimitsSet:
+    """What ``compile`` changed in Slurm: the words of each sacctmgr command."""
+
+    changes: Sequence[Sequence[str]]
+    refused: Sequence[RefusedLimit]
+    waits: Sequence[Difference]
+    changed_by_hand: Sequence[OutOfBandChange]
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True)
+class UninstallPlanned:
+    """What ``uninstall --dry-run`` would do."""
+
+    differences: Sequence[Difference]
+    moves: Mapping[str, str]
+    given_back: Sequence[str]
+    waits: Sequence[str]
 
 
 def compile_command(
@@ -115,13 +154,7 @@ def _print_conf(settings: Settings, as_json: bool) -> None:
 
 def _print_look(seen: LimitComparison, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "differences": differences_json(seen.differences),
-                "changed_by_hand": out_of_band_json(seen.out_of_band),
-                "warnings": list(seen.warnings),
-            }
-        )
+        print_json(LimitsPlanned(seen.differences, seen.out_of_band, seen.warnings))
         return
     if seen.differences:
         console().print(differences_table(seen.differences))
@@ -132,17 +165,15 @@ def _print_look(seen: LimitComparison, as_json: bool) -> None:
 
 def _print_compiled(compiled: Compiled, as_json: bool) -> None:
     if as_json:
+        refused = [RefusedLimit(change, why) for change, why in compiled.refused.items()]
         print_json(
-            {
-                "changes": [list(change) for change in compiled.changes],
-                "refused": [
-                    {"sacctmgr": list(change), "why": why}
-                    for change, why in compiled.refused.items()
-                ],
-                "waits": differences_json(compiled.waits),
-                "changed_by_hand": out_of_band_json(compiled.out_of_band),
-                "warnings": list(compiled.warnings),
-            }
+            LimitsSet(
+                compiled.changes,
+                refused,
+                compiled.waits,
+                compiled.out_of_band,
+                compiled.warnings,
+            )
         )
         return
     _print_changes(compiled.changes)
@@ -186,25 +217,12 @@ def uninstall_command(
             with no_daemon(settings.daemon.run_dir):
                 done = _uninstall(ledger, settings, tell, yes=yes, as_json=as_json)
     if as_json:
-        print_json(_undone_json(done))
+        print_json(done)
     else:
         _print_notes(done.waits)
         sys.stdout.write(f"{_summary(done)}\n\n{_REMAINS}\n")
     if finishing and done.waits:
         raise typer.Exit(os.EX_TEMPFAIL)
-
-
-def _undone_json(done: Undone) -> dict[str, object]:
-    return {
-        "changes": [list(change) for change in done.changes],
-        "moved": dict(done.moved),
-        "in_use": {
-            qos: {"running": jobs.running, "waiting": jobs.waiting, "held": jobs.held}
-            for qos, jobs in done.in_use.items()
-        },
-        "given_back": list(done.given_back),
-        "waits": list(done.waits),
-    }
 
 
 def _summary(done: Undone) -> str:
@@ -271,15 +289,7 @@ def _uninstall(
 def _print_plan(due: WayBack, as_json: bool) -> None:
     differences = due.all
     if as_json:
-        found = differences_json(differences)
-        print_json(
-            {
-                "differences": found,
-                "moves": due.moves,
-                "given_back": list(due.avoid_commands),
-                "waits": list(due.waits),
-            }
-        )
+        print_json(UninstallPlanned(differences, due.moves, due.avoid_commands, due.waits))
         return
     if differences:
         console().print(differences_table(differences))

@@ -50,7 +50,7 @@ def print_costs(
         ]
         costs += _shared_costs(settings.shared)
     if as_json:
-        print_json([present.cost_json(cost) for cost in costs])
+        print_json(costs)
     else:
         console().print(present.costs_table(costs))
 

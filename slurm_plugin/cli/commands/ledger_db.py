@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +31,18 @@ class Duty(StrEnum):
     LAUNCHER = "launcher"
 
 
+@dataclass(frozen=True)
+class DatabaseRevisions:
+    """The database's revision, the one that this version needs, and which database it is."""
+
+    current: str
+    head: str
+    host: str
+    port: str
+    database: str
+    role: str
+
+
 @ledger_db_app.command("upgrade", epilog="Example: slicewise ledger db upgrade")
 def upgrade() -> None:
     """Bring the ledger's tables up to date; do nothing if they already are."""
@@ -52,7 +64,7 @@ def current(as_json: Json = False) -> None:
     revisions = {"current": schema_revisions.current_of(url), "head": schema_revisions.head()}
     place = database_place(url)
     if as_json:
-        print_json({**revisions, **asdict(place)})
+        print_json(DatabaseRevisions(**revisions, **vars(place)))
     else:
         console().print(Text(f"{_revision_text(revisions)}: {place.text()}"))
 
@@ -164,7 +176,7 @@ def _read_record(file: Path) -> BackupRecord:
 
 def _print_record(file: Path, record: BackupRecord, words: str, *, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(record))
+        print_json(record)
         return
     text = f"{file} {words}: {record.transfers:,} transfers, revision {record.revision}."
     seal = f" Its newest seal: {record.seal}" if record.seal else " Nothing is sealed in it."

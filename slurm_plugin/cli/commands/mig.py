@@ -2,17 +2,19 @@
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import computed_field
 from rich.text import Text
 
 from slicewise.cluster.gpu.host import ROOT
 from slicewise.cluster.gpu.nvml import read_inventory
 from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.gpus import parted
 from slicewise.cluster.language.gpus.layouts import Layout, Placement, geometry
@@ -30,6 +32,14 @@ mig_app.add_typer(costs_app)
 
 def _complete_model(incomplete: str) -> list[str]:
     return sorted(name for name in boards() if name.startswith(incomplete))
+
+
+@dataclass(frozen=True)
+class ShownBoards:
+    """Boards with their MIG profiles, and where the numbers are from."""
+
+    boards: Sequence[Board]
+    sources: Mapping[str, Any]
 
 
 Model = Annotated[
@@ -59,7 +69,7 @@ def profiles(model: AnyModel = None, as_json: Json = False) -> None:
     """
     shown = [board(model)] if model else list(boards().values())
     if as_json:
-        print_json({"boards": [asdict(one) for one in shown], "sources": dict(sources())})
+        print_json(ShownBoards(shown, sources()))
         return
     rows = [(one, profile) for one in shown for profile in one.profiles.values()]
     console().print(profiles_table(rows))
@@ -90,7 +100,7 @@ def layouts(
     found = geometry(on)
     shown = [one for one in (found.layouts if every else found.maximal) if _has(one, least)]
     if as_json:
-        print_json([[asdict(each) for each in sorted(one, key=_start)] for one in shown])
+        print_json([sorted(one, key=_start) for one in shown])
         return
     console().print(layouts_table(on, shown).or_say("No layout has these profiles."))
     console().print(Text(f"{len(shown)} layouts"))
@@ -136,14 +146,32 @@ class ModelLayout:
     """One entry of a mig-parted file, applied to one GPU model.
 
     Attributes:
-        board: the GPU model; None is any model, or without a layout no model of the table.
+        model: None is any model, or without a layout no model of the table.
         layout: where the instances could lie; None if they don't fit.
     """
 
     config: str
-    entry: parted.Entry
-    board: Board | None
-    layout: Layout | None
+    entry: Annotated[parted.Entry, HIDDEN]
+    board: Annotated[Board | None, HIDDEN]
+    layout: Sequence[Placement] | None
+
+    @computed_field
+    @property
+    def model(self) -> str | None:
+        """The GPU model."""
+        return None if self.board is None else self.board.model
+
+    @computed_field
+    @property
+    def devices(self) -> tuple[int, ...] | None:
+        """The GPUs to which the entry applies; null is all."""
+        return self.entry.devices
+
+    @computed_field
+    @property
+    def mig(self) -> bool:
+        """Whether MIG is on there."""
+        return self.entry.mig
 
 
 @mig_app.command(
@@ -172,7 +200,7 @@ def import_(
     """
     found = list(_model_layouts(_chosen(parted.parse(_read(file)), selected_config), model))
     if as_json:
-        print_json([_layout_json(one) for one in found])
+        print_json(found)
     else:
         console().print(_layouts_table(found))
     if any(one.layout is None for one in found):
@@ -204,29 +232,21 @@ def _model_layouts(
     models = [board(model)] if model else list(boards().values())
     for config, entry in entries:
         if not entry.counts and not entry.pci_device_ids:
-            yield ModelLayout(config, entry, None, frozenset())
+            yield ModelLayout(config, entry, None, ())
             continue
         about = [on for on in models if entry.concerns(on)]
         named = model or entry.pci_device_ids
         shown = [on for on in about if named or not _lacking(entry, on)]
-        yield from (ModelLayout(config, entry, on, parted.placed(on, entry.counts)) for on in shown)
+        for on in shown:
+            layout = parted.placed(on, entry.counts)
+            placed = None if layout is None else sorted(layout, key=_start)
+            yield ModelLayout(config, entry, on, placed)
         if not shown and not model:
-            yield ModelLayout(config, entry, None, None if entry.counts else frozenset())
+            yield ModelLayout(config, entry, None, None if entry.counts else ())
 
 
 def _lacking(entry: parted.Entry, on: Board) -> tuple[str, ...]:
     return parted.lacking(on, entry.counts)
-
-
-def _layout_json(model_layout: ModelLayout) -> object:
-    layout = None if model_layout.layout is None else sorted(model_layout.layout, key=_start)
-    return {
-        "config": model_layout.config,
-        "model": None if model_layout.board is None else model_layout.board.model,
-        "devices": model_layout.entry.devices,
-        "mig": model_layout.entry.mig,
-        "layout": None if layout is None else [asdict(one) for one in layout],
-    }
 
 
 def _layouts_table(model_layouts: Sequence[ModelLayout]) -> FittingTable:

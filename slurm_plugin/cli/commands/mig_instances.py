@@ -25,7 +25,7 @@ from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.measurement_file import read_measurements
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.views.instances import ChosenInstances, as_json, report
+from slicewise.slurm_plugin.cli.views.instances import ChosenInstances, report
 from slicewise.slurm_plugin.rules.mig.instances import (
     Measured,
     ServiceLoad,
@@ -162,7 +162,7 @@ def instances(
     on = _board(services, gpu_model)
     chosen = _choose(services, on, _costs(on))
     if as_json_:
-        print_json(as_json(chosen))
+        print_json(chosen)
     else:
         console().print(report(chosen))
 

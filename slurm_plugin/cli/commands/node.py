@@ -3,12 +3,13 @@
 import os
 import socket
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import Field
 from rich.text import Text
 
 from slicewise.cluster.gpu.apply import cut as cut_gpu
@@ -43,9 +44,9 @@ NodeName = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """Findings about a node.
+@dataclass(frozen=True, kw_only=True)
+class ProbedNode(Inventory):
+    """A node with findings about it.
 
     Attributes:
         faults: what has to be repaired.
@@ -56,6 +57,15 @@ class Diagnosis:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class NodeLines:
+    """Lines of gres.conf and the node's Gres in slurm.conf."""
+
+    gres_conf: Annotated[Sequence[str], Field(serialization_alias="gres.conf")]
+    slurm_conf: Annotated[str, Field(serialization_alias="slurm.conf")]
+    faults: tuple[str, ...]
+
+
 @node_app.command(epilog="Examples: slicewise node probe | slicewise node probe --json")
 def probe(host_root: HostRoot = ROOT, as_json: Json = False) -> None:
     """Show the node's GPUs: how they are cut, which jobs hold what, and their health.
@@ -64,9 +74,9 @@ def probe(host_root: HostRoot = ROOT, as_json: Json = False) -> None:
     Root also sees the kernel's GPU errors (Xid).
     """
     inventory = read_inventory(host_root)
-    found = Diagnosis(faults(inventory), _differences(inventory))
+    found = ProbedNode(**vars(inventory), faults=faults(inventory), notes=_differences(inventory))
     if as_json:
-        print_json({**asdict(inventory), **asdict(found)})
+        print_json(found)
         return
     console().print(node_report(inventory))
     _print_diagnosis(found)
@@ -99,8 +109,7 @@ def gres(node: NodeName = None, host_root: HostRoot = ROOT, as_json: Json = Fals
     found = _with_pads(inventory, settings, name)
     lines = slurm_gres.gres_conf(name, found)
     if as_json:
-        gres = slurm_gres.node_gres(found)
-        print_json({"gres.conf": lines, "slurm.conf": gres, "faults": wrong})
+        print_json(NodeLines(lines, slurm_gres.node_gres(found), wrong))
         return
     sys.stdout.writelines(f"# {fault}\n" for fault in wrong)
     sys.stdout.write("# gres.conf\n")
@@ -126,7 +135,7 @@ def cut(
     both lists swapped to go back. MIG mode is never switched. Slurm is not told of the change:
     `slicewise repartition run`, which calls this command on the node, does that.
     """
-    print_json(asdict(cut_gpu(gpu_uuid, before, after, host_root)))
+    print_json(cut_gpu(gpu_uuid, before, after, host_root))
 
 
 def _with_pads(
@@ -183,7 +192,7 @@ def _named(nodes: Iterable[NodeView], name: str) -> NodeView | None:
     return next((one for one in nodes if one.name == name), None)
 
 
-def _print_diagnosis(found: Diagnosis) -> None:
+def _print_diagnosis(found: ProbedNode) -> None:
     for fault in found.faults:
         console().print(Text(fault, style="red"), soft_wrap=True)
     for note in found.notes:

@@ -26,7 +26,7 @@ from slicewise.slurm_plugin.cli.common.options import (
 )
 from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
 from slicewise.slurm_plugin.cli.views import quota_plan as present
-from slicewise.slurm_plugin.cli.views.limits import differences_json, differences_table
+from slicewise.slurm_plugin.cli.views.limits import differences_table
 from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
 from slicewise.slurm_plugin.quota_cycle.compile import LimitComparison, compared, slurm_now
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend
@@ -180,6 +180,6 @@ def _planned_json(planned: _Planned) -> Mapping[str, object]:
     return {
         **present.plan_json(planned.change.plan, planned.change.impacts),
         "ended_windows": planned.change.ended_windows,
-        "differences": differences_json(planned.differences),
+        "differences": planned.differences,
         "commands": [list(command) for command in planned.commands],
     }

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,7 +21,6 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.common.json_shapes import SnapshotJson
 from slicewise.slurm_plugin.cli.common.options import opened_ledger
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_binary_file
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
@@ -53,6 +53,21 @@ _MOST_DAYS = 400
 _KEY_BYTES = 32
 
 Names = Literal["none", "names", "all"]
+
+
+@dataclass(frozen=True)
+class WrittenSnapshot:
+    """What ``slicewise snapshot`` wrote; ``runs`` are those of its history."""
+
+    file: str
+    format: int
+    taken_s: int
+    pseudonyms: Literal["none", "names", "all"]
+    nodes: int
+    tenants: int
+    jobs: int
+    services: int
+    runs: int
 
 
 def snapshot_command(
@@ -168,7 +183,7 @@ def _lines(runs: tuple[PastRun, ...], names: Pseudonyms | None) -> Iterator[str]
 
 
 def _say(file: Path, snapshot: SiteSnapshot, runs: int, as_json: bool) -> None:
-    said = SnapshotJson(
+    said = WrittenSnapshot(
         file=str(file),
         format=snapshot.format,
         taken_s=snapshot.taken_s,
@@ -183,7 +198,7 @@ def _say(file: Path, snapshot: SiteSnapshot, runs: int, as_json: bool) -> None:
         print_json(said)
         return
     typer.echo(
-        f"{file}: written, with {said['nodes']} nodes, {said['tenants']} tenants, {said['jobs']} "
-        f"jobs in the queue, {said['services']} services, {runs} runs of the past.",
+        f"{file}: written, with {said.nodes} nodes, {said.tenants} tenants, {said.jobs} "
+        f"jobs in the queue, {said.services} services, {runs} runs of the past.",
         err=True,
     )

@@ -7,14 +7,11 @@ set.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, create_model
 from typing_extensions import TypedDict
 
-from slicewise.cluster.language.gpus.layouts import Placement
-from slicewise.cluster.language.gpus.mig_profiles import Board
-from slicewise.cluster.rpc.messages import StatusAnswer
 from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
 from slicewise.slurm_plugin.rules.accounting.types import TenantTotal
+from slicewise.slurm_plugin.rules.limits.desired import Difference
 from slicewise.slurm_plugin.rules.quota.calendar_times import Span
 from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Quota
 
@@ -168,80 +165,6 @@ class LoanChangeJson(TypedDict):
     at_s: float
 
 
-class DifferenceJson(TypedDict):
-    """A limit in Slurm that is not what the ledger says; "" is not set."""
-
-    entity: str
-    name: str
-    user: str
-    field: str
-    now: str
-    desired: str
-    why: str
-
-
-class OutOfBandJson(TypedDict):
-    """A limit that was changed outside Slicewise; "" is not set."""
-
-    entity: str
-    name: str
-    field: str
-    was: str
-    now: str
-
-
-class LimitsPlannedJson(TypedDict):
-    """What ``compile --dry-run`` would change."""
-
-    differences: list[DifferenceJson]
-    changed_by_hand: list[OutOfBandJson]
-    warnings: list[str]
-
-
-class RefusedLimitJson(TypedDict):
-    """A change that Slurm refused."""
-
-    sacctmgr: list[str]
-    why: str
-
-
-class LimitsSetJson(TypedDict):
-    """What ``compile`` changed in Slurm: the words of each sacctmgr command."""
-
-    changes: list[list[str]]
-    refused: list[RefusedLimitJson]
-    waits: list[DifferenceJson]
-    changed_by_hand: list[OutOfBandJson]
-    warnings: list[str]
-
-
-class UninstallPlannedJson(TypedDict):
-    """What ``uninstall --dry-run`` would do."""
-
-    differences: list[DifferenceJson]
-    moves: dict[str, str]
-    given_back: list[str]
-    waits: list[str]
-
-
-class InUseJson(TypedDict):
-    """Jobs in a QOS."""
-
-    running: int
-    waiting: int
-    held: int
-
-
-class UninstalledJson(TypedDict):
-    """What ``uninstall`` did."""
-
-    changes: list[list[str]]
-    moved: dict[str, str]
-    in_use: dict[str, InUseJson]
-    given_back: list[str]
-    waits: list[str]
-
-
 class QuotaPlanJson(TypedDict):
     """What a file of quotas would do, or did."""
 
@@ -249,7 +172,7 @@ class QuotaPlanJson(TypedDict):
     loans: list[dict[str, Any]]
     harms: list[dict[str, Any]]
     ended_windows: tuple[int, ...]
-    differences: list[DifferenceJson]
+    differences: list[Difference]
     commands: list[list[str]]
     applied: bool
     in_force_after_s: float | None
@@ -442,142 +365,3 @@ class SecondsJson(TypedDict):
     """How long it took."""
 
     seconds: float
-
-
-class RevisionsJson(TypedDict):
-    """The database's revision, the one that this version needs, and which database it is."""
-
-    current: str
-    head: str
-    host: str
-    port: str
-    database: str
-    role: str
-
-
-class ProfileCostJson(TypedDict):
-    """What an instance of a MIG profile costs; shares and weight are text."""
-
-    model: str
-    weight: str
-    profile: str
-    compute_share: str
-    memory_share: str
-    memory_mib: int | None
-    cost_millislices: int
-
-
-class ProfilesJson(TypedDict):
-    """Boards with their MIG profiles, and where the numbers are from."""
-
-    boards: list[Board]
-    sources: dict[str, Any]
-
-
-class ImportedLayoutJson(TypedDict):
-    """Where the instances of a configuration of mig-parted would lie; null if they don't fit."""
-
-    config: str
-    model: str | None
-    devices: tuple[int, ...] | None
-    mig: bool
-    layout: list[Placement] | None
-
-
-class ChosenInstanceJson(TypedDict):
-    """Instances that serve a model."""
-
-    service: str
-    type: str
-    count: int
-    batch: int
-    processes: int
-    throughput_mrps: int
-    latency_us: int
-    cost_millislices: int
-
-
-class ChosenLayoutJson(TypedDict):
-    """A layout, and how many GPUs get it."""
-
-    gpus: int
-    instances: list[Placement]
-
-
-class InstancesJson(TypedDict):
-    """Which instances carry a load."""
-
-    board: str
-    gpus: int
-    at_least: int
-    cost_millislices: int
-    instances: list[ChosenInstanceJson]
-    layouts: list[ChosenLayoutJson]
-
-
-NodeLinesJson = TypedDict(
-    "NodeLinesJson",
-    {"gres.conf": list[str], "slurm.conf": str, "faults": tuple[str, ...]},
-)
-"""Lines of gres.conf and the node's Gres in slurm.conf."""
-
-
-class AdoptedJson(TypedDict):
-    """Waiting jobs and tasks of arrays, as Slurm's commands name them.
-
-    Attributes:
-        moved: the QOS that each has now, or would have.
-        refused: why Slurm left it where it was.
-        no_tenant: accounts of jobs that the gate keeps.
-        no_qos: tenants of jobs, which may not use their own QOS in this cluster yet.
-        untyped: accounts of jobs whose GPUs have no type.
-    """
-
-    moved: dict[str, str]
-    refused: dict[str, str]
-    no_tenant: dict[str, str]
-    no_qos: dict[str, str]
-    untyped: dict[str, str]
-
-
-class LuaTrialJson(TypedDict):
-    """How slicewise.lua was tried, and what job_submit.lua lacks."""
-
-    file: str
-    lua: str
-    trial: Any
-    diff: str
-    written: str | None
-
-
-def _or_null(model: type[BaseModel], *, besides: str) -> dict[str, Any]:
-    """The fields of a model but one, each of which may also be null."""
-    kinds: dict[str, Any] = {name: one.annotation for name, one in model.model_fields.items()}
-    return {name: (kind | None, ...) for name, kind in kinds.items() if name != besides}
-
-
-DaemonStatusJson = create_model("DaemonStatusJson", **_or_null(StatusAnswer, besides="v"))
-"""The daemon's answer; all is null if it does not answer."""
-
-
-class ModuleJson(TypedDict):
-    """slicewise.lua on this host, and what to do."""
-
-    module_on_disk: str
-    off: bool
-    problem: str
-    advice: list[str]
-
-
-class SnapshotJson(TypedDict):
-    """What ``slicewise snapshot`` wrote; ``runs`` are those of its history."""
-
-    file: str
-    format: int
-    taken_s: int
-    pseudonyms: Literal["none", "names", "all"]
-    nodes: int
-    tenants: int
-    jobs: int
-    services: int
-    runs: int

@@ -1,10 +1,13 @@
-"""Tables and JSON of ``slicewise admission status``."""
+"""Table and document of ``slicewise admission status``."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import computed_field
 from rich.text import Text
 
+from slicewise.cluster.language.documents import HIDDEN, key_of
 from slicewise.cluster.rpc.messages import StatusAnswer
 from slicewise.cluster.runtime.console import FittingTable, column, console
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
@@ -32,18 +35,51 @@ class Here:
         return self.off_file.exists()
 
 
-def status_fields(answer: StatusAnswer | None, here: Here, now_s: float) -> dict[str, object]:
-    """Return the fields for ``--json``; those of the daemon's answer are null if there is none."""
-    fields: dict[str, object] = {name: None for name in StatusAnswer.model_fields if name != "v"}
-    if answer is not None:
-        fields = answer.model_dump(exclude={"v"})
-    return {
-        **fields,
-        "module_on_disk": here.on_disk,
-        "off": here.is_off,
-        "problem": here.problem,
-        "advice": advice(answer, here, now_s),
-    }
+@dataclass(frozen=True)
+class AdmissionStatus:
+    """slicewise.lua on this host, what the daemon says, null if it does not answer, what to do."""
+
+    answer: Annotated[StatusAnswer | None, HIDDEN]
+    here: Annotated[Here, HIDDEN]
+    now_s: Annotated[float, HIDDEN]
+
+    version = key_of("answer", StatusAnswer, "version")
+    mode = key_of("answer", StatusAnswer, "mode")
+    host = key_of("answer", StatusAnswer, "host")
+    is_leader = key_of("answer", StatusAnswer, "is_leader")
+    is_uninstalled = key_of("answer", StatusAnswer, "is_uninstalled")
+    complete = key_of("answer", StatusAnswer, "complete")
+    observed_s = key_of("answer", StatusAnswer, "observed_s")
+    module_asked_s = key_of("answer", StatusAnswer, "module_asked_s")
+    module = key_of("answer", StatusAnswer, "module")
+    module_mode = key_of("answer", StatusAnswer, "module_mode")
+    decisions = key_of("answer", StatusAnswer, "decisions")
+    unadmitted = key_of("answer", StatusAnswer, "unadmitted")
+    unadmitted_s = key_of("answer", StatusAnswer, "unadmitted_s")
+
+    @computed_field
+    @property
+    def module_on_disk(self) -> str:
+        """Version of slicewise.lua on disk."""
+        return self.here.on_disk
+
+    @computed_field
+    @property
+    def off(self) -> bool:
+        """Whether the kill switch is set, so that slicewise.lua does nothing."""
+        return self.here.is_off
+
+    @computed_field
+    @property
+    def problem(self) -> str:
+        """Why slurmctld's Lua can't run slicewise.lua; "" if it can."""
+        return self.here.problem
+
+    @computed_field
+    @property
+    def advice(self) -> list[str]:
+        """What to do."""
+        return advice(self.answer, self.here, self.now_s)
 
 
 def print_status(answer: StatusAnswer | None, here: Here, now_s: float) -> None:

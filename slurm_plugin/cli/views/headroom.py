@@ -1,9 +1,11 @@
 """What a tenant may still run, and what profiles cost, for people and as JSON."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
+from pydantic import PlainSerializer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -81,7 +83,7 @@ class ProfileCost:
     """The cost of one instance of a MIG profile, and its shares of the whole GPU."""
 
     model: str
-    weight: Fraction
+    weight: Annotated[Fraction, PlainSerializer(str, return_type=str)]
     profile: str
     compute_share: str
     memory_share: str
@@ -106,8 +108,3 @@ def costs_table(costs: Sequence[ProfileCost]) -> FittingTable:
 
 def _memory(cost: ProfileCost) -> object:
     return NOTHING if cost.memory_mib is None else f"{cost.memory_mib:,}"
-
-
-def cost_json(cost: ProfileCost) -> Mapping[str, object]:
-    """A cost as values; shares and weight are text."""
-    return {**asdict(cost), "weight": str(cost.weight)}

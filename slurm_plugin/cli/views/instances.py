@@ -1,116 +1,149 @@
-"""Which instances serve which service, for people and as JSON."""
+"""Which instances serve which service."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import computed_field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from slicewise.cluster.language.gpus.layouts import Layout
+from slicewise.cluster.language.documents import HIDDEN
+from slicewise.cluster.language.gpus.layouts import Placement
 from slicewise.cluster.language.gpus.mig_profiles import Board
 from slicewise.cluster.language.service import MAX_SLOTS
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.cli.views.mig import bar, counts_text
-from slicewise.slurm_plugin.rules.mig.instances import InstancePlan, Measured, ServiceLoad
+from slicewise.slurm_plugin.rules.mig.instances import InstancePlan, ServiceLoad
 
 _MOST_CONCURRENCY = 1024
 """The largest ``concurrency`` in a service's file."""
 
 
 @dataclass(frozen=True)
+class ChosenInstance:
+    """Instances of one type that serve a service; each costs ``cost_millislices``."""
+
+    service: str
+    type: str
+    count: int
+    batch: int
+    processes: int
+    throughput_mrps: int
+    latency_us: int
+    cost_millislices: int
+
+
+@dataclass(frozen=True)
+class ChosenLayout:
+    """A layout, and how many GPUs get it."""
+
+    gpus: int
+    instances: Sequence[Placement]
+
+
+@dataclass(frozen=True)
 class ChosenInstances:
-    """A plan for loads on one board.
+    """Which instances of one board carry the loads."""
 
-    Attributes:
-        types: the GRES types that were measured, by profile.
-        costs: millislices by profile.
-        token_services: those of language models, whose batch is the requests at a time.
-    """
+    on: Annotated[Board, HIDDEN]
+    plan: Annotated[InstancePlan, HIDDEN]
+    loads: Annotated[Mapping[str, ServiceLoad], HIDDEN]
+    types: Annotated[Mapping[str, str], HIDDEN]
+    """The GRES types that were measured, by profile."""
+    costs: Annotated[Mapping[str, int], HIDDEN]
+    """Millislices by profile."""
+    token_services: Annotated[frozenset[str], HIDDEN]
+    """Those of language models, whose batch is the requests at a time."""
 
-    board: Board
-    plan: InstancePlan
-    loads: Mapping[str, ServiceLoad]
-    types: Mapping[str, str]
-    costs: Mapping[str, int]
-    token_services: frozenset[str]
-
+    @computed_field
     @property
-    def rows(self) -> Sequence[tuple[str, Measured, int]]:
-        """Service, measured configuration, and number of instances."""
-        plan = self.plan.instances
-        return [(name, row, count) for name in plan for row, count in plan[name].items()]
+    def board(self) -> str:
+        """The GPU model."""
+        return self.on.model
 
+    @computed_field
+    @property
+    def gpus(self) -> int:
+        """GPUs that hold them."""
+        return self.plan.gpus
+
+    @computed_field
+    @property
+    def at_least(self) -> int:
+        """GPUs that are needed at least."""
+        return self.plan.at_least
+
+    @computed_field
+    @property
+    def instances(self) -> Sequence[ChosenInstance]:
+        """What serves each service."""
+        return [
+            ChosenInstance(
+                name,
+                self.types[row.profile],
+                count,
+                row.batch,
+                row.processes,
+                row.throughput_mrps,
+                row.latency_us,
+                self.costs[row.profile],
+            )
+            for name, found in self.plan.instances.items()
+            for row, count in found.items()
+        ]
+
+    @computed_field
     @property
     def cost_millislices(self) -> int:
         """Cost of all instances together."""
-        return sum(self.costs[row.profile] * count for _, row, count in self.rows)
+        return sum(one.cost_millislices * one.count for one in self.instances)
 
+    @computed_field
     @property
-    def layouts(self) -> Sequence[tuple[Layout, int]]:
-        """Each layout with the number of GPUs that are cut that way, the most frequent first."""
-        return sorted(self.plan.layouts.items(), key=lambda one: (-one[1], sorted(one[0])))
-
-
-def as_json(chosen: ChosenInstances) -> Mapping[str, object]:
-    """The plan as ``--json`` prints it."""
-    return {
-        "board": chosen.board.model,
-        "gpus": chosen.plan.gpus,
-        "at_least": chosen.plan.at_least,
-        "cost_millislices": chosen.cost_millislices,
-        "instances": [
-            {
-                "service": name,
-                "type": chosen.types[row.profile],
-                "count": count,
-                "batch": row.batch,
-                "processes": row.processes,
-                "throughput_mrps": row.throughput_mrps,
-                "latency_us": row.latency_us,
-                "cost_millislices": chosen.costs[row.profile],
-            }
-            for name, row, count in chosen.rows
-        ],
-        "layouts": [
-            {"gpus": count, "instances": [asdict(one) for one in sorted(layout)]}
-            for layout, count in chosen.layouts
-        ],
-    }
+    def layouts(self) -> Sequence[ChosenLayout]:
+        """How GPUs are cut, the most frequent first."""
+        found = sorted(self.plan.layouts.items(), key=lambda one: (-one[1], sorted(one[0])))
+        return [ChosenLayout(count, sorted(layout)) for layout, count in found]
 
 
 def report(chosen: ChosenInstances) -> RenderableType:
     """Instances, GPUs, and what goes into the services' files."""
-    gpus = chosen.plan.gpus
+    gpus = chosen.gpus
     counted = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     cost = slices_words(chosen.cost_millislices)
     return Group(
         _instances_table(chosen),
-        Text(f"{counted} of {chosen.board.model} hold them; they cost {cost}."),
+        Text(f"{counted} of {chosen.board} hold them; they cost {cost}."),
         _layouts_table(chosen),
         *(Text(line) for line in _file_lines(chosen)),
     )
 
 
 def _instances_table(chosen: ChosenInstances) -> FittingTable:
-    rows = chosen.rows
-    costs = [chosen.costs[row.profile] for _, row, _ in rows]
+    rows = chosen.instances
     return FittingTable(
         (
-            column("service", (name for name, _, _ in rows)),
-            column("instances", (f"{n} × {chosen.types[row.profile]}" for _, row, n in rows)),
-            column("batch", (row.batch for _, row, _ in rows), right=True),
-            column("processes", (row.processes for _, row, _ in rows), right=True),
-            column("serve/s", (_rate(row, n) for _, row, n in rows), right=True),
-            column("of", (_asked(chosen.loads[name]) for name, _, _ in rows), right=True, rank=2),
-            column("p95 ms", (f"{row.latency_us / 1000:,.1f}" for _, row, _ in rows), right=True),
-            column("slices each", map(slices_text, costs), right=True, rank=1),
+            column("service", (row.service for row in rows)),
+            column("instances", (f"{row.count} × {row.type}" for row in rows)),
+            column("batch", (row.batch for row in rows), right=True),
+            column("processes", (row.processes for row in rows), right=True),
+            column("serve/s", map(_rate, rows), right=True),
+            column("of", (_asked(chosen.loads[row.service]) for row in rows), right=True, rank=2),
+            column("p95 ms", (f"{row.latency_us / 1000:,.1f}" for row in rows), right=True),
+            column(
+                "slices each",
+                (slices_text(row.cost_millislices) for row in rows),
+                right=True,
+                rank=1,
+            ),
         )
     )
 
 
-def _rate(row: Measured, count: int) -> str:
-    return f"{row.throughput_mrps * count / 1000:,.1f}"
+def _rate(row: ChosenInstance) -> str:
+    return f"{row.throughput_mrps * row.count / 1000:,.1f}"
 
 
 def _asked(load: ServiceLoad) -> str:
@@ -118,12 +151,12 @@ def _asked(load: ServiceLoad) -> str:
 
 
 def _layouts_table(chosen: ChosenInstances) -> FittingTable:
-    slices = chosen.board.memory_slices
+    slices, layouts = chosen.on.memory_slices, chosen.layouts
     return FittingTable(
         (
-            column("GPUs", (count for _, count in chosen.layouts), right=True),
-            column("memory slices", (bar(slices, layout) for layout, _ in chosen.layouts)),
-            column("instances", (counts_text(layout) for layout, _ in chosen.layouts)),
+            column("GPUs", (one.gpus for one in layouts), right=True),
+            column("memory slices", (bar(slices, one.instances) for one in layouts)),
+            column("instances", (counts_text(one.instances) for one in layouts)),
         )
     )
 
@@ -135,14 +168,14 @@ def _file_lines(chosen: ChosenInstances) -> Sequence[str]:
     service of its own.
     """
     lines = []
-    for name, row, count in chosen.rows:
+    for row in chosen.instances:
         concurrency = min(_MOST_CONCURRENCY, row.batch * row.processes)
         parts = f"  # batch {row.batch} × processes {row.processes}"
         lines += [
-            f"# {name}",
-            f'profile = "{chosen.types[row.profile]}"',
-            _slots_line(count),
-            f"concurrency = {concurrency}{'' if name in chosen.token_services else parts}",
+            f"# {row.service}",
+            f'profile = "{row.type}"',
+            _slots_line(row.count),
+            f"concurrency = {concurrency}{'' if row.service in chosen.token_services else parts}",
         ]
     return lines
 

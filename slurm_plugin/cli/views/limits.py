@@ -1,14 +1,10 @@
-"""What differs between ledger and Slurm, for people and as JSON."""
+"""What differs between ledger and Slurm, for people."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.rules.limits.desired import Difference
 from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.cli.common.json_shapes import DifferenceJson, OutOfBandJson
 
 _UNSET = "-"
 
@@ -17,7 +13,7 @@ def differences_table(differences: Sequence[Difference]) -> FittingTable:
     """One line per setting, in Slurm's own words and units."""
     return FittingTable(
         (
-            column("entity", (_entity(one) for one in differences), rank=1),
+            column("entity", (one.entity for one in differences), rank=1),
             column("name", (_name(one) for one in differences)),
             column("setting", (one.key.field for one in differences)),
             column("now", (one.now or _UNSET for one in differences)),
@@ -25,22 +21,6 @@ def differences_table(differences: Sequence[Difference]) -> FittingTable:
             column("why", (one.why for one in differences), folds=True, rank=2),
         )
     )
-
-
-def differences_json(differences: Iterable[Difference]) -> "list[DifferenceJson]":
-    """Differences as values; texts are sacctmgr's, "" means not set."""
-    return [
-        {
-            "entity": _entity(one),
-            "name": one.key.name,
-            "user": one.user,
-            "field": one.key.field,
-            "now": one.now,
-            "desired": one.wanted,
-            "why": one.why,
-        }
-        for one in differences
-    ]
 
 
 def out_of_band_text(change: OutOfBandChange) -> str:
@@ -51,24 +31,6 @@ def out_of_band_text(change: OutOfBandChange) -> str:
     was, now = change.was or "not set", change.now or "not set"
     key = change.key
     return f"{key.entity} {key.name}: {key.field} was {was}, changed outside Slicewise to {now}"
-
-
-def out_of_band_json(changes: Iterable[OutOfBandChange]) -> "list[OutOfBandJson]":
-    """Changes made outside Slicewise as values; texts are sacctmgr's, "" means not set."""
-    return [
-        {
-            "entity": one.key.entity,
-            "name": one.key.name,
-            "field": one.key.field,
-            "was": one.was,
-            "now": one.now,
-        }
-        for one in changes
-    ]
-
-
-def _entity(one: Difference) -> str:
-    return "user" if one.user else one.key.entity
 
 
 def _name(one: Difference) -> str:

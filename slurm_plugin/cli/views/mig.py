@@ -212,7 +212,7 @@ def layouts_table(board: Board, layouts: Sequence[Layout]) -> FittingTable:
     )
 
 
-def counts_text(layout: Layout) -> object:
+def counts_text(layout: Iterable[Placement]) -> object:
     """``1 × 3g.40gb, 3 × 1g.10gb``, the largest first."""
     by_size = sorted(layout, key=lambda one: (-one.size, one.profile))
     names = [one.profile for one in by_size]

@@ -4,9 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Annotated
+
+from pydantic import Field, computed_field
 
 from slicewise.cluster.language.billing import MILLISLICES, BillingUnit
 from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.gres import SHARED, tres_name
 from slicewise.cluster.language.jobs import JobState
@@ -165,21 +169,51 @@ class DesiredLimits:
 
 
 @dataclass(frozen=True)
-class Difference:
+class KeyedSetting:
+    """A setting of Slurm; its JSON has what its key has."""
+
+    key: Annotated[LimitKey, HIDDEN]
+
+    @computed_field
+    @property
+    def entity(self) -> str:
+        """What has it."""
+        return self.key.entity
+
+    @computed_field
+    @property
+    def name(self) -> str:
+        """Name of the account, QOS or node."""
+        return self.key.name
+
+    @computed_field
+    @property
+    def field(self) -> str:
+        """Its name in sacctmgr."""
+        return self.key.field
+
+
+@dataclass(frozen=True)
+class Difference(KeyedSetting):
     """A setting that is not as it should be.
 
     Attributes:
         now, wanted: the values as text; "" means not set.
         user: the user whose own QOS list or default this is, in the key's account; else "".
-        partition: the partition if the user's association is for one partition; else "".
     """
 
-    key: LimitKey
     now: str
-    wanted: str
+    wanted: Annotated[str, Field(serialization_alias="desired")]
     why: str
     user: str = ""
-    partition: str = ""
+    partition: Annotated[str, HIDDEN] = ""
+    """The partition if the user's association is for one partition; else ""."""
+
+    @computed_field
+    @property
+    def entity(self) -> str:
+        """What has it: also a user, in the account of that name."""
+        return "user" if self.user else self.key.entity
 
     @property
     def text(self) -> str:

@@ -25,6 +25,7 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     NAME,
     QOS_LIST,
     Difference,
+    KeyedSetting,
     Settings,
     SlurmLimits,
     only_ours_differ,
@@ -42,7 +43,7 @@ _LIMITS = ("grptres=", "grptresrunmins=", DEFAULT_QOS, EXEMPT)
 
 
 @dataclass(frozen=True)
-class OutOfBandChange:
+class OutOfBandChange(KeyedSetting):
     """A setting that was changed outside Slicewise.
 
     Attributes:
@@ -50,7 +51,6 @@ class OutOfBandChange:
         now: Slurm's value; "" means not set.
     """
 
-    key: LimitKey
     was: str
     now: str
 

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Annotated
 
 from slicewise.cluster.language.billing import BillingUnit
+from slicewise.cluster.language.documents import HIDDEN
 from slicewise.cluster.language.gres import tres_name
 from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView, folded_tasks
 from slicewise.cluster.language.slurm.fields import numbers_text
@@ -81,7 +83,7 @@ class Jobs:
         waiting: how many wait without being held.
     """
 
-    names: tuple[str, ...]
+    names: Annotated[tuple[str, ...], HIDDEN]
     running: int
     waiting: int
     held: int
@@ -96,7 +98,7 @@ class Stuck:
         settings: the QOS' settings that would let each of the jobs start, in words for sacctmgr.
     """
 
-    names: tuple[str, ...]
+    names: Annotated[tuple[str, ...], HIDDEN]
     settings: tuple[str, ...]
 
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
 from slicewise.cluster.language.slurm.interface import Qos
+from slicewise.cluster.runtime.console import plain
 from slicewise.launcher.main import app
 from slicewise.slurm_plugin.cli.commands import compile as commands
 from slicewise.slurm_plugin.cli.commands.compile import compile_command
 from slicewise.slurm_plugin.cli.views.limits import (
-    differences_json,
     differences_table,
     out_of_band_text,
 )
@@ -100,7 +100,7 @@ def test_a_difference_shows_what_is_and_what_should_be():
         ["6000", "slicewise_vision"],
         ["limit", "own"],
     ]
-    assert differences_json(differences)[1] == {
+    assert plain(differences)[1] == {
         "entity": "user",
         "name": "vision",
         "user": "alice",

@@ -16,10 +16,10 @@ from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.jobs import StepView
 from slicewise.cluster.language.slurm.interface import Submission
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.runtime.console import plain
 from slicewise.launcher.main import app
 from slicewise.slurm_plugin.cli.commands import quota, quota_plan
 from slicewise.slurm_plugin.cli.common import options
-from slicewise.slurm_plugin.cli.views.limits import differences_json
 from slicewise.slurm_plugin.quota_cycle.compile import look
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 from slicewise.slurm_plugin.rules.quota.types import (
@@ -175,7 +175,7 @@ def test_what_was_planned_is_what_compiling_then_finds(ledger: FakeLedger, quota
     planned = json.loads(said("apply", str(quotas), "--json"))
     assert planned["applied"]
     seen = asyncio.run(look(quota_plan.open_slurm(SETTINGS), ledger, SETTINGS))  # type: ignore[arg-type]
-    assert planned["differences"] == differences_json(seen.differences)
+    assert planned["differences"] == plain(seen.differences)
 
 
 def test_what_is_refused_is_said_of_every_tenant(ledger: FakeLedger, quotas: Path):
