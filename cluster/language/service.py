@@ -122,6 +122,16 @@ _HOST = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 MediaDomains = Annotated[
     str, StringConstraints(pattern=rf"^(\*|{_HOST}(,{_HOST})*)$", max_length=1024)
 ]
+MOST_MEASURED = 24
+"""Numbers of requests at a time of which a service's file says what was measured, at most."""
+_FIGURE = r"[0-9]{1,9}(\.[0-9]{1,3})?"
+Measured = Annotated[
+    str,
+    StringConstraints(
+        pattern=rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(,[1-9][0-9]{{0,3}}(:{_FIGURE}){{3}}){{1,{MOST_MEASURED}}}$"
+    ),
+]
+_MEASURED = "a day and figures, as slicewise service init --measured writes them"
 _MEDIA_DOMAINS = "*, or hosts of lower-case letters, digits and . -, with commas between them"
 Image = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_./:@#+=-]*$", max_length=1024)
@@ -189,6 +199,11 @@ class ServiceSpec(BaseModel):
         1,
         description="Requests that one replica serves in parallel; more wait. auto: as many as "
         "keep the objective, learnt from how long requests take.",
+    )
+    measured: Measured | None = Field(
+        None,
+        description="What slicewise profile has measured, as service init writes it: where auto "
+        "begins to learn.",
     )
     max_queue_s: float | None = Field(
         None,
@@ -643,6 +658,7 @@ _TEXTS = {
     "partition": "1 to 63 letters, digits and _ . -",
     "image": _IMAGE,
     "media_domains": _MEDIA_DOMAINS,
+    "measured": _MEASURED,
     "engine": ENGINE_NAME_WORDS,
     "environment": ENVIRONMENT,
     "adapters": ADAPTERS,

@@ -1,6 +1,7 @@
 """``slicewise service init``: writes a service's file from a model repository."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +55,8 @@ def init_service(
     measured: Annotated[
         Path | None,
         typer.Option(
-            help="File of slicewise profile: the cheapest type and concurrency for tokens."
+            help="File of slicewise profile: the cheapest type for tokens, and how many "
+            "requests at a time; with an objective that is where learning begins."
         ),
     ] = None,
     ttft_ms: TtftMs = None,
@@ -78,7 +80,9 @@ def init_service(
     figures = None
     settings = load_settings()
     if measured is not None:
-        figures = MeasuredModels(read_measurements(measured), settings.costs, objective)
+        rows = read_measurements(measured)
+        day = datetime.fromtimestamp(measured.stat().st_mtime, UTC).date().isoformat()
+        figures = MeasuredModels(rows, settings.costs, objective, day)
     # Slurm's default partition may be one of the site's that gives no GPUs.
     partition = settings.cluster.partitions[0]
     chosen = DraftChoice(

@@ -12,7 +12,13 @@ from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.measurements import Measurement
 from slicewise.cluster.language.service import AUTO, ServiceSpec, service_spec
 from slicewise.cluster.language.serving_cost import TokenCost, TokenObjective, cheapest, slice_hours
-from slicewise.launcher.rules.engines.engine import MeasuredEngine, PromptedEngine
+from slicewise.launcher.rules.autoscale.measured import measured_text
+from slicewise.launcher.rules.engines.engine import (
+    Engine,
+    MeasuredEngine,
+    PromptedEngine,
+    SlottedEngine,
+)
 from slicewise.launcher.rules.engines.model_files import ModelNeeds, listed
 from slicewise.launcher.rules.engines.registry import ENGINES
 from slicewise.launcher.rules.services.apply_plan import SEQUENCES
@@ -57,11 +63,13 @@ class MeasuredModels:
 
     Attributes:
         costs: millislices by GRES type.
+        day: when they were measured, as ``2026-11-29``.
     """
 
     rows: Sequence[Measurement]
     costs: Mapping[str, int]
     objective: TokenObjective
+    day: str
 
     def cheapest(self, model: str) -> TokenCost:
         """Return the cheapest point of a model that keeps the objective.
@@ -201,7 +209,7 @@ def _keys(
         ),
     }
     if chosen.measured is not None:
-        keys |= _measured_keys(chosen.measured, needs.name)
+        keys |= _measured_keys(chosen.measured, needs.name, ENGINES[engine])
     elif chosen.profile:
         keys["profile"] = (chosen.profile, "")
     else:
@@ -219,13 +227,25 @@ def _keys(
     return keys
 
 
-def _measured_keys(measured: MeasuredModels, model: str) -> Keys:
-    """Return what the cheapest point says, and the objective that it keeps."""
+def _measured_keys(measured: MeasuredModels, model: str, engine: Engine) -> Keys:
+    """Return what the cheapest point says, and the objective that it keeps.
+
+    With an objective the number of requests at a time is learnt, from what was measured on, unless
+    the engine would have fewer slots then than were measured.
+    """
     found = measured.cheapest(model)
     cost = f"measured: {slice_hours(found.millislice_s)} slice-hours per million output tokens"
+    concurrency: Keys = {"concurrency": (found.row.batch, "as measured")}
+    one = [row for row in measured.rows if (row.model, row.type) == (model, found.row.type)]
+    most = max(row.batch for row in one)
+    if measured.objective.keys and not (isinstance(engine, SlottedEngine) and engine.slots < most):
+        concurrency = {
+            "concurrency": (AUTO, f"learnt from what was measured on: {found.row.batch} there"),
+            "measured": (measured_text(one, measured.day), ""),
+        }
     return {
         "profile": (found.row.type, cost),
-        "concurrency": (found.row.batch, "as measured"),
+        **concurrency,
         **{name: (bound, "") for name, bound in measured.objective.keys.items()},
     }
 

@@ -33,6 +33,7 @@ SPECS = st.fixed_dictionaries(
         "readiness": st.sampled_from(("inference", "model")),
         "session_affinity": st.sampled_from(("none", "sequence")),
         "model_digest": st.from_regex(r"[0-9a-f]{16}", fullmatch=True),
+        "measured": st.from_regex(r"2026-11-29(,[1-9]:[0-9](:4\.5){2}){1,24}", fullmatch=True),
         "environment": VARIABLES,
     },
 )

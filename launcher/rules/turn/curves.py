@@ -14,6 +14,7 @@ from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.launcher.rules.autoscale.begin import learnt_curve, with_other_replicas
 from slicewise.launcher.rules.autoscale.curve import Curve, Prior
+from slicewise.launcher.rules.autoscale.measured import measured_prior
 from slicewise.launcher.rules.autoscale.policy import Memory
 from slicewise.launcher.rules.autoscale.types import Scaling
 from slicewise.launcher.rules.turn.state import ServiceState, State
@@ -60,38 +61,44 @@ def _digest(words: Iterable[str]) -> str:
     return sha256("\n".join(words).encode()).hexdigest()[:_DIGITS]
 
 
+@dataclass(frozen=True)
+class Serving:
+    """A service, the kinds of its replicas that serve, and what its file says was measured."""
+
+    service: str
+    kinds: frozenset[str]
+    measured: str = ""
+
+
 def with_replicas(
-    known: ServiceState,
-    memory: Memory,
-    asked: Scaling,
-    curves: Curves,
-    serve: tuple[str, frozenset[str]],
+    known: ServiceState, memory: Memory, asked: Scaling, curves: Curves, now: Serving
 ) -> ServiceState:
     """Begin anew with how long requests take if other replicas serve than before.
 
-    ``memory`` is what is known of the service, ``serve`` its name and the kinds of replicas that
-    serve. While several do, all stays as it is.
+    ``memory`` is what is known of the service. While several kinds serve, all stays as it is.
     """
-    service, kinds = serve
-    if len(kinds) > 1 or known.replicas in kinds:
+    if len(now.kinds) > 1 or known.replicas in now.kinds:
         return replace(known, memory=memory)
-    (replicas,) = kinds
+    (replicas,) = now.kinds
     if known.memory is None or known.replicas:
-        memory = with_other_replicas(memory, asked, _prior(curves, service, replicas, known))
+        memory = with_other_replicas(memory, asked, _prior(curves, now, replicas, known))
     return replace(known, memory=memory, replicas=replicas)
 
 
-def _prior(curves: Curves, service: str, replicas: str, known: ServiceState) -> Prior | None:
-    """Return what a service begins with that has learnt nothing of such replicas yet."""
+def _prior(curves: Curves, now: Serving, replicas: str, known: ServiceState) -> Prior | None:
+    """Return what a service begins with that has learnt nothing of such replicas yet.
+
+    What its own requests have shown goes before what was measured with others.
+    """
     key = curve_key(replicas)
     if known.memory is not None and curve_key(known.replicas) == key:
         curve = learnt_curve(known.memory)
         if curve is not None:
             return Prior(curve, "learnt before it was changed")
     if (kept := curves.get(key)) is None:
-        return None
+        return measured_prior(now.measured)
     name = kept.service.partition("/")[2]
-    by = "earlier" if kept.service == service else f"by service {name}"
+    by = "earlier" if kept.service == now.service else f"by service {name}"
     return Prior(kept.curve, f"learnt {by}")
 
 

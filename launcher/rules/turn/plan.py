@@ -36,7 +36,7 @@ from slicewise.launcher.rules.gateway.types import (
 )
 from slicewise.launcher.rules.turn import scaling_inputs
 from slicewise.launcher.rules.turn.budgets import UsedUp, used_up
-from slicewise.launcher.rules.turn.curves import Curves, replicas_of, with_replicas
+from slicewise.launcher.rules.turn.curves import Curves, Serving, replicas_of, with_replicas
 from slicewise.launcher.rules.turn.generations import (
     Answers,
     Generation,
@@ -489,7 +489,8 @@ def _scaled(
         return known, decision
     serve = _replicas_that_serve(look, seen)
     begins = known.memory or initial(_first_supply(slots, counted), now_s)
-    known = with_replicas(known, begins, asked, look.curves, (look.key, serve))
+    now = Serving(look.key, serve, look.spec.measured or "")
+    known = with_replicas(known, begins, asked, look.curves, now)
     memory, decision = autoscale(
         asked,
         known.memory or begins,

@@ -1,6 +1,7 @@
 """Tests that ``service init`` writes a file that plan takes, and never over another one."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -259,6 +260,24 @@ def test_type_and_concurrency_may_be_those_where_tokens_cost_the_least(
     spec = read_service_file(Path("tiny.toml"))
     assert (spec.profile, spec.concurrency, spec.need_gib) == ("1g.10gb", concurrency, None)
     assert (spec.ttft_ms, spec.tpot_ms) == (int(bound), 9)
+
+
+@pytest.mark.parametrize(("words", "is_learnt"), [(("--ttft-ms", "800"), True), ((), False)])
+def test_with_an_objective_of_an_engine_that_batches_learning_begins_with_the_figures(
+    repository: Path, words: tuple[str, ...], is_learnt: bool
+):
+    """Without one the number is that of the cheapest point."""
+    (repository / "tiny").mkdir(parents=True)
+    (repository / "tiny" / "config.json").write_text("{}")
+    (repository / "tiny" / "model.safetensors").touch()
+    file = measured("9+9", "9+9")
+    os.utime(file, (1_764_417_600, 1_764_417_600))
+    invoke(str(repository), "--measured", str(file), *words)
+    spec = read_service_file(Path("tiny.toml"))
+    assert spec.engine == "vllm"
+    assert spec.concurrency == ("auto" if is_learnt else 8)
+    figures = "2025-11-29,1:1000.0:0.001:100.0,8:8000.0:0.001:800.0"
+    assert spec.measured == (figures if is_learnt else None)
 
 
 def test_figures_that_do_not_say_it_are_refused(repository: Path):

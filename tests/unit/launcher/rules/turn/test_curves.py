@@ -105,6 +105,16 @@ def test_a_service_that_was_deleted_begins_with_what_it_had_learnt() -> None:
     assert (capacity(known).limit > 10, capacity(known).source) == (True, "learnt earlier")
 
 
+def test_a_new_service_begins_with_what_was_measured_unless_its_replicas_are_known() -> None:
+    """16 of them take 1.9 s, less than 5 s more than one."""
+    measured = "2026-11-29,1:1000:5:50,16:1900:9.5:50"
+    known = turned(of(measured=measured), state={}, curves={})
+    assert capacity(known).limit == 16
+    assert capacity(known).source == "measured by slicewise profile on 2026-11-29"
+    known = turned(of(name="talk", measured=measured), state={}, curves=kept_of(of()))
+    assert capacity(known).source == "learnt by service chat"
+
+
 @pytest.mark.parametrize("change", OTHERS)
 def test_other_replicas_inherit_nothing(change: dict[str, str]) -> None:
     curves = kept_of(of())
