@@ -236,12 +236,13 @@ def _measured_keys(measured: MeasuredModels, model: str, engine: Engine) -> Keys
     found = measured.cheapest(model)
     cost = f"measured: {slice_hours(found.millislice_s)} slice-hours per million output tokens"
     concurrency: Keys = {"concurrency": (found.row.batch, "as measured")}
-    one = [row for row in measured.rows if (row.model, row.type) == (model, found.row.type)]
-    most = max(row.batch for row in one)
-    if measured.objective.keys and not (isinstance(engine, SlottedEngine) and engine.slots < most):
+    rows = [row for row in measured.rows if (row.model, row.type) == (model, found.row.type)]
+    most, figures = max(row.batch for row in rows), measured_text(rows, measured.day)
+    has_slots = not isinstance(engine, SlottedEngine) or engine.slots >= most
+    if figures and measured.objective.keys and has_slots:
         concurrency = {
             "concurrency": (AUTO, f"learnt from what was measured on: {found.row.batch} there"),
-            "measured": (measured_text(one, measured.day), ""),
+            "measured": (figures, ""),
         }
     return {
         "profile": (found.row.type, cost),
