@@ -42,7 +42,7 @@ from slicewise.slurm_plugin.rebalance.observe import RunContext
 from slicewise.slurm_plugin.rebalance.run import run
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.quota.types import Tenant, TenantUpdate
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _ETC = Path(__file__).resolve().parents[2] / "etc" / "slicewise.toml"

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
 
 COSTS = {"1g.10gb": 1000, "2g.20gb": 2000, "3g.40gb": 3500, "7g.80gb": 7000}
 """Millislices of an instance of each type."""
@@ -130,18 +131,18 @@ class _Draw:
         other = self.chance.choice(list(self._left))
         return [other] if self._left[other][kind] > 0 else []
 
-    def wanting(self, job_id: int) -> Wanting:
+    def wanting(self, job_id: int) -> WaitingJob:
         """Draw a waiting job of a lender."""
         layout = self.chance.choice(_LAYOUTS[: self._sizes.layouts])
         kind = self.chance.choice(list(layout))
         count = self.chance.choice((1, 2, 4)) if self._is_large() else 1
         nodes = 2 if self._is_large() else 1
-        return Wanting(
+        return WaitingJob(
             job_id=job_id,
             tenant=self.chance.choice(self._lenders),
             priority=self.chance.randrange(1000),
             cost_millislices=COSTS[kind] * count * nodes,
-            instances={kind: count},
+            shape=((kind, count),),
             nodes=nodes,
         )
 

@@ -8,8 +8,7 @@ from slicewise.simulation.rules.slurm_model.model import SlurmModel
 from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 
 
 def planned(file: Path, site: SiteInputs, at_s: float) -> PlannedChange:
@@ -31,5 +30,5 @@ def planned(file: Path, site: SiteInputs, at_s: float) -> PlannedChange:
         known={},
     )
     nodes = SlurmModel(site.cluster, start_s=at_s, costs=settings.costs).nodes
-    inputs = inputs_of(ledger_view, settings, SlurmView((), nodes, ()))
+    inputs = world_of(ledger_view, settings, SlurmView((), nodes, ()))
     return planned_change(updates, faults, site.cluster.accounts, inputs, zone)

@@ -16,8 +16,7 @@ from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
 from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan, TenantSide
 from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _FILE = "The file of quotas"
@@ -45,7 +44,7 @@ def plan_of_file(
         lately=held_lately(ledger, settings, ledger_view.now_s),
     )
     accounts = {row.account: row.parent for row in associations if not row.user}
-    inputs = inputs_of(ledger_view, settings, seen)
+    inputs = world_of(ledger_view, settings, seen)
     change = planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
     return _answer(change, settings.cluster.name)
 

@@ -62,8 +62,7 @@ from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.accounting.types import BalanceLine, StatementRow
 from slicewise.slurm_plugin.rules.explain.headroom import Explanation, explain, situation
 from slicewise.slurm_plugin.rules.quota.tenants import subtree
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 T = TypeVar("T")
@@ -219,7 +218,7 @@ class Reads:
         cluster_state = self._cluster_state
         ledger_view = ledger_view_now(self._ledger, self._settings, cluster_state.clock.shown_s)
         require_known(tenant, ledger_view.tenants.keys(), principal)
-        inputs = inputs_of(
+        inputs = world_of(
             ledger_view,
             self._settings,
             SlurmView(cluster_state.jobs, cluster_state.nodes, cluster_state.view.services),

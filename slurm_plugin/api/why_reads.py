@@ -13,10 +13,8 @@ from slicewise.slurm_plugin.rules.explain.headroom import situation
 from slicewise.slurm_plugin.rules.explain.shortage import WhyInput
 from slicewise.slurm_plugin.rules.explain.why_job import jobs_named, why_job, why_without_ledger
 from slicewise.slurm_plugin.rules.explain.why_tenant import why_no_tenant, why_tenant
-from slicewise.slurm_plugin.rules.quota.demand import QOS_BUDGET
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 
@@ -99,7 +97,7 @@ def _jobs_of_service(
 
 def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> WhyInput:
     ledger_view = ledger_view_now(ledger, settings, cluster_state.clock.shown_s)
-    inputs = inputs_of(
+    inputs = world_of(
         ledger_view,
         settings,
         SlurmView(cluster_state.quota_jobs, cluster_state.nodes, cluster_state.view.services),
@@ -119,7 +117,7 @@ def _sight(ledger: Ledger, settings: Settings, cluster_state: ClusterState) -> W
         refusals=cluster_state.refusals,
         recalls=ledger_view.recalls,
         grace_s=settings.lending.grace_s,
-        over_budget=frozenset(job.job_id for job in inputs.jobs if job.reason == QOS_BUDGET),
+        over_budget=frozenset(job.job_id for job in inputs.jobs.waiting if job.waits.for_budget),
         kept_back=cluster_state.kept_back,
         barred=cluster_state.barred.jobs,
         gave_way=cluster_state.gave_way,

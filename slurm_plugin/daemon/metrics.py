@@ -19,14 +19,9 @@ from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided
 from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of
-from slicewise.slurm_plugin.rules.quota.demand import (
-    has_gpus,
-    holdings,
-    late_before_s,
-    late_jobs,
-    node_capacity,
-)
+from slicewise.slurm_plugin.rules.quota.demand import late_before_s, late_jobs
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
+from slicewise.slurm_plugin.rules.quota.nodes import has_gpus, node_capacity
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _SECONDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.1)
@@ -162,9 +157,9 @@ class _State(Collector):
         yield single(METRICS["slicewise_barred_jobs"], len(state.barred.jobs))
         yield single(METRICS["slicewise_barred_trials_total"], state.barred.damped)
         before_s = late_before_s(state.slurm_s, self._settings.lending.grace_s)
-        there = holdings(state.jobs, self._partitions, costs, self._settings.models)
+        there = jobs_by_holder(state.jobs, self._partitions, costs, self._settings.models)
         late = late_jobs(there, policy, before_s)
-        counts = Count(holder_of(job) for job in late)
+        counts = Count(job.tenant for job in late)
         yield _by_tenant("late_jobs", {name: counts[name] for name in policy})
 
     def _of_tenants(self) -> Iterator[Metric]:

@@ -4,7 +4,7 @@ from slicewise.cluster.language.slurm.interface import JobChange, SlurmActor, Ta
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.common.log import report
 from slicewise.slurm_plugin.rules.admission.qos_switch import MOVES, moves
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _AGAIN_S = 10.0
@@ -35,7 +35,7 @@ class QosLoop:
             self._refused, self._again_s = set(), looked_s + _AGAIN_S
         cluster_state = self._cluster_state
         quotas, jobs = cluster_state.quotas, cluster_state.quota_jobs
-        there = holdings(jobs, self._partitions, self._costs, self._models)
+        there = jobs_by_holder(jobs, self._partitions, self._costs, self._models)
         wanted = moves(quotas.policy, there, quotas.standings, self._refused)
         if wanted:
             changes = {target: JobChange(qos=qos) for target, qos in wanted.items()}

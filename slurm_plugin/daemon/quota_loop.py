@@ -37,7 +37,7 @@ from slicewise.slurm_plugin.rules.limits.changes import changed_qos
 from slicewise.slurm_plugin.rules.limits.nudge import nudge
 from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import Loan
 from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start
 from slicewise.slurm_plugin.rules.reclaim.requeueable import kill_wait_s, requeueable
@@ -51,8 +51,6 @@ from slicewise.slurm_plugin.rules.round.due import (
     is_due,
     needs,
 )
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.standstill import (
     Queued,
@@ -62,6 +60,7 @@ from slicewise.slurm_plugin.rules.round.standstill import (
 )
 from slicewise.slurm_plugin.rules.round.wanted import Conf
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, imagined
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _QUICK_S = 0.1
@@ -325,7 +324,7 @@ class QuotaLoop:
         ledger_view = replace(written, when=moment(now_s, settings.ledger.time_zone))
         if written.recalls:
             ledger_view = ledger_view_now(self._ledger, settings, now_s)
-        inputs = inputs_of(ledger_view, settings, self._seen())
+        inputs = world_of(ledger_view, settings, self._seen())
         found = plan(inputs)
         wanted = needs(inputs, found, self._cluster_state.quotas.standings)
         if frozenset(ledger_view.recalls) != frozenset(written.recalls):
@@ -351,12 +350,8 @@ class QuotaLoop:
             report("reclaimed", job_id=one.job_id, service=one.service, why=one.why)
             self._cluster_state.acted.set()
         if evictions.has_waiting:
-            policy, jobs, costs = (
-                self._renewed.before.policy,
-                self._cluster_state.jobs,
-                self._settings.costs,
-            )
-            starting = about_to_start(policy, jobs, self._partitions, costs)
+            jobs = self._by_holder(self._cluster_state.jobs)
+            starting = about_to_start(self._renewed.before.policy, jobs)
             evictions.wait_on(plan.recalls, starting)
 
     async def _requeue(self) -> None:
@@ -387,9 +382,9 @@ class QuotaLoop:
         """Since when each waiting job could have started, and until when jobs go first, by the
         monotonic clock, as of the last look: it says nothing of what Slurm has started since.
         """
-        settings, before, seen = self._settings, self._still_since_s, self._cluster_state
-        jobs, limits, now_s = seen.quota_jobs, seen.quotas.limits, seen.looked_monotonic_s
-        there = holdings(jobs, self._partitions, settings.costs, settings.models)
+        before, seen = self._still_since_s, self._cluster_state
+        limits, now_s = seen.quotas.limits, seen.looked_monotonic_s
+        there = self._by_holder(seen.quota_jobs)
         since_s = standing_still(
             before, there, seen.nodes, limits, partitions=self._partitions, now_s=now_s
         )
@@ -403,8 +398,7 @@ class QuotaLoop:
         associations: tuple[Association, ...],
     ) -> Barred:
         settings, before = self._settings, self._cluster_state.barred
-        there = holdings(jobs, self._partitions, settings.costs, settings.models)
-        now_s = ledger_view.now_s
+        there, now_s = self._by_holder(jobs), ledger_view.now_s
         rows = [one for one in associations if one.cluster == settings.cluster.name]
         usable = frozenset(node.name for node in self._cluster_state.nodes if is_usable(node))
         found = barred(before, there, ledger_view.policy, rows, now_s=now_s, usable=usable)
@@ -444,9 +438,13 @@ class QuotaLoop:
         """Plan a round as if those before had been carried out, and write nothing."""
         policy, windows = ledger_view.policy, ledger_view.windows
         loans = loosely_within(policy, windows, self._imagined)
-        inputs = inputs_of(replace(ledger_view, loans=loans), self._settings, self._seen())
+        inputs = world_of(replace(ledger_view, loans=loans), self._settings, self._seen())
         self._imagined = plan(inputs).loans
         return imagined(inputs, self._imagined)
+
+    def _by_holder(self, jobs: tuple[JobView, ...]) -> JobsByHolder:
+        settings = self._settings
+        return jobs_by_holder(jobs, self._partitions, settings.costs, settings.models)
 
     def _seen(self) -> SlurmView:
         seen, requeues = self._cluster_state, self._cluster_state.requeues

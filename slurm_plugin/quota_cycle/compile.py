@@ -64,9 +64,8 @@ from slicewise.slurm_plugin.rules.limits.warnings import (
 from slicewise.slurm_plugin.rules.quota.standings import QosUse, Standing
 from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Policy, TenantUpdate
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, SlurmView
 from slicewise.slurm_plugin.rules.round.wanted import Conf, PlannedFor, SlurmNow, wanted_limits
+from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
 from slicewise.slurm_plugin.rules.slurm_config.isolation import isolation_findings
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import (
     closed_to_qos,
@@ -111,7 +110,7 @@ class LimitComparison:
     """
 
     ledger_view: LedgerView
-    inputs: QuotaInputs
+    inputs: World
     planned_use: QosUse
     allowed: Allowed
     associations: tuple[Association, ...]
@@ -281,16 +280,16 @@ def compared(
 
 def _inputs(
     ledger_view: LedgerView, settings: Settings, seen: SlurmView, before: LimitComparison | None
-) -> QuotaInputs:
+) -> World:
     """The inputs, or those of ``before`` with all that they have computed, if they are equal.
 
     Slurm's known limits, which a compilation notes as it goes, are no input of a quota decision.
     """
-    if before and before.inputs.seen == seen:
+    if before and before.inputs.slurm_view == seen:
         known = before.inputs.ledger_view.known
         if replace(ledger_view, known=known) == before.inputs.ledger_view:
             return before.inputs
-    return inputs_of(ledger_view, settings, seen)
+    return world_of(ledger_view, settings, seen)
 
 
 def is_uninstalled(ledger_view: LedgerView, qos: Iterable[Qos], settings: Settings) -> bool:

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
@@ -55,4 +54,4 @@ def renew(
 
 def planned(ledger_view: LedgerView, settings: Settings, seen: SlurmView) -> Renewed:
     """Plan a round on this look at Slurm and this view of the ledger, at the moment of the view."""
-    return Renewed(ledger_view, plan(inputs_of(ledger_view, settings, seen)))
+    return Renewed(ledger_view, plan(world_of(ledger_view, settings, seen)))

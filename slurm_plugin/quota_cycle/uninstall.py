@@ -59,7 +59,7 @@ from slicewise.slurm_plugin.rules.limits.last_jobs import (
     own_limits,
 )
 from slicewise.slurm_plugin.rules.mig.node_weights import own_weights
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import LimitKey
 from slicewise.slurm_plugin.rules.slurm_config.slurm_conf import closed_to_qos
 
@@ -261,7 +261,7 @@ async def plan(
 def _due(ledger_view: "LedgerView", jobs: Iterable[JobView], settings: Settings) -> Due:
     partitions = frozenset(settings.cluster.partitions)
     others = (job for job in jobs if job.state in ALLOTTED and not is_ours(job.qos))
-    there = holdings(others, partitions, settings.costs, settings.models)
+    there = jobs_by_holder(others, partitions, settings.costs, settings.models)
     elsewhere = may_still_take(there, ledger_view.now_s)
     return due_of(ledger_view.tenants, ledger_view.run_minutes, elsewhere, settings.billing)
 

@@ -16,7 +16,7 @@ from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.quota_cycle.uninstall import has_begun
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView
 from slicewise.slurm_plugin.rules.services.state import Observation, services
 from slicewise.slurm_plugin.state.observer import SlurmObserver
 

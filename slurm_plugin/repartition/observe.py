@@ -29,7 +29,8 @@ from slicewise.slurm_plugin.rules.mig.gpu_state import Past, past
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, SitePlanInput, inputs
-from slicewise.slurm_plugin.rules.quota.demand import free_on_nodes, holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
+from slicewise.slurm_plugin.rules.quota.nodes import free_on_nodes
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.reclaim.busy import busy_tasks
 from slicewise.slurm_plugin.rules.services.state import used_by_tenant
@@ -74,7 +75,7 @@ async def gathered(settings: Settings, slurm: Slurm, ledger: "Ledger") -> SitePl
     nodes = await slurm.nodes()
     looks = await asyncio.to_thread(node_looks, settings, on_disk.records, nodes, now_s)
     room = room_of(on_disk.policy, used_by_tenant(jobs, partitions, settings.costs))
-    there = holdings(jobs, partitions, settings.costs, settings.models)
+    there = jobs_by_holder(jobs, partitions, settings.costs, settings.models)
     owed = owed_tasks(on_disk.policy, there)
     seen = SiteObservation(
         looks=looks,

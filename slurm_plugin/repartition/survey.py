@@ -15,7 +15,7 @@ from slicewise.cluster.language.slurm.interface import SlurmReader
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.repartition import RepartitionSettings
 from slicewise.cluster.slurm import node_command
-from slicewise.slurm_plugin.rules.quota.demand import has_gpus
+from slicewise.slurm_plugin.rules.quota.nodes import has_gpus
 
 _AT_ONCE = 16
 _PROBE_S = 30.0

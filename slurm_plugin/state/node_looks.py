@@ -13,7 +13,7 @@ from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import devices_directory
 from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, lines_by_node
-from slicewise.slurm_plugin.rules.quota.demand import has_gpus
+from slicewise.slurm_plugin.rules.quota.nodes import has_gpus
 from slicewise.slurm_plugin.rules.slurm_config.gres import (
     Device,
     ProfileKind,

@@ -17,7 +17,7 @@ from slicewise.cluster.language.slurm.fields import hosts
 from slicewise.cluster.language.slurm.interface import CLOCK_KNOWN_S, SlurmReader, Submission
 from slicewise.cluster.language.slurm.node_states import OUT_OF_USE, RESERVED, UNFIT
 from slicewise.slurm_plugin.common.log import report_failure
-from slicewise.slurm_plugin.rules.quota.demand import NODES_AWAY
+from slicewise.slurm_plugin.rules.quota.waits import NODES_AWAY
 from slicewise.slurm_plugin.rules.services.state import Observation, service_arrays
 
 _LOOKS = 5

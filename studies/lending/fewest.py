@@ -76,11 +76,11 @@ class _Rows:
                 column = len(self._costs)
                 self._costs.append(0.0)
                 self._entries[column][served] = 1.0
-                for kind, count in job.instances.items():
+                for kind, count in job.shape:
                     self._entries[column][room[node, kind]] = -float(count)
 
     def _room_rows(self) -> dict[tuple[str, str], int]:
-        kinds = {kind for job in self._taking.wanting for kind in job.instances}
+        kinds = {kind for job in self._taking.wanting for kind, _ in job.shape}
         rows: dict[tuple[str, str], int] = {}
         for node in self._nodes:
             there = self._taking.free.get(node, {})

@@ -30,8 +30,9 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Recall,
     Tenant,
 )
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
+from slicewise.slurm_plugin.rules.round import world as quota_world
 from slicewise.slurm_plugin.rules.round.round import plan
+from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView
 
 _PARTITION = "gpu"
 _PARTITIONS = frozenset({_PARTITION})
@@ -109,7 +110,7 @@ class World:
             reservations=(),
             known={},
         )
-        inputs = QuotaInputs(ledger_view, seen, _RULES)
+        inputs = quota_world.world(ledger_view, seen, _RULES)
         planned = plan(inputs)
         self.loans, self.recalls = planned.loans, planned.recalls
         allowed = inputs.after(self.loans, self.recalls).allowed()

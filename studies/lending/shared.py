@@ -11,10 +11,9 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from slicewise.slurm_plugin.rules.quota.demand import PendingDemand
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
 from slicewise.slurm_plugin.rules.reclaim.eviction import REST_S
 from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, still_waiting
 from slicewise.slurm_plugin.rules.reclaim.recalls import (
@@ -26,13 +25,8 @@ from slicewise.slurm_plugin.rules.reclaim.recalls import (
 )
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, runs_to_end
-from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, Wanting
-from slicewise.slurm_plugin.rules.round.whole_jobs import (
-    WaitingJob,
-    Waits,
-    lend_whole_jobs,
-    own_needs,
-)
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running
+from slicewise.slurm_plugin.rules.round.whole_jobs import Waits, lend_whole_jobs, own_needs
 from studies.lending.cluster import Cluster
 from studies.lending.tenants import COSTS, SPAN_S, Wishes
 from studies.lending.wants import Counts, Terms, Want, policy
@@ -260,7 +254,7 @@ class Shared:
         left = FreeInstances(self._free)
         for number in range(len(self._wishes)):
             for _ in self._queues[number][: self._own_room(number)]:
-                left.place(self._need(number))
+                left.place(self._job(number))
         queues = self._waiting_for_loans()
         return Waits(
             queues, left.by_node(), self._taking(), self._terms.turn_s, self._with_own_room()
@@ -280,19 +274,20 @@ class Shared:
             queue, own_room = self._queues[number], self._own_room(number)
             if one.borrows and len(queue) > own_room:
                 since_s, tasks = queue[own_room].since_s, len(queue) - own_room
-                job = WaitingJob(self._need(number), self._cost(number), since_s, tasks)
-                queues[one.name] = [job]
+                queues[one.name] = [self._job(number, since_s, tasks=tasks)]
         return queues
 
-    def _need(self, number: int) -> JobNeed:
-        return JobNeed(number, ((self._wishes[number].kind, 1),), 1)
+    def _job(self, number: int, since_s: int | None = None, *, tasks: int = 1) -> WaitingJob:
+        one = self._wishes[number]
+        cost, shape = self._cost(number), ((one.kind, 1),)
+        return WaitingJob(number, one.name, cost, shape, tasks=tasks, since_s=since_s)
 
-    def _waiting(self) -> Mapping[str, Sequence[PendingDemand]]:
+    def _waiting(self) -> Mapping[str, Sequence[WaitingJob]]:
         lenders = {one.lender for one in self._loans}
         lenders |= {one.lender for one in self._recalls}
         return {
             one.name: [
-                PendingDemand(want.since_s, self._cost(number))
+                self._job(number, want.since_s)
                 for want in self._queues[number][: self._own_room(number) if one.borrows else None]
             ]
             for number, one in enumerate(self._wishes)
@@ -442,14 +437,13 @@ class Shared:
             term_s=self._terms.term_s,
         )
 
-    def _wanting(self, lenders: set[str]) -> Iterator[Wanting]:
+    def _wanting(self, lenders: set[str]) -> Iterator[WaitingJob]:
         for number, one in enumerate(self._wishes):
             if one.name in lenders:
                 for want in self._queues[number][: self._own_room(number)]:
                     # The oldest asks come first, as they also start first.
                     priority = SPAN_S - want.submit_s
-                    cost = self._cost(number)
-                    yield Wanting(want.number, one.name, priority, cost, {one.kind: 1})
+                    yield self._job(number)._replace(job_id=want.number, priority=priority)
 
     def _running(self, want: Want) -> Running:
         one = self._wishes[want.tenant]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2
@@ -41,7 +42,7 @@ def candidates(reclaim_input: ReclaimInput) -> Sequence[Running]:
     return [run for run in reclaim_input.running if run.age_s(now_s) >= term_s]
 
 
-def in_turn(reclaim_input: ReclaimInput) -> Sequence[Wanting]:
+def in_turn(reclaim_input: ReclaimInput) -> Sequence[WaitingJob]:
     """Waiting jobs, the most important first."""
     return sorted(reclaim_input.wanting, key=lambda job: (-job.priority, job.job_id))
 
@@ -68,7 +69,7 @@ class Places:
         """Let a run hold its instances again."""
         self._change(run.instances, -1)
 
-    def fitting(self, job: Wanting) -> Sequence[str]:
+    def fitting(self, job: WaitingJob) -> Sequence[str]:
         """The first nodes that have room for a job; empty if these are too few."""
         found = []
         for node in self.free:
@@ -78,15 +79,15 @@ class Places:
                     return found
         return []
 
-    def start(self, job: Wanting) -> bool:
+    def start(self, job: WaitingJob) -> bool:
         """Start a job if it fits, so that it holds its instances; return whether it fits."""
         found = self.fitting(job)
-        self._change(dict.fromkeys(found, job.instances), -1)
+        self._change({node: dict(job.shape) for node in found}, -1)
         return bool(found)
 
-    def _has(self, node: str, job: Wanting) -> bool:
+    def _has(self, node: str, job: WaitingJob) -> bool:
         there = self.free[node]
-        return all(there.get(kind, 0) >= count for kind, count in job.instances.items())
+        return all(there.get(kind, 0) >= count for kind, count in job.shape)
 
     def _change(self, instances: Mapping[str, Mapping[str, int]], sign: int) -> None:
         for node, types in instances.items():
@@ -179,7 +180,7 @@ def _least_important(run: Running) -> tuple[float, ...]:
     return (run.priority, -_start_s(run), run.job_id)
 
 
-_Choice = Callable[[Wanting, Sequence[Running], Places], Sequence[Running] | None]
+_Choice = Callable[[WaitingJob, Sequence[Running], Places], Sequence[Running] | None]
 """Chooses which of these runs go for a job; None if nothing helps. It leaves places unchanged."""
 
 
@@ -205,8 +206,10 @@ def _each_in_turn(reclaim_input: ReclaimInput, choose: _Choice) -> Eviction:
 def _one_by_one(reclaim_input: ReclaimInput, order: _Order, *, gives_back: bool) -> Eviction:
     above = dict(reclaim_input.above_nominal_millislices)
 
-    def choose(job: Wanting, there: Sequence[Running], places: Places) -> Sequence[Running] | None:
-        wanted = [run for run in there if _holds(run, job.instances)]
+    def choose(
+        job: WaitingJob, there: Sequence[Running], places: Places
+    ) -> Sequence[Running] | None:
+        wanted = [run for run in there if _holds(run, dict(job.shape))]
         trial, gone = places.copy(), list[Running]()
         left = dict(above)
         for run in sorted(wanted, key=order):
@@ -229,7 +232,7 @@ def _holds(run: Running, types: Mapping[str, int]) -> bool:
     return any(kind in held for held in run.instances.values() for kind in types)
 
 
-def _without_needless(job: Wanting, gone: Sequence[Running], trial: Places) -> Iterator[Running]:
+def _without_needless(job: WaitingJob, gone: Sequence[Running], trial: Places) -> Iterator[Running]:
     """Yield the last run, and each other run, latest first, without which the job does not fit."""
     yield gone[-1]
     for run in reversed(gone[:-1]):
@@ -240,7 +243,7 @@ def _without_needless(job: Wanting, gone: Sequence[Running], trial: Places) -> I
 
 
 def _slurm_victims(
-    job: Wanting, there: Sequence[Running], places: Places, *, order: _Order
+    job: WaitingJob, there: Sequence[Running], places: Places, *, order: _Order
 ) -> Sequence[Running] | None:
     leave = sorted(there, key=order)
     for _ in range(_REORDERS):
@@ -263,7 +266,7 @@ def _shared(run: Running, nodes: Sequence[str]) -> int:
 
 
 def _until_it_fits(
-    job: Wanting, order: Sequence[Running], places: Places
+    job: WaitingJob, order: Sequence[Running], places: Places
 ) -> tuple[Sequence[Running], Sequence[str]] | None:
     trial = places.copy()
     for number, run in enumerate(order, start=1):

@@ -17,6 +17,7 @@ from benchmarks.rebalance.worlds import COSTS
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 from slicewise.slurm_plugin.rules.common.solver import LinearProgram
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, shape_of
 from slicewise.slurm_plugin.rules.quota.lending import lend
 from slicewise.slurm_plugin.rules.quota.standings import QosUse, by_use, standings
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, parent
@@ -27,9 +28,8 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Quota,
     Tenant,
 )
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed, shape_of
 from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
-from slicewise.slurm_plugin.rules.round.whole_jobs import WaitingJob, Waits, lend_whole_jobs
+from slicewise.slurm_plugin.rules.round.whole_jobs import Waits, lend_whole_jobs
 
 _OWN = ", guaranteed quotas"
 KINDS = tuple(
@@ -105,7 +105,7 @@ def _job(chance: Random, key: int, kinds: Sequence[str]) -> WaitingJob:
     of = chance.sample(kinds, 2 if several else 1)
     instances = {kind: min(chance.choice(_COUNTS), 2 * _ON_A_GPU[kind]) for kind in of}
     cost = sum(COSTS[kind] * count for kind, count in instances.items())
-    return WaitingJob(JobNeed(key, shape_of(instances), 1), cost, _NOW_S - 1)
+    return WaitingJob(key, "", cost, shape_of(instances), since_s=_NOW_S - 1)
 
 
 def _policy(chance: Random, gpus: int, borrowers: Sequence[str], with_own: Sequence[str]) -> Policy:
@@ -158,8 +158,8 @@ def _starting(one: World, loans: Sequence[Loan]) -> int:
     room = Counter({name: limits[name].borrowed_qos_limit_millislices for name in queues})
     free = {node: Counter(there) for node, there in one.waits.free.items()}
     total = 0
-    for name, job in sorted(_jobs(one), key=lambda each: each[1].need.key):
-        need = Counter(dict(job.need.shape))
+    for name, job in sorted(_jobs(one), key=lambda each: each[1].job_id):
+        need = Counter(dict(job.shape))
         nodes = [node for node, there in free.items() if need <= there]
         if job.cost_millislices <= room[name] and nodes:
             free[min(nodes, key=lambda node: free[node].total())] -= need
@@ -188,7 +188,7 @@ def _most(one: World) -> int:
         [*(-1 for _ in jobs), *(-free[node][kind] for node, kind in places), *has]
     )
     for nth, (name, job) in enumerate(jobs):
-        need, cost = Counter(dict(job.need.shape)), job.cost_millislices
+        need, cost = Counter(dict(job.shape)), job.cost_millislices
         for node in (each for each, there in free.items() if need <= Counter(there)):
             takes = {row[node, kind]: -count for kind, count in need.items()}
             program.add(-cost, {row[nth]: -1, row[name]: -cost, **takes}, whole=True, at_most=1)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
 from studies.lending import evictions
 from studies.lending.fewest import Fewest, fewest
 from studies.lending.victims import POLICIES, Eviction, with_slurm
@@ -27,12 +28,14 @@ def run(job_id: int, node: str, kind: str = ONE, count: int = 1, **changes: int)
     return replace(found, **changes)
 
 
-def want(kind: str = ONE, count: int = 1, nodes: int = 1, job_id: int = 100) -> Wanting:
-    return Wanting(job_id, "vision", 1, 1000 * count * nodes, {kind: count}, nodes)
+def want(kind: str = ONE, count: int = 1, nodes: int = 1, job_id: int = 100) -> WaitingJob:
+    return WaitingJob(
+        *(job_id, "vision", 1000 * count * nodes, ((kind, count),), nodes), priority=1
+    )
 
 
 def reclaim_input(
-    wanting: tuple[Wanting, ...],
+    wanting: tuple[WaitingJob, ...],
     running: tuple[Running, ...],
     free: Mapping[str, Mapping[str, int]] | None = None,
 ) -> ReclaimInput:

@@ -182,8 +182,8 @@ def test_equal_tenants_take_turns_on_the_only_instance(users: Users) -> None:
 
 
 HASTY = """
-from slicewise.slurm_plugin.rules.round import gather
-gather.TURN_S = 20
+from slicewise.slurm_plugin.rules.round import world
+world.TURN_S = 20
 from slicewise.launcher.main import main
 main()
 """

@@ -14,7 +14,7 @@ from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.cluster import SimulatedNode
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
-from slicewise.slurm_plugin.rules.round.whole_jobs import TURN_S
+from slicewise.slurm_plugin.rules.round.world import TURN_S
 
 WHOLE, LARGE, SMALL = {"3g.40gb": 2}, {"3g.40gb": 1}, {"1g.10gb": 1}
 FREELY = {

@@ -29,7 +29,7 @@ OF_THE_GATEWAY = ("urllib.request",)
 OF_PLANS = (
     *(
         "slicewise.slurm_plugin.rules.explain.headroom",
-        "slicewise.slurm_plugin.rules.round.inputs",
+        "slicewise.slurm_plugin.rules.round.world",
         "slicewise.slurm_plugin.state",
     ),
     *(

@@ -19,8 +19,8 @@ from slicewise.cluster.language.gpus.mig_profiles import (
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.settings.file import Settings
-from slicewise.slurm_plugin.rules.quota.demand import capacity
 from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.nodes import capacity
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Quota, Tenant
 

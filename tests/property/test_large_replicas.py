@@ -12,8 +12,9 @@ from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
 from slicewise.slurm_plugin.rules.accounting.types import TransferKind
-from slicewise.slurm_plugin.rules.quota.demand import gpus_on_nodes, wanted_on_nodes
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, wanted_on_nodes
+from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
 from slicewise.slurm_plugin.rules.services.leases import Leased, Spare, Wall, plan_leases
 from slicewise.slurm_plugin.rules.services.slot_actions import TenantCapacity, plan_desired
 from slicewise.slurm_plugin.rules.services.state import Observation, services
@@ -79,7 +80,7 @@ def test_a_recall_takes_whole_replicas_and_no_more_than_it_needs(
         for nth in range(replicas)
     )
     job_cost = wanted.cost_millislices(COSTS)
-    needs = Wanting(12, "vision", 100, job_cost, {KIND: wanted.gpus}, wanted.nodes)
+    needs = WaitingJob(12, "vision", job_cost, ((KIND, wanted.gpus),), wanted.nodes)
     asked = ReclaimInput(
         wanting=(needs,),
         running=running,

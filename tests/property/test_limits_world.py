@@ -39,8 +39,7 @@ from slicewise.slurm_plugin.quota_cycle.uninstall import uninstall
 from slicewise.slurm_plugin.rules.explain.headroom import explain, situation
 from slicewise.slurm_plugin.rules.limits.desired import BILLING
 from slicewise.slurm_plugin.rules.quota.types import Budget, LimitKey, Loan, TenantUpdate
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -332,7 +331,7 @@ def test_nobody_is_told_that_more_may_start_than_slurm_lets(
     )
     found = asyncio.run(look(slurm, ledger, site()))  # type: ignore[arg-type]
     nodes = asyncio.run(slurm.nodes())
-    now = situation(inputs_of(found.ledger_view, site(), SlurmView(slurm.running, nodes, ())))  # type: ignore[arg-type]
+    now = situation(world_of(found.ledger_view, site(), SlurmView(slurm.running, nodes, ())))  # type: ignore[arg-type]
     for name in "abc":
         for room in explain(name, now).types:
             for qos, more in (("", room.guaranteed), ("_borrowed", room.borrowed)):

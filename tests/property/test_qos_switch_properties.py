@@ -15,7 +15,7 @@ from slicewise.cluster.language.slurm.interface import Target, Tasks
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.admission.qos_switch import moves
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Policy
@@ -68,14 +68,14 @@ def record(draw: st.DrawFn, number: int) -> JobView:
 
 
 def moves_of(policy: Policy, jobs: Sequence[JobView]) -> Mapping[Target, str]:
-    return moves(policy, holdings(jobs, MANAGED, COSTS, {}), standings(policy, ()))
+    return moves(policy, jobs_by_holder(jobs, MANAGED, COSTS, {}), standings(policy, ()))
 
 
 def moved(policy: Policy, jobs: Sequence[JobView]) -> list[JobView]:
     """What Slurm makes of the moves."""
     after = {job.job_id: job for job in jobs}
     for target, qos in moves(
-        policy, holdings(jobs, MANAGED, COSTS, {}), standings(policy, ())
+        policy, jobs_by_holder(jobs, MANAGED, COSTS, {}), standings(policy, ())
     ).items():
         record = record_of(target, after)
         assert not isinstance(target, Tasks) or target.indices == record.untouched
@@ -103,7 +103,7 @@ def test_what_moves_has_room_where_it_goes(policy: Policy, jobs: list[JobView]) 
         if job.state is JobState.RUNNING:
             holds[job.account, job.qos] += cost(job)
     for target, qos in moves(
-        policy, holdings(jobs, MANAGED, COSTS, {}), standings(policy, ())
+        policy, jobs_by_holder(jobs, MANAGED, COSTS, {}), standings(policy, ())
     ).items():
         job = record_of(target, {job.job_id: job for job in jobs})
         arrives[job.account, qos] += cost(job)

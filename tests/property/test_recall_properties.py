@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from builders.tenants import tenant
+from builders.waiting import waiting_since
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.quota.demand import PendingDemand
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.lending import lend
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal, guaranteed_quota
@@ -20,7 +21,7 @@ PLENTY = Millislices(10**9)
 GRACE_S = 60
 NAMES = ("a", "b", "c", "d", "e")
 AMOUNTS = st.integers(0, 5000)
-JOBS = st.builds(PendingDemand, st.integers(900, 1100), st.integers(1, 3000), st.integers(1, 3))
+JOBS = st.builds(waiting_since, st.integers(900, 1100), st.integers(1, 3000), st.integers(1, 3))
 PARENTS = st.sampled_from(["", "lab"])
 RECALLS = st.lists(
     st.builds(
@@ -47,7 +48,7 @@ class Case:
     recalls: tuple[Recall, ...]
     held: Mapping[str, int]
     ready: Mapping[str, int]
-    waiting: Mapping[str, tuple[PendingDemand, ...]]
+    waiting: Mapping[str, tuple[WaitingJob, ...]]
     now_s: int = 1000
 
     def recalled(self, recalls: tuple[Recall, ...] | None = None) -> tuple[Recall, ...]:

@@ -14,13 +14,14 @@ from benchmarks.rebalance.worlds import Sizes, world
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.cluster.language.jobs import JobView, RunOfJob
 from slicewise.slurm_plugin.rules.common.solver import LinearProgram
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.demand import demand_of
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, jobs_by_holder, shape_of
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Loan
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
 from slicewise.slurm_plugin.rules.reclaim.ilp import Choice
 from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
-from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs_now
+from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs
 
 SMALL = Sizes(
     gpus=3, runs=12, tenants=5, wanting=4, gpus_per_node=1, large=0.4, free=0.2, term_s=20_000
@@ -69,7 +70,7 @@ def fewest(reclaim_input: ReclaimInput) -> float | None:
     """Millislices that must go so that all have room, by HiGHS; None if that can't be."""
     runs = may_go(reclaim_input)
     nodes = sorted(reclaim_input.free)
-    kinds = sorted({kind for job in reclaim_input.wanting for kind in job.instances})
+    kinds = sorted({kind for job in reclaim_input.wanting for kind, _ in job.shape})
     rows: list[float] = []
     entries: dict[tuple[str, object], dict[int, float]] = {("run", r.job_id): {} for r in runs}
     entries |= {("on", pair): {} for pair in product(range(len(reclaim_input.wanting)), nodes)}
@@ -88,7 +89,7 @@ def fewest(reclaim_input: ReclaimInput) -> float | None:
     for node, kind in product(nodes, kinds):
         gives = {("run", r.job_id): r.instances.get(node, {}).get(kind, 0) for r in runs}
         takes = {
-            ("on", (nth, node)): -job.instances.get(kind, 0)
+            ("on", (nth, node)): -dict(job.shape).get(kind, 0)
             for nth, job in enumerate(reclaim_input.wanting)
         }
         row(-reclaim_input.free[node].get(kind, 0), gives | takes)
@@ -208,7 +209,7 @@ def test_once_they_are_gone_all_that_they_went_for_are_ready(reclaim_input: Recl
 
 
 @st.composite
-def rooms(draw: st.DrawFn) -> tuple[Capacity, list[JobNeed]]:
+def rooms(draw: st.DrawFn) -> tuple[Capacity, list[WaitingJob]]:
     """Nodes with runs of one to three instances of two types, and free ones; and jobs."""
     nodes = [f"n{i}" for i in range(draw(st.integers(3, 4)))]
     kinds = st.sampled_from(["1g.10gb", "2g.20gb"])
@@ -221,7 +222,7 @@ def rooms(draw: st.DrawFn) -> tuple[Capacity, list[JobNeed]]:
         runs.append(Candidate(job_id, "nlp", cost, False, (job_id,), {node: there}, total))
     counts = st.dictionaries(kinds, st.integers(1, 3), min_size=1)
     needs = [
-        JobNeed(key, shape_of(draw(counts)), draw(st.integers(1, 2)))
+        WaitingJob(key, "vision", 0, shape_of(draw(counts)), draw(st.integers(1, 2)))
         for key in range(draw(st.integers(1, 2)))
     ]
     few = st.dictionaries(kinds, st.integers(1, 4), min_size=1)
@@ -232,7 +233,7 @@ def rooms(draw: st.DrawFn) -> tuple[Capacity, list[JobNeed]]:
 @settings(max_examples=examples(50, nightly=3000))
 @given(rooms())
 def test_each_job_gets_as_many_nodes_as_it_needs_and_different_ones(
-    case: tuple[Capacity, list[JobNeed]],
+    case: tuple[Capacity, list[WaitingJob]],
 ) -> None:
     room, needs = case
     found = Choice(room, needs).smallest(None)
@@ -283,8 +284,9 @@ def test_with_the_same_demand_nothing_goes_to_and_fro(case: tuple[Cluster, list[
     after = lent(cluster.loans)
     seen, own = [], guaranteed_quota(cluster.policy)
     for _ in range(12):
-        there = holdings(cluster.jobs.values(), PARTITIONS, COSTS, {})
-        needs = own_needs_now(cluster.policy, there)
+        there = jobs_by_holder(cluster.jobs.values(), PARTITIONS, COSTS, {})
+        wanted = demand_of(cluster.policy, there)
+        needs = own_needs(cluster.policy, wanted, there.for_loans)
         cluster.round()
         seen.append(cluster.loans)
         # Borrowers may share what is left again, but what a lender took back stays with it, as far

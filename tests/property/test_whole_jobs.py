@@ -18,22 +18,16 @@ from stand_ins.reclaim_world import GRACE_S, ROUND_S, Cluster, one, policy
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import is_own
-from slicewise.slurm_plugin.rules.quota.demand import demand_of, holdings
+from slicewise.slurm_plugin.rules.quota.demand import demand_of
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.lending import lend, within_limits
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn
 from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
 from slicewise.slurm_plugin.rules.round.reclaim_inputs import reclaim_input
-from slicewise.slurm_plugin.rules.round.whole_jobs import (
-    WaitingJob,
-    Waits,
-    lend_whole_jobs,
-    waits,
-    whose_turn,
-)
+from slicewise.slurm_plugin.rules.round.whole_jobs import Waits, lend_whole_jobs, waits, whose_turn
+from slicewise.slurm_plugin.rules.round.world import World as RoundWorld
 
 PLENTY = 10**9
 COSTS = {"1g": 1000, "3g": 3500, "7g": 7000}
@@ -110,7 +104,7 @@ def worlds(
         if of:
             queues[name] = tuple(
                 WaitingJob(
-                    JobNeed(10 * n + i, ((kind, 1),), 1), COSTS[kind], draw(st.integers(1, 90))
+                    *(10 * n + i, name, COSTS[kind], ((kind, 1),)), since_s=draw(st.integers(1, 90))
                 )
                 for i, kind in enumerate(of)
             )
@@ -201,7 +195,7 @@ def test_something_starts_if_anything_could(world: World) -> None:
     limit = borrowed(loans) + Counter(own)
     kinds = {kind for there in world.waits.free.values() for kind, n in there.items() if n}
     able = {
-        name: [job for job in queue if job.need.shape[0][0] in kinds]
+        name: [job for job in queue if job.shape[0][0] in kinds]
         for name, queue in world.waits.queues.items()
     }
     idle = {name: own[name] - fitting(world, name, own[name]) for name in world.policy}
@@ -316,7 +310,7 @@ def test_a_job_whose_turn_it_is_starts_as_soon_as_others_have_gone(cluster: Clus
     assert turn is not None
     for _ in range(3):
         cluster.round()
-    assert cluster.jobs[turn.need.key].state is JobState.RUNNING
+    assert cluster.jobs[turn.job.job_id].state is JobState.RUNNING
 
 
 LAYOUTS = ({"1g.10gb": 7}, {"7g.80gb": 1}, {"3g.40gb": 2}, {"1g.10gb": 3, "3g.40gb": 1})
@@ -365,11 +359,11 @@ def test_where_slurm_stays_as_it_is_loans_and_recalls_do(cluster: Cluster) -> No
     assert found[-1] == found[-2] == found[-3]
 
 
-def turn_in(seen: QuotaInputs) -> Turn | None:
-    policy, look, rules = seen.policy, seen.seen, seen.rules
+def turn_in(seen: RoundWorld) -> Turn | None:
+    policy, look, rules = seen.policy, seen.slurm_view, seen.rules
     waiting = waits(seen, reclaim_input(seen))
     wanted, capacity = (
-        demand_of(policy, holdings(look.jobs, rules.partitions, rules.costs, {})),
+        demand_of(policy, jobs_by_holder(look.jobs, rules.partitions, rules.costs, {})),
         seen.capacity_millislices,
     )
     return lend_whole_jobs(policy, wanted, waiting, (), capacity=capacity, lately={}).turn

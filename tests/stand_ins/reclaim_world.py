@@ -16,13 +16,13 @@ from slicewise.cluster.rpc.messages import ServiceView, SlotView
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, is_borrowed, qos_name
 from slicewise.slurm_plugin.rules.quota.calendar import Moment, Window
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.standings import by_use
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Recall
 from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, about_to_start, still_waiting
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
 from slicewise.slurm_plugin.rules.round.round import plan
+from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView, World, world
 from stand_ins.scripted import job
 
 COSTS = {
@@ -117,7 +117,7 @@ class Cluster:
         self.now_s += ROUND_S
         self.steady_s += ROUND_S
 
-    def world(self) -> QuotaInputs:
+    def world(self) -> World:
         """The cluster as the daemon sees it now."""
         jobs = self.barred.told(tuple(self.jobs.values()))
         told = frozenset((one, self.jobs[one].start_s) for one in self.going)
@@ -133,12 +133,12 @@ class Cluster:
             loans=self.loans,
             recalls=self.recalls,
         )
-        return QuotaInputs(ledger_view, seen, self._rules)
+        return world(ledger_view, seen, self._rules)
 
     def lend(self) -> frozenset[int]:
         """Decide loans and recalls as the daemon does; return the runs that are told to go."""
         jobs = tuple(self.jobs.values())
-        there = holdings(jobs, PARTITIONS, COSTS, {})
+        there = jobs_by_holder(jobs, PARTITIONS, COSTS, {})
         self.barred = barred(self.barred, there, self.policy, now_s=self.now_s)
         planned = plan(self.world())
         self.loans, self.recalls, found = planned.loans, planned.recalls, planned.reclaim
@@ -150,7 +150,7 @@ class Cluster:
             {**dict.fromkeys(told, frozenset()), **self.lenders},
             {self.jobs[job_id].account for job_id in replicas},
             self.recalls,
-            about_to_start(self.policy, jobs, PARTITIONS, COSTS),
+            about_to_start(self.policy, there),
         )
         return gone
 

@@ -28,8 +28,7 @@ from slicewise.slurm_plugin.rules.explain.headroom import explain
 from slicewise.slurm_plugin.rules.explain.headroom import situation as situation_of
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
 from slicewise.slurm_plugin.rules.quota.types import Loan
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -79,7 +78,7 @@ JOBS = tuple(
     for index, name in enumerate(HOLDERS)
 )
 NODE = a_node(gpus={"1g.10gb": 14})
-INPUTS = inputs_of(
+INPUTS = world_of(
     ScriptedLedger(shown=POLICY, lent=LOANS).view(0, "UTC"),
     settings(),
     SlurmView(JOBS, (NODE,), ()),

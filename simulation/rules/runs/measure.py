@@ -27,12 +27,8 @@ from slicewise.simulation.rules.runs.node_figures import (
 )
 from slicewise.simulation.rules.services.figures import ServiceOutcome, joined_outcome, outcome
 from slicewise.simulation.rules.site.records import ReplayedJob, ReplayedRun, SiteRecord
-from slicewise.slurm_plugin.rules.quota.demand import (
-    FIRST_TASKS,
-    has_types,
-    late_before_s,
-    take_types,
-)
+from slicewise.slurm_plugin.rules.quota.demand import has_types, late_before_s, take_types
+from slicewise.slurm_plugin.rules.quota.jobs import FIRST_TASKS
 
 _SHORTEST_S = 10.0
 """Shorter runs count as that long in slowdowns: otherwise jobs of a second would outweigh all."""

@@ -29,12 +29,13 @@ from slicewise.slurm_plugin.rules.common.free_instances import is_usable
 from slicewise.slurm_plugin.rules.common.qos_names import holder, holder_of, is_borrowed
 from slicewise.slurm_plugin.rules.limits.budget_parts import Runs
 from slicewise.slurm_plugin.rules.quota.attainable import Attainable, attainable
-from slicewise.slurm_plugin.rules.quota.demand import capacity, waits_for_quota
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
+from slicewise.slurm_plugin.rules.quota.nodes import capacity
 from slicewise.slurm_plugin.rules.quota.standings import Standing, limits_by_qos
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, barred
 from slicewise.slurm_plugin.rules.round.standstill import (
@@ -185,21 +186,21 @@ class SlicewiseOnModel:
             self._barred, self._holdings(), policy, now_s=int(now_s), usable=usable
         )
 
-    def _holdings(self, jobs: tuple[JobView, ...] | None = None) -> Holdings:
+    def _holdings(self, jobs: tuple[JobView, ...] | None = None) -> JobsByHolder:
         """What jobs hold now; most of them have not changed since the last time."""
         jobs = self._model.jobs if jobs is None else jobs
         if jobs is not self._held_of:
             self._there, self._held_of = self._index.look(jobs), jobs
         return self._there
 
-    def _follow_use(self, policy: Policy, there: Holdings, now_s: float) -> None:
+    def _follow_use(self, policy: Policy, there: JobsByHolder, now_s: float) -> None:
         """Count what tenants have used since the last round."""
         since_s, others = self._priorities.since_s, self._ended
         # Most runs go on: few are to be taken away from what all hold.
-        held = Counter(there.by_tenant)
+        held = Counter(there.held.by_tenant)
         for job, cost, _ in [
             one
-            for one in there.priced
+            for one in there.held.priced
             if one.job.state is not JobState.RUNNING or (one.job.start_s or 0) > since_s
         ]:
             tenant = holder_of(job)
@@ -214,7 +215,7 @@ class SlicewiseOnModel:
         model = self._model
         jobs = self._jobs()
         # Most jobs run: they need no call.
-        if not any(waits_for_quota(job) for job in jobs if job.state in WAITING):
+        if not any(waits_of(job).for_quota for job in jobs if job.state in WAITING):
             return False
         policy, settled = self._rounds.policy_at(model.now_s), self._settled
         if settled is not None and jobs is settled[0] and policy is settled[1]:
@@ -269,7 +270,7 @@ class SlicewiseOnModel:
         self._follow_priorities(now_s, is_slow_turn=is_slow_turn)
         self.rounds += 1
 
-    def _may_requeue(self, there: Holdings) -> frozenset[RunOfJob]:
+    def _may_requeue(self, there: JobsByHolder) -> frozenset[RunOfJob]:
         """The batch jobs that may be requeued for a lender, as ``requeueable`` says of a site."""
         model, ledger = self._model, self._rounds.ledger
         is_soon = model.kill_wait_s < self._by.settings.lending.grace_s
@@ -278,7 +279,7 @@ class SlicewiseOnModel:
         services = self.services.site_factors
         return frozenset(
             (job.job_id, job.start_s)
-            for job, _, _ in there.priced
+            for job, _, _ in there.held.priced
             if is_borrowed(job.qos) and job.state is JobState.RUNNING
             if job.array_job_id not in services and model.would_requeue(job.job_id)
         )
@@ -335,11 +336,11 @@ class SlicewiseOnModel:
         grace_s = settings.lending.grace_s
         evictions.end(plan.reclaim.victims, plan.over, services.views, grace_s)
         if evictions.has_waiting:
-            starting = about_to_start(policy, jobs, self._partitions, self._costs)
+            starting = about_to_start(policy, self._holdings(jobs))
             evictions.wait_on(plan.recalls, starting)
 
     def _follow_standstill(
-        self, there: Holdings, nodes: tuple[NodeView, ...], now_s: float
+        self, there: JobsByHolder, nodes: tuple[NodeView, ...], now_s: float
     ) -> None:
         """Follow which jobs Slurm does not start, and which of them go first."""
         limits = limits_by_qos(self._standings)

@@ -11,25 +11,27 @@ from operator import is_
 
 from slicewise.cluster.language.jobs import JobView, NodeView
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.quota.demand import free_on_nodes, holdings, managed
-from slicewise.slurm_plugin.rules.quota.holdings import (
+from slicewise.slurm_plugin.rules.quota.jobs import (
     HeldRuns,
-    Holdings,
+    JobsByHolder,
     PricedRun,
+    jobs_by_holder,
+    managed,
     priced_run,
-    queues_of,
+    summed_up,
 )
-from slicewise.slurm_plugin.rules.round.inputs import QuotaRules, SlurmView
+from slicewise.slurm_plugin.rules.quota.nodes import free_on_nodes
+from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView
 
 
 @dataclass(frozen=True)
 class IndexedView(SlurmView):
     """A look of which it is known already what jobs hold and what is free on nodes."""
 
-    there: Holdings = field(kw_only=True)
+    there: JobsByHolder = field(kw_only=True)
     free_on: Mapping[str, Counter[str]] = field(kw_only=True, hash=False)
 
-    def holdings(self, rules: QuotaRules) -> Holdings:  # noqa: ARG002 -- of this site
+    def jobs_by_holder(self, rules: QuotaRules) -> JobsByHolder:  # noqa: ARG002 -- of this site
         """The jobs of managed partitions as they were seen."""
         return self.there
 
@@ -47,15 +49,14 @@ class JobIndex:
         costs: Mapping[str, Millislices],
         models: Mapping[str, str],
     ) -> None:
-        self._partitions, self._costs, self._models = partitions, costs, models
-        self._last = holdings((), partitions, costs, models)
+        self._partitions, self._costs = partitions, costs
+        self._last = jobs_by_holder((), partitions, costs, models)
         self._by_id: dict[int, PricedRun] = {}
 
-    def look(self, jobs: Iterable[JobView]) -> Holdings:
-        """The same as ``demand.holdings`` of these jobs."""
+    def look(self, jobs: Iterable[JobView]) -> JobsByHolder:
+        """The same as ``jobs_by_holder`` of these jobs."""
         runs, others = managed(jobs, self._partitions)
-        queues = queues_of(others, self._costs, self._last.queues)
-        self._last = Holdings(self._held(runs), others, queues, self._costs, self._models)
+        self._last = self._last.with_others(others, self._held(runs))
         return self._last
 
     def _held(self, runs: tuple[JobView, ...]) -> HeldRuns:
@@ -76,7 +77,7 @@ class JobIndex:
             stay = (one for one in before.places.get(place, ()) if id(one.job) in there)
             if found := (*stay, *(one for one in new.values() if one.place == place)):
                 places[place] = found
-        return HeldRuns(runs, tuple(self._by_id.values()), places)
+        return summed_up(runs, tuple(self._by_id.values()), places)
 
 
 class NodeIndex:

@@ -43,7 +43,7 @@ from slicewise.simulation.rules.slurm_model.priority import next_period_s
 from slicewise.simulation.rules.slurm_model.records import NODE_FAIL
 from slicewise.slurm_plugin.rules.common.costs import job_cost, run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
-from slicewise.slurm_plugin.rules.quota.demand import is_waiting
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 from slicewise.slurm_plugin.rules.services.pace import PACE
 
 Progress = Callable[[float], None]
@@ -319,7 +319,7 @@ class Site:
         is_new = jobs is not self._shown and _going_on(jobs) != self._seen
         is_new = is_new or now_s >= self._round_s + _SAME_S
         is_new = is_new or self._minutes_s() <= now_s
-        self._waits = any(is_waiting(job) for job in jobs if job.state in WAITING)
+        self._waits = any(waits_of(job).could_start for job in jobs if job.state in WAITING)
         is_wanted = is_new and self._waits
         if is_wanted or self._dated_s() <= now_s or self._round_s == -inf:
             self._round()

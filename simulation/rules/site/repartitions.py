@@ -51,17 +51,11 @@ from slicewise.slurm_plugin.rules.mig.gpu_state import NodeLook, Past, holder_na
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import needs
 from slicewise.slurm_plugin.rules.mig.planner import HORIZON_S, RepartitionTerms
 from slicewise.slurm_plugin.rules.mig.problem import SiteObservation, inputs
-from slicewise.slurm_plugin.rules.mig.steps import (
-    POLL_S,
-)
-from slicewise.slurm_plugin.rules.quota.demand import (
-    free_on_nodes,
-    holdings,
-    node_capacity,
-    waits_for_others,
-    waits_for_quota,
-)
+from slicewise.slurm_plugin.rules.mig.steps import POLL_S
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
+from slicewise.slurm_plugin.rules.quota.nodes import free_on_nodes, node_capacity
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 from slicewise.slurm_plugin.rules.reclaim.busy import busy_tasks
 from slicewise.slurm_plugin.rules.services.state import used_by_tenant
 from slicewise.slurm_plugin.rules.slurm_config.gres import types_by_kind
@@ -290,7 +284,7 @@ class SiteRepartitions:
         kinds = self._instance_types
         since_s = self._model.now_s - HORIZON_S
         return any(ended_s > since_s for ended_s in self._ended_s.values()) or any(
-            (waits_for_others(job) or (is_own(job.qos) and waits_for_quota(job)))
+            (waits_of(job).for_gpus or (is_own(job.qos) and waits_of(job).for_quota))
             and any(kind in kinds for kind in job.gpus)
             for job in self._model.jobs
         )
@@ -309,7 +303,7 @@ class SiteRepartitions:
             self._runs.popleft()
         runs = (*self._runs, *_running(jobs))
         room = room_of(policy, used_by_tenant(jobs, self._partitions, settings.costs))
-        there = holdings(jobs, self._partitions, settings.costs, settings.models)
+        there = jobs_by_holder(jobs, self._partitions, settings.costs, settings.models)
         owed = owed_tasks(policy, there)
         busy = busy_tasks(policy, there, free_on_nodes(model.nodes, self._partitions))
         return SiteObservation(

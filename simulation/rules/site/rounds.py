@@ -24,15 +24,14 @@ from slicewise.slurm_plugin.rules.accounting.charging import Tariff
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.quota.calendar import in_force
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
 from slicewise.slurm_plugin.rules.round.due import REGULAR_S, LastRound, granted, is_due, needs
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow, wanted_limits
+from slicewise.slurm_plugin.rules.round.world import World, world_of
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class QuotaRounds:
         services: tuple[ServiceView, ...] = (),
         ended: Iterable[EndedRun] = (),
         *,
-        there: Holdings,
+        there: JobsByHolder,
         evicting: frozenset[RunOfJob] = frozenset(),
         stuck: frozenset[int] = frozenset(),
         may_requeue: frozenset[RunOfJob] = frozenset(),
@@ -148,7 +147,7 @@ class QuotaRounds:
             rollovers=dict(self._budgets.rollovers),
             reservations=self._budgets.reservations,
         )
-        asked = inputs_of(before, self._settings, seen)
+        asked = world_of(before, self._settings, seen)
         found, made = plan(asked), self._made
         unserved: frozenset[tuple[str, int]] = frozenset()
         self._is_left = False
@@ -171,7 +170,7 @@ class QuotaRounds:
 
     def _make(
         self,
-        asked: QuotaInputs,
+        asked: World,
         found: RoundPlan,
         jobs: tuple[JobView, ...],
         nodes: tuple[NodeView, ...],

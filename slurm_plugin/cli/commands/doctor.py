@@ -305,11 +305,11 @@ class _Site:
                 *group_checks(policy),
                 *capacity_checks(
                     policy,
-                    seen.inputs.seen.nodes,
+                    seen.inputs.slurm_view.nodes,
                     seen.inputs.rules.partitions,
                     seen.inputs.capacity_millislices,
                 ),
-                *type_checks(policy, seen.inputs.seen.nodes, seen.inputs.rules.partitions),
+                *type_checks(policy, seen.inputs.slurm_view.nodes, seen.inputs.rules.partitions),
                 *cluster_checks(policy, elsewhere),
                 *minutes_checks(seen.associations, policy),
                 *bound_checks(bounds),

@@ -35,8 +35,7 @@ from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, p
 from slicewise.slurm_plugin.rules.limits.changes import stages
 from slicewise.slurm_plugin.rules.limits.desired import Difference, desired_limits, differences
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
 from slicewise.slurm_plugin.rules.services.orders import Ordered, ServiceKey, arrays_of
 from slicewise.slurm_plugin.rules.services.state import Observation, services
 from slicewise.slurm_plugin.state.observer import SlurmObserver
@@ -133,10 +132,10 @@ async def _look(ledger_view: LedgerView, settings: Settings) -> tuple[LimitCompa
 
 def _world(
     ledger: "Ledger", settings: Settings, ledger_view: LedgerView, observed: Observation
-) -> QuotaInputs:
+) -> World:
     found = _ordered(services(observed, settings.costs), ledger.orders.standing())
     lately = held_lately(ledger, settings, ledger_view.now_s)
-    return inputs_of(
+    return world_of(
         ledger_view, settings, SlurmView(observed.jobs, observed.nodes, found, lately=lately)
     )
 

@@ -13,7 +13,8 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.rules.common.qos_names import is_marked, is_ours
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts
-from slicewise.slurm_plugin.rules.quota.demand import capacity, instances_of, is_managed
+from slicewise.slurm_plugin.rules.quota.jobs import is_managed
+from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
 
 
 @dataclass(frozen=True)

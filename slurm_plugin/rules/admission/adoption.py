@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from slicewise.cluster.language.jobs import JobState, JobTag, JobView
 from slicewise.cluster.language.slurm.interface import Association, Target, target_of
 from slicewise.slurm_plugin.rules.common.qos_names import is_ours, qos_name
-from slicewise.slurm_plugin.rules.quota.demand import is_managed
+from slicewise.slurm_plugin.rules.quota.jobs import is_managed
 
 _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 

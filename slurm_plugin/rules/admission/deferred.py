@@ -11,7 +11,7 @@ from slicewise.cluster.language.service import says_need
 from slicewise.cluster.language.slurm.interface import JobChange, JobRequest, Target, target_of
 from slicewise.cluster.rpc.messages import VERSION, SubmitAnswer, SubmitRequest
 from slicewise.slurm_plugin.rules.common.qos_names import qos_name
-from slicewise.slurm_plugin.rules.quota.demand import is_managed
+from slicewise.slurm_plugin.rules.quota.jobs import is_managed
 
 CLEAR = JobChange(gres="", tres_per_job="", tres_per_task="")
 """Removes a job's GPU requests. Slurm can only give untyped GPUs a type once no request is left."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from slicewise.cluster.language.jobs import NodeView
-from slicewise.slurm_plugin.rules.quota.demand import has_gpus
+from slicewise.slurm_plugin.rules.quota.nodes import has_gpus
 
 
 def partitions_beside(nodes: Iterable[NodeView], managed: frozenset[str]) -> tuple[str, ...]:

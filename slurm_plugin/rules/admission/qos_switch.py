@@ -14,12 +14,12 @@ from slicewise.cluster.language.slurm.interface import Target, Tasks
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name, tenant_of
-from slicewise.slurm_plugin.rules.quota.demand import is_waiting, waits_for_quota
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, QosQueue
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, QosQueue
 from slicewise.slurm_plugin.rules.quota.room import QuotaRoom, Room
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 from slicewise.slurm_plugin.rules.quota.tenants import upward
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 
 MOVES = 200
 """Most changes of one turn: slurmctld takes a lock for each."""
@@ -70,7 +70,7 @@ _UNKNOWN: Mapping[str, TreeMoves] = {}
 
 def moves(
     policy: Policy,
-    there: Holdings,
+    there: JobsByHolder,
     standings: Mapping[str, Standing],
     refused: Collection[Target] = (),
     *,
@@ -98,7 +98,7 @@ def moves(
 
 def tree_moves(
     policy: Policy,
-    there: Holdings,
+    there: JobsByHolder,
     standings: Mapping[str, Standing],
     before: Mapping[str, TreeMoves] = _UNKNOWN,
 ) -> Mapping[str, TreeMoves]:
@@ -216,7 +216,8 @@ def _waiting_in(queue: QosQueue) -> Sequence[tuple[_Waiting, JobView]]:
 def _waiting_of(job: JobView) -> _Waiting | None:
     """What is to be known of a record in a tenant's QOS that could start; None of others."""
     tenant = tenant_of(job.qos)
-    if tenant is None or not is_waiting(job) or job.is_doubtful:
+    waits = waits_of(job)
+    if tenant is None or not waits.could_start or job.is_doubtful:
         return None
     tag = JobTag.find(job.admin_comment)
     is_flexible = tag is not None and tag.is_flexible and tag.tenant == job.account == tenant
@@ -224,7 +225,7 @@ def _waiting_of(job: JobView) -> _Waiting | None:
     return _Waiting(
         tenant,
         unit,
-        max(1, len(job.untouched)) if waits_for_quota(job) else 0,
+        max(1, len(job.untouched)) if waits.for_quota else 0,
         is_flexible,
         (-job.priority, unit, min(job.untouched) if job.untouched else job.task_index or 0),
     )

@@ -13,7 +13,7 @@ from typing import Literal
 from slicewise.cluster.language.gpus.mig_profiles import WholeBoard
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.quota.demand import node_capacity
+from slicewise.slurm_plugin.rules.quota.nodes import node_capacity
 
 PerSlice = float | Literal["any"] | None
 """A setting: the most for each slice, "any", or None for each slice's part of its node."""

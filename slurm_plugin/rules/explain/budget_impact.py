@@ -8,7 +8,7 @@ from slicewise.slurm_plugin.rules.accounting.statement import unposted_millislic
 from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slicewise.slurm_plugin.rules.explain.words import span_text
 from slicewise.slurm_plugin.rules.quota.tenants import payers
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.world import World
 
 _MILLISLICE_S_PER_SLICE_HOUR = 3_600_000
 _YEAR_S = 365 * 86_400
@@ -28,9 +28,7 @@ def in_debt(plan: QuotaPlan) -> Iterator[Impact]:
             yield Impact(ImpactKind.IN_DEBT, name, "", 0, words)
 
 
-def used_up(
-    inputs: QuotaInputs, plan: QuotaPlan, period_ends_s: Mapping[str, int]
-) -> Iterator[Impact]:
+def used_up(inputs: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> Iterator[Impact]:
     """Yield the budgets that running jobs would use up before the next period, or within a year.
 
     The year is for budgets without periods. ``period_ends_s`` has the Unix seconds at which the
@@ -57,7 +55,7 @@ def used_up(
         yield Impact(ImpactKind.USED_UP, name, "", 0, words, lasts_s)
 
 
-def _lasting(inputs: QuotaInputs, side: Side) -> Mapping[str, tuple[int, int]]:
+def _lasting(inputs: World, side: Side) -> Mapping[str, tuple[int, int]]:
     """Return how many seconds each budget lasts, and the millislices that its tenants hold now.
 
     Budgets that have nothing left, or that no job uses now, are left out.
@@ -73,7 +71,7 @@ def _lasting(inputs: QuotaInputs, side: Side) -> Mapping[str, tuple[int, int]]:
     }
 
 
-def _set_aside(inputs: QuotaInputs, payer: str) -> int:
+def _set_aside(inputs: World, payer: str) -> int:
     """Sum up the millislice-seconds that the payer's runs may still use up.
 
     Slurm subtracts these from the budget before it starts another run.

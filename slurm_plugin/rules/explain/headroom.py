@@ -16,7 +16,7 @@ from slicewise.slurm_plugin.rules.quota.tenants import (
 )
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.world import World
 
 BUDGET_RUN_S = 3600
 """Seconds: a budget allows as many instances as could run for that long on what is left of it."""
@@ -141,16 +141,18 @@ class Situation:
     available_millislice_s: Mapping[str, int] = field(hash=False)
 
 
-def situation(inputs: QuotaInputs) -> Situation:
+def situation(inputs: World) -> Situation:
     """Collect the facts about all tenants."""
-    rules, ledger_view, jobs = inputs.rules, inputs.ledger_view, inputs.seen.jobs
+    rules, ledger_view, jobs = inputs.rules, inputs.ledger_view, inputs.slurm_view.jobs
     holds = held(jobs, rules.partitions)
     elsewhere = {name: run_cost(one.elsewhere, rules.costs) for name, one in holds.items()}
     return Situation(
         policy=inputs.policy,
         standings=less_elsewhere(inputs.allowed().standings, elsewhere),
         held=holds,
-        free=free_instances([node for node in inputs.seen.nodes if node.is_in(rules.partitions)]),
+        free=free_instances(
+            [node for node in inputs.slurm_view.nodes if node.is_in(rules.partitions)]
+        ),
         costs=rules.costs,
         models=rules.models,
         available_millislice_s={

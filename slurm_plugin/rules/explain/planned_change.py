@@ -15,7 +15,7 @@ from slicewise.slurm_plugin.rules.explain.quota_plan import (
 )
 from slicewise.slurm_plugin.rules.limits.warnings import place_warning
 from slicewise.slurm_plugin.rules.quota.accounts import Accounts, place_in_slurm, tenant_parent
-from slicewise.slurm_plugin.rules.quota.demand import instances_of
+from slicewise.slurm_plugin.rules.quota.nodes import instances_of
 from slicewise.slurm_plugin.rules.quota.quota_file import FileFaults
 from slicewise.slurm_plugin.rules.quota.tenants import (
     ancestors,
@@ -25,7 +25,7 @@ from slicewise.slurm_plugin.rules.quota.tenants import (
 )
 from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant, TenantUpdate
 from slicewise.slurm_plugin.rules.quota.words import change_words
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.world import World
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def planned_change(
     updates: Sequence[TenantUpdate],
     faults: FileFaults,
     accounts: Accounts,
-    inputs: QuotaInputs,
+    inputs: World,
     zone: str,
 ) -> PlannedChange:
     """Compute the effects of a file's updates; ``zone`` is the time zone of budgets' periods.
@@ -125,7 +125,7 @@ def planned_change(
         plan=plan,
         impacts=impacts(inputs, plan, _period_ends(after, now_s, zone)),
         capacity_millislices=inputs.capacity_millislices,
-        instances=instances_of(inputs.seen.nodes, inputs.rules.partitions),
+        instances=instances_of(inputs.slurm_view.nodes, inputs.rules.partitions),
         accounts=accounts,
         ended_windows=tuple(
             one.window_id

@@ -18,7 +18,9 @@ from slicewise.slurm_plugin.rules.explain.budget_impact import hours, in_debt, u
 from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, ImpactKind, QuotaPlan, Side
 from slicewise.slurm_plugin.rules.explain.type_impact import beyond_type_limits
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits, period_budgets
-from slicewise.slurm_plugin.rules.quota.demand import Held, held, instances_of, is_managed
+from slicewise.slurm_plugin.rules.quota.demand import Held, held
+from slicewise.slurm_plugin.rules.quota.jobs import is_managed
+from slicewise.slurm_plugin.rules.quota.nodes import instances_of
 from slicewise.slurm_plugin.rules.quota.tenants import (
     guaranteed_quota,
     newly_overcommitted_types,
@@ -32,16 +34,14 @@ from slicewise.slurm_plugin.rules.quota.type_limits import (
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.quota.words import types_beyond_text
 from slicewise.slurm_plugin.rules.reclaim.recalls import over_entitlement
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.world import World
 from slicewise.slurm_plugin.rules.services.state import used_by_tenant
 
 _WAITS = frozenset({JobState.PENDING, JobState.SPECIAL_EXIT})
 _UNASKED = "they run on until Slurm needs their GPUs, and are preempted then"
 
 
-def impacts(
-    inputs: QuotaInputs, plan: QuotaPlan, period_ends_s: Mapping[str, int]
-) -> tuple[Impact, ...]:
+def impacts(inputs: World, plan: QuotaPlan, period_ends_s: Mapping[str, int]) -> tuple[Impact, ...]:
     """What the change makes worse, by kind.
 
     ``period_ends_s`` are the ends of the running periods of budgets that have periods, by tenant.
@@ -67,7 +67,7 @@ def impacts(
     )
 
 
-def _removed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _removed(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     used = inputs.held
     for name in sorted(plan.before.policy.keys() - plan.after.policy.keys()):
         if has := used.get(name, 0):
@@ -78,7 +78,7 @@ def _removed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             yield Impact(ImpactKind.REMOVED, name, "", has, words)
 
 
-def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _overcommitted(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     whole = inputs.capacity_millislices
     if whole is None:
         return
@@ -90,7 +90,7 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             f" {slices_text(whole)}: jobs within their guarantee may wait for each other"
         )
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", above, words)
-    there = instances_of(inputs.seen.nodes, inputs.rules.partitions)
+    there = instances_of(inputs.slurm_view.nodes, inputs.rules.partitions)
     if types := newly_overcommitted_types(plan.before.policy, plan.after.policy, there):
         words = (
             f"quotas would guarantee {types_beyond_text(types, there)}: jobs within their guarantee"
@@ -99,7 +99,7 @@ def _overcommitted(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
         yield Impact(ImpactKind.OVERCOMMITTED, "", "", 0, words)
 
 
-def _above_guaranteed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _above_guaranteed(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     for name, one in _holds(inputs).items():
         has, after = run_cost(one.guaranteed, inputs.rules.costs), plan.after.standings.get(name)
         if after is not None and has > (part := after.guaranteed_millislices):
@@ -110,7 +110,7 @@ def _above_guaranteed(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
                 yield Impact(ImpactKind.OVER_GUARANTEED, name, "", has - part, words)
 
 
-def _above_limits(inputs: QuotaInputs, plan: QuotaPlan, told: Collection[str]) -> Iterator[Impact]:
+def _above_limits(inputs: World, plan: QuotaPlan, told: Collection[str]) -> Iterator[Impact]:
     """Tenants beyond their new limits.
 
     Tenants with an impact already (``told``) are left out, and so are the tenants above them.
@@ -126,7 +126,7 @@ def _above_limits(inputs: QuotaInputs, plan: QuotaPlan, told: Collection[str]) -
             yield Impact(ImpactKind.OVER_LIMIT, name, "", amount, words + _WAITS_WORDS)
 
 
-def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _above_types(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants beyond a new limit on a type, which binds a tenant with all tenants below it."""
     was, then = plan.before.policy, plan.after.policy
     costs, models = inputs.rules.costs, plan.allowed.models
@@ -143,7 +143,7 @@ def _above_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 
-def _above_guaranteed_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _above_guaranteed_types(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants whose own QOS holds more of a type than would be guaranteed, and was before."""
     was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
     for name, one in _holds(inputs).items():
@@ -154,13 +154,11 @@ def _above_guaranteed_types(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Im
                 yield Impact(ImpactKind.TYPE, name, "", 0, words + _WAITS_WORDS)
 
 
-def _holds(inputs: QuotaInputs) -> Mapping[str, Held]:
-    return held(inputs.seen.jobs, inputs.rules.partitions)
+def _holds(inputs: World) -> Mapping[str, Held]:
+    return held(inputs.slurm_view.jobs, inputs.rules.partitions)
 
 
-def _own_types(
-    inputs: QuotaInputs, plan: QuotaPlan, policy: Policy
-) -> Mapping[str, Mapping[str, int]]:
+def _own_types(inputs: World, plan: QuotaPlan, policy: Policy) -> Mapping[str, Mapping[str, int]]:
     return own_type_limits(policy, inputs.rules.costs, plan.allowed.models)
 
 
@@ -171,7 +169,7 @@ def _of(has: int, most: int) -> str:
     return f"{slices_words(has)}, {slices_text(has - most)} beyond the {slices_text(most)}"
 
 
-def _called_back(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _called_back(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Borrowers that hold more than what would be lent to them.
 
     Nothing is recalled for a lender that has no quota of its own left.
@@ -194,13 +192,13 @@ def _called_back(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             )
 
 
-def _when(inputs: QuotaInputs) -> str:
+def _when(inputs: World) -> str:
     return f"replicas go within {inputs.rules.grace_s} s, jobs when Slurm needs their GPUs"
 
 
-def _borrowed(inputs: QuotaInputs) -> Mapping[str, int]:
+def _borrowed(inputs: World) -> Mapping[str, int]:
     """Millislices that each tenant's jobs hold on borrowed quota."""
-    jobs = [job for job in inputs.seen.jobs if is_borrowed(job.qos)]
+    jobs = [job for job in inputs.slurm_view.jobs if is_borrowed(job.qos)]
     return used_by_tenant(jobs, inputs.rules.partitions, inputs.rules.costs)
 
 
@@ -213,8 +211,8 @@ def _lenders(plan: QuotaPlan, borrower: str) -> str:
     return f"; to give back: {', '.join(back)}" if back else ""
 
 
-def _replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
-    jobs = {job.job_id: job for job in inputs.seen.jobs}
+def _replicas(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
+    jobs = {job.job_id: job for job in inputs.slurm_view.jobs}
     for job_id, why in plan.going.items():
         job = jobs[job_id]
         cost = job_cost(job, inputs.rules.costs)
@@ -249,7 +247,7 @@ class _Rules:
     budgets: Mapping[str, int] = field(hash=False)
 
 
-def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _Rules:
+def _rules(inputs: World, policy: Policy, models: Mapping[str, str]) -> _Rules:
     most = highest_limits(policy, inputs.capacity_millislices)
     own = guaranteed_quota(policy)
     return _Rules(
@@ -262,10 +260,10 @@ def _rules(inputs: QuotaInputs, policy: Policy, models: Mapping[str, str]) -> _R
     )
 
 
-def _never_start(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _never_start(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     models = plan.allowed.models
     was, then = (_rules(inputs, side.policy, models) for side in (plan.before, plan.after))
-    for job in inputs.seen.jobs:
+    for job in inputs.slurm_view.jobs:
         if job.state not in _WAITS or is_of_service(job):
             continue
         if not is_managed(job, inputs.rules.partitions):
@@ -277,7 +275,7 @@ def _never_start(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             yield Impact(ImpactKind.NEVER_STARTS, holder_of(job), about, amount, words)
 
 
-def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, str] | None:
+def _obstacle(job: JobView, rules: _Rules, inputs: World) -> tuple[int, str] | None:
     """What keeps one task of the job from ever starting: millislices too many, and words.
 
     The millislices are 0 for limits on types and budgets. None if it can start some day.
@@ -304,7 +302,7 @@ def _obstacle(job: JobView, rules: _Rules, inputs: QuotaInputs) -> tuple[int, st
     return None
 
 
-def _min_replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _min_replicas(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Services whose least replicas would need borrowed slices, the oldest service first.
 
     Older services have taken their room in the guaranteed quota already.
@@ -329,7 +327,7 @@ def _min_replicas(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
             yield Impact(ImpactKind.MIN_REPLICAS, tenant, f"service {service.name}", beyond, words)
 
 
-def _min_replicas_of_type(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def _min_replicas_of_type(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Services whose least replicas would need more of their type than is guaranteed."""
     was, then = (_own_types(inputs, plan, side.policy) for side in (plan.before, plan.after))
     taken: Counter[tuple[str, str]] = Counter()
@@ -354,10 +352,12 @@ def _room(side: Side) -> Mapping[str, int]:
     return {name: int(one.guaranteed_millislices) for name, one in side.standings.items()}
 
 
-def _newest(inputs: QuotaInputs) -> list[ServiceView]:
+def _newest(inputs: World) -> list[ServiceView]:
     """The newest generation of each service that is not ordered to end, the oldest first."""
     newest = {
-        (one.tenant, one.name): one for one in inputs.seen.services if one.order.delete_s is None
+        (one.tenant, one.name): one
+        for one in inputs.slurm_view.services
+        if one.order.delete_s is None
     }
     return sorted(newest.values(), key=lambda one: one.submit_s)
 

@@ -23,8 +23,8 @@ from slicewise.slurm_plugin.rules.limits.desired import Allowed
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal
 from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Policy, TenantUpdate
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
 from slicewise.slurm_plugin.rules.round.round import plan
+from slicewise.slurm_plugin.rules.round.world import World, world
 
 
 @dataclass(frozen=True)
@@ -180,17 +180,16 @@ def _depth(name: str, parents: Mapping[str, str]) -> int:
     return len(above)
 
 
-def quota_plan(
-    inputs: QuotaInputs, tenants: Policy, period_starts_s: Mapping[str, int]
-) -> QuotaPlan:
+def quota_plan(inputs: World, tenants: Policy, period_starts_s: Mapping[str, int]) -> QuotaPlan:
     """Compute what the next round would decide if the ledger had these ``tenants``.
 
     It assumes that no jobs come, end or ask for more meanwhile. ``period_starts_s`` are the starts
     of the running periods of the tenants' budgets.
     """
-    edited = replace(inputs, ledger_view=_edited(inputs.ledger_view, tenants, period_starts_s))
+    ledger_view = _edited(inputs.ledger_view, tenants, period_starts_s)
+    edited = world(ledger_view, inputs.slurm_view, inputs.rules)
     now, then = plan(inputs), plan(edited)
-    lent = replace(edited, ledger_view=replace(edited.ledger_view, loans=then.loans, recalls=()))
+    lent = edited.after(then.loans, ())
     before, after = _side(inputs), _side(lent)
     return QuotaPlan(
         tenants=tuple(_tenants(before, after)),
@@ -207,7 +206,7 @@ def quota_plan(
     )
 
 
-def _side(inputs: QuotaInputs) -> Side:
+def _side(inputs: World) -> Side:
     return Side(inputs.policy, inputs.ledger_view.loans, inputs.standings, inputs.ledger_view.left)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from slicewise.cluster.language.jobs import SHAPES_NODE
 from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed, is_ours
 from slicewise.slurm_plugin.rules.explain.headroom import Cause
-from slicewise.slurm_plugin.rules.quota.demand import QOS_BUDGET, QOS_SLICES, QOS_TYPES
+from slicewise.slurm_plugin.rules.quota.waits import QOS_BUDGET, QOS_SLICES, QOS_TYPES
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.free_instances import free_instances, idle, is_usable
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, qos_name
 from slicewise.slurm_plugin.rules.explain.headroom import Cause, Situation, startable_on_budgets
-from slicewise.slurm_plugin.rules.quota.demand import wanted_on_nodes
+from slicewise.slurm_plugin.rules.quota.jobs import wanted_on_nodes
 from slicewise.slurm_plugin.rules.quota.tenants import ancestors, subtree
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits, type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy, Recall

@@ -11,10 +11,10 @@ from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
 from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, ImpactKind, QuotaPlan
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits, type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.world import World
 
 
-def beyond_type_limits(inputs: QuotaInputs, plan: QuotaPlan) -> Iterator[Impact]:
+def beyond_type_limits(inputs: World, plan: QuotaPlan) -> Iterator[Impact]:
     """Tenants that could come to hold more of a type than their limit, by more than before."""
     costs, models = inputs.rules.costs, plan.allowed.models
     was, then = (

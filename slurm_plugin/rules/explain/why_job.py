@@ -47,8 +47,8 @@ from slicewise.slurm_plugin.rules.explain.words import (
     span_text,
     with_recalls,
 )
-from slicewise.slurm_plugin.rules.quota.demand import QOS_BUDGET, QOS_SLICES
 from slicewise.slurm_plugin.rules.quota.types import MAX_NOMINAL_MILLISLICES
+from slicewise.slurm_plugin.rules.quota.waits import QOS_BUDGET, QOS_SLICES
 from slicewise.slurm_plugin.rules.round.barred import LACKS_QUOTA, BarredJob
 
 _ACCOUNT = "ACCOUNT"

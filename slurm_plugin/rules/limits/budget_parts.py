@@ -24,18 +24,16 @@ from slicewise.slurm_plugin.rules.common.qos_names import (
     is_ours,
     qos_name,
 )
-from slicewise.slurm_plugin.rules.quota.demand import (
+from slicewise.slurm_plugin.rules.quota.jobs import (
     FIRST_TASKS,
-    QOS_BUDGET,
-    QOS_SLICES,
-    is_waiting,
-    lacks_only_room,
-    waits_for_quota,
+    JobsByHolder,
+    QosQueue,
+    place_in_order,
 )
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, QosQueue, place_in_order
 from slicewise.slurm_plugin.rules.quota.room import QuotaRoom
 from slicewise.slurm_plugin.rules.quota.tenants import upward
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.quota.waits import QOS_BUDGET, QOS_SLICES, waits_of
 
 
 @dataclass(frozen=True)
@@ -103,16 +101,16 @@ class BudgetPart:
     least: int
 
 
-def may_still_take(there: Holdings, now_s: float) -> Mapping[tuple[str, str], int]:
+def may_still_take(there: JobsByHolder, now_s: float) -> Mapping[tuple[str, str], int]:
     """Sum up the millislice-minutes that runs may still take, by account and QOS."""
     found: dict[tuple[str, str], int] = {}
-    for place, runs in there.places.items():
+    for place, runs in there.held.places.items():
         if minutes := sum(minutes_left(job, cost, now_s) for job, cost, _ in runs):
             found[place] = minutes
     return found
 
 
-def runs_of(there: Holdings, may_take: Mapping[tuple[str, str], int]) -> Runs:
+def runs_of(there: JobsByHolder, may_take: Mapping[tuple[str, str], int]) -> Runs:
     """Sum up what jobs of managed partitions take of budgets.
 
     Waiting jobs without a time limit are left out, as no budget lets them start.
@@ -129,7 +127,7 @@ def _first_runs(queue: QosQueue) -> Sequence[tuple[tuple[int, int], WaitingRun]]
     """The first runs of a QOS that lack nothing but room, each with its place in Slurm's order."""
     found: list[tuple[tuple[int, int], WaitingRun]] = []
     for job in queue.jobs:
-        if job.time_limit_s is None or not lacks_only_room(job):
+        if job.time_limit_s is None or not waits_of(job).for_room:
             continue
         if cost := job_cost(job, queue.costs):
             one = WaitingRun(job.qos, cost, cost * job.time_limit_s // 60)
@@ -176,7 +174,7 @@ def binding(policy: Policy, budgets: Collection[str], tenant: str) -> tuple[str,
 
 
 def as_budgets_let(
-    policy: Policy, run_minutes: Mapping[str, int], there: Holdings, now_s: float
+    policy: Policy, run_minutes: Mapping[str, int], there: JobsByHolder, now_s: float
 ) -> Mapping[int, JobView]:
     """Return the jobs for which budgets allow something else than Slurm's reason says, by id.
 
@@ -247,9 +245,8 @@ def _claims(queue: QosQueue) -> _Claims:
     jobs, claimed, unclear = [], Counter[str](), set[str]()
     for job in queue.jobs:
         cost = job_cost(job, queue.costs)
-        if not cost or not is_waiting(job):
-            continue
-        if job.reason != QOS_BUDGET and not waits_for_quota(job):
+        waits = waits_of(job)
+        if not cost or not (waits.for_quota or waits.for_budget):
             continue
         jobs.append(job)
         tenant = holder_of(job)

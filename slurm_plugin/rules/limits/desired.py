@@ -32,7 +32,7 @@ from slicewise.slurm_plugin.rules.limits.budget_parts import (
     parts,
     runs_of,
 )
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
 from slicewise.slurm_plugin.rules.quota.standings import Standing, less_elsewhere, less_uncounted
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits, type_limits
 from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, KnownLimit, LimitKey, Policy
@@ -257,20 +257,20 @@ def found_of(
 
 
 def in_use(
-    there: Holdings, *, now_s: float, has_budgets: bool, billing: BillingUnit = MILLISLICES
+    there: JobsByHolder, *, now_s: float, has_budgets: bool, billing: BillingUnit = MILLISLICES
 ) -> InUse:
     """Sum up what jobs ``there`` hold, and take of budgets if there are any."""
     return InUse(
-        held=+Counter(there.by_qos),
+        held=+Counter(there.held.by_qos),
         runs=runs_of(there, may_still_take(there, now_s)) if has_budgets else Runs(),
         uncounted=_uncounted(there, now_s, billing),
     )
 
 
-def _uncounted(there: Holdings, now_s: float, billing: BillingUnit) -> Uncounted:
+def _uncounted(there: JobsByHolder, now_s: float, billing: BillingUnit) -> Uncounted:
     millislices, minutes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     gpus: dict[tuple[str, str], Counter[str]] = {}
-    for job, cost, place in there.priced:
+    for job, cost, place in there.held.priced:
         if job.state is JobState.COMPLETING:
             continue
         billed = job.tres.get("billing")

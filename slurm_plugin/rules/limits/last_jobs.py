@@ -39,9 +39,10 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     Difference,
     SlurmLimits,
 )
-from slicewise.slurm_plugin.rules.quota.demand import FIRST_TASKS, is_waiting
+from slicewise.slurm_plugin.rules.quota.jobs import FIRST_TASKS
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, guaranteed_types
 from slicewise.slurm_plugin.rules.quota.types import LimitKey, Policy
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,9 @@ def _waiting_at_home(
     An array stays if its next task has room and none of its tasks waits in the own QOS. In a cycle
     in which Slurm could not start one task of an array, it tries no other task of that array.
     """
-    at_home = {unit_of(job) for job in jobs if own_of(job.qos) is None and is_waiting(job)}
+    at_home = {
+        unit_of(job) for job in jobs if own_of(job.qos) is None and waits_of(job).could_start
+    }
     room = dict(has)
     for job in jobs:
         if job.state in ALLOTTED and job.qos in room:

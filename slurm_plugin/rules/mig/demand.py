@@ -17,18 +17,11 @@ from slicewise.slurm_plugin.rules.mig.checks import unfit
 from slicewise.slurm_plugin.rules.mig.guaranteed_shapes import Needs
 from slicewise.slurm_plugin.rules.mig.instance_value import InstanceDemand, InstanceRequest
 from slicewise.slurm_plugin.rules.quota.attainable import highest_limits
-from slicewise.slurm_plugin.rules.quota.demand import (
-    is_managed,
-    take_types,
-    types_left,
-    waits_for_nodes,
-    waits_for_others,
-    waits_for_quota,
-    within_guarantees,
-)
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings
+from slicewise.slurm_plugin.rules.quota.demand import take_types, types_left, within_guarantees
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, is_managed
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, guaranteed_types
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 from slicewise.slurm_plugin.rules.slurm_config.gres import ProfileKind
 
 _PARTS = (RepartitionStep.CUT, RepartitionStep.TELL, RepartitionStep.VERIFY, RepartitionStep.RESUME)
@@ -133,12 +126,12 @@ def waiting_for_instances(
     those = (
         job
         for job in jobs
-        if (waits_for_others(job) or job.job_id in owed or job.job_id in busy)
+        if (waits_of(job).for_gpus or job.job_id in owed or job.job_id in busy)
         and is_managed(job, partitions)
     )
     for job in sorted(those, key=lambda job: -job.priority):
         cost, count = job_cost(job, costs), max(1, len(job.untouched))
-        if not waits_for_others(job):
+        if not waits_of(job).for_gpus:
             count = min(count, max(owed.get(job.job_id, 0), busy.get(job.job_id, 0)))
         if cost and (tenant := holder_of(job)) in left:
             count = min(count, max(0, left[tenant]) // cost)
@@ -153,7 +146,7 @@ def waiting_for_instances(
                 yield from [one] * each
 
 
-def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
+def owed_tasks(policy: Policy, there: JobsByHolder) -> Mapping[int, int]:
     """How many tasks of each waiting job are owed their instances, by job id.
 
     They fit into what is left of their tenants' guaranteed quota, which also names the type that
@@ -168,12 +161,12 @@ def owed_tasks(policy: Policy, there: Holdings) -> Mapping[int, int]:
         job.job_id
         for job in within_guarantees(there, policy)
         if sum(job.gpus.values()) == 1
-        and job.gpus.keys() <= types.get(holder_of(job), {}).keys()
-        and not waits_for_nodes(job)
+        and job.gpus.keys() <= types.get(job.tenant, {}).keys()
+        and not job.waits.for_nodes
     )
 
 
-def preempting(policy: Policy, there: Holdings) -> Mapping[int, int]:
+def preempting(policy: Policy, there: JobsByHolder) -> Mapping[int, int]:
     """For how many successors like each replica Slurm preempts jobs on loan, by job id.
 
     These replicas run within their tenants' guarantees, which have room for so many more beside all
@@ -181,21 +174,21 @@ def preempting(policy: Policy, there: Holdings) -> Mapping[int, int]:
     first. What a doubtful job holds is not known, so no replica of its tenant counts.
     """
     left, types = Counter(guaranteed_quota(policy)), types_left(policy, there)
-    left.subtract(there.by_tenant)
-    for job in filter(waits_for_quota, there.others):
-        tasks = max(1, len(job.untouched))
-        tenant = holder_of(job)
-        left[tenant] -= job_cost(job, there.costs) * tasks
-        take_types(types.get(tenant), {kind: n * tasks for kind, n in job.gpus.items()})
-    for job in there.doubtful:
-        left[holder_of(job)] = 0
+    left.subtract(there.held.by_tenant)
+    for job in there.waiting:
+        if job.waits.for_quota:
+            left[job.tenant] -= job.total_millislices
+            asked = {kind: count * job.tasks for kind, count in job.gpus.items()}
+            take_types(types.get(job.tenant), asked)
+    for record in there.doubtful:
+        left[holder_of(record)] = 0
     found: dict[int, int] = {}
-    for job in there.runs:
-        cost, tenant = job_cost(job, there.costs), holder_of(job)
-        if is_of_service(job) and is_own(job.qos) and cost > 0:
+    for run, cost, _ in there.held.priced:
+        tenant = holder_of(run)
+        if is_of_service(run) and is_own(run.qos) and cost > 0:
             of = types.get(tenant, {})
-            rooms = [of[kind] // count for kind, count in job.gpus.items() if kind in of and count]
-            found[job.job_id] = max(0, min([left[tenant] // cost, *rooms]))
+            rooms = [of[kind] // count for kind, count in run.gpus.items() if kind in of and count]
+            found[run.job_id] = max(0, min([left[tenant] // cost, *rooms]))
     return {job_id: count for job_id, count in found.items() if count}
 
 

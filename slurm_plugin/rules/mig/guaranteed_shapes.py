@@ -23,10 +23,11 @@ from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView, RunReco
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder, holder_of, is_own
-from slicewise.slurm_plugin.rules.quota.demand import is_managed, is_waiting
+from slicewise.slurm_plugin.rules.quota.jobs import is_managed
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, guaranteed_types, lesser
 from slicewise.slurm_plugin.rules.quota.type_limits import binding_type_limits
 from slicewise.slurm_plugin.rules.quota.types import MAX_TYPE_LIMIT, Policy
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 
 _Used = Mapping[str, Mapping[str, int]]
 """Instances by tenant and GRES type."""
@@ -98,7 +99,7 @@ def _claims(jobs: Iterable[JobView], *, waiting: bool) -> _Used:
     """Instances that jobs in their tenants' own QOS hold, and with ``waiting`` also wait for."""
     found = defaultdict[str, Counter[str]](Counter)
     for job in jobs:
-        counts = job.state in ALLOTTED or (waiting and is_waiting(job))
+        counts = job.state in ALLOTTED or (waiting and waits_of(job).could_start)
         if counts and is_own(job.qos):
             found[holder_of(job)].update(_instances(job))
     return found

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from slicewise.cluster.language.jobs import NodeView
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import run_cost
-from slicewise.slurm_plugin.rules.quota.demand import has_gpus
+from slicewise.slurm_plugin.rules.quota.nodes import has_gpus
 
 _OWN_BELOW = 100_000
 _FIRST, _STEPS = 1_000_000, 10

@@ -18,13 +18,9 @@ from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.services import failed_starts
 from slicewise.slurm_plugin.rules.overview.slices import condition_of, held_by_tenant, managed_nodes
-from slicewise.slurm_plugin.rules.quota.demand import (
-    holdings,
-    late_before_s,
-    late_jobs,
-    node_capacity,
-    waits_since_s,
-)
+from slicewise.slurm_plugin.rules.quota.demand import late_before_s, late_jobs
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, jobs_by_holder
+from slicewise.slurm_plugin.rules.quota.nodes import node_capacity
 from slicewise.slurm_plugin.rules.quota.tenants import payers
 
 _LATE_S = 30.0
@@ -212,21 +208,22 @@ def _rates(facts: OverviewFacts) -> dict[str, int]:
 
 def _of_waiting(facts: OverviewFacts, reader: Reader) -> Iterator[AttentionItem]:
     """Yield tenants of which jobs wait beyond the grace time, within their guaranteed quota."""
-    late = defaultdict[str, list[JobView]](list)
+    late = defaultdict[str, list[WaitingJob]](list)
     before_s = late_before_s(facts.now_s, facts.grace_s)
-    there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
+    there = jobs_by_holder(facts.jobs, facts.partitions, facts.costs, facts.models)
+    records = {record.job_id: record for record in there.others}
     for job in late_jobs(there, facts.policy, before_s):
-        if reader.may_see(job):
-            late[holder_of(job)].append(job)
+        if reader.may_see(records[job.job_id]):
+            late[job.tenant].append(job)
     for tenant, jobs in sorted(late.items()):
-        longest = min(jobs, key=lambda job: (waits_since_s(job) or 0, job.job_id))
-        waited_s = facts.now_s - (waits_since_s(longest) or 0)
+        longest = min(jobs, key=lambda job: (job.since_s or 0, job.job_id))
+        waited_s = facts.now_s - (longest.since_s or 0)
         waits = "waits" if len(jobs) == 1 else "wait"
         yield _warning(
             Code.WAITING,
             f"{_counted(len(jobs), 'job')} of {tenant} {waits} within its guaranteed quota, the"
             f" first for {waited_s / 60:,.0f} min",
-            f"slicewise why {longest.task}",
+            f"slicewise why {longest.task or longest.job_id}",
             about=tenant,
         )
 

@@ -12,11 +12,12 @@ from slicewise.cluster.language.jobs import ALLOTTED, JobTag, JobView, NodeView,
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import ServiceReport, ServiceView
 from slicewise.slurm_plugin.rules.common.costs import job_cost
-from slicewise.slurm_plugin.rules.quota.demand import gpus_on_nodes, is_managed, is_waiting
-from slicewise.slurm_plugin.rules.quota.holdings import by_priority
+from slicewise.slurm_plugin.rules.quota.jobs import by_priority, is_managed
+from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
 from slicewise.slurm_plugin.rules.quota.overcommitment import Overcommitment
 from slicewise.slurm_plugin.rules.quota.standings import Standing
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Recall
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 from slicewise.slurm_plugin.rules.round.barred import BarredJob
 
 
@@ -130,7 +131,7 @@ class OverviewFacts:
         return tuple(
             job
             for job in by_priority(self.jobs)
-            if is_waiting(job)
+            if waits_of(job).could_start
             and not is_resting(job)
             and is_managed(job, self.partitions)
             and self.cost(job)

@@ -5,18 +5,17 @@ from collections import Counter
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.rpc.overview_messages import ServiceNow, TenantNow
 from slicewise.slurm_plugin.rules.accounting.overview import with_those_below
-from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.history import (
     ClusterFigures,
     HistorySample,
     ServiceFigures,
     TenantFigures,
 )
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.overview.facts import OverviewFacts, Reader
 from slicewise.slurm_plugin.rules.overview.services import seen_services, service_now
 from slicewise.slurm_plugin.rules.overview.slices import slices_by_state, tenants_now
-from slicewise.slurm_plugin.rules.quota.demand import holdings, late_before_s, late_tasks
+from slicewise.slurm_plugin.rules.quota.demand import late_before_s, late_tasks
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 
 
 def history_sample(
@@ -29,9 +28,9 @@ def history_sample(
     """
     slices, late = slices_by_state(facts), Counter[str]()
     before_s = late_before_s(facts.now_s, facts.grace_s)
-    there = holdings(facts.jobs, facts.partitions, facts.costs, facts.models)
+    there = jobs_by_holder(facts.jobs, facts.partitions, facts.costs, facts.models)
     for job in late_tasks(there, facts.policy, before_s):
-        late[holder_of(job)] += job_cost(job, facts.costs)
+        late[job.tenant] += job.cost_millislices
     late_below = with_those_below(facts.policy, late)
     return HistorySample(
         at_s=at_s,

@@ -1,147 +1,30 @@
-"""Sums up what jobs hold and wait for, and what nodes have, as input of lending and explaining."""
+"""Sums up what jobs hold and wait for, as input of lending and explaining."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
-from slicewise.cluster.language.gpus.mig_profiles import WholeBoard
-from slicewise.cluster.language.jobs import (
-    ALLOTTED,
-    SHAPES_NODE,
-    WAITING,
-    JobState,
-    JobView,
-    NodeView,
-)
+from slicewise.cluster.language.jobs import ALLOTTED, JobState, JobView
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.common.costs import job_cost, run_cost
-from slicewise.slurm_plugin.rules.common.free_instances import free_instances, is_usable
+from slicewise.slurm_plugin.rules.common.costs import job_cost
 from slicewise.slurm_plugin.rules.common.qos_names import (
     borrowed_qos,
     holder,
     holder_of,
-    is_borrowed,
-    is_ours,
     is_own,
     qos_name,
 )
-from slicewise.slurm_plugin.rules.quota.holdings import (
-    Holdings,
-    QosQueue,
-    by_priority,
-    held_runs,
-    queues_of,
-)
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, WaitingJob, is_managed
 from slicewise.slurm_plugin.rules.quota.standings import QosUse
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota, guaranteed_types
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.slurm_config.pads import is_pad
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 
-_NOT_BEFORE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
-"""Slurm's reasons for jobs that could not start now even if everything were free."""
-
-_NO_QUOTA_HELPS = frozenset(
-    {
-        "AccountNotAllowed",
-        "AccountingPolicy",
-        "BadConstraints",
-        "BurstBufferOperation",
-        "BurstBufferResources",
-        "BurstBufferStageIn",
-        "Constraints",
-        "DeadLine",
-        "FedJobLock",
-        "FrontEndDown",
-        "InvalidAccount",
-        "InvalidQOS",
-        "JobArrayTaskLimit",
-        "Licenses",
-        "MpiPortsBusy",
-        "NvidiaImexChannels",
-        "PartitionConfig",
-        "PartitionDown",
-        "PartitionInactive",
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "PowerNotAvail",
-        "PowerReserved",
-        "Reservation",
-        "ReservationDeleted",
-        "ReservationInvalid",
-    }
-)
-"""Slurm's reasons for jobs that more slices would not start: their array's own limit is reached,
-they wait for something else, or their partition, reservation, account or QOS does not allow them.
-"""
-
-_LIMITS = ("Assoc", "QOS", "Max")
-"""Prefixes of Slurm's reasons for jobs over a limit: on a type, a budget, the jobs of one user, ...
-"""
-
-_SENTENCES = ("Reservation_", "uid_")
-"""Prefixes of the sentences that Slurm gives as reason if a reservation is gone, or if the job's
-user may not use a partition.
-"""
-
-NODES_AWAY = "ReqNodeNotAvail"
-_NO_NODES = (NODES_AWAY, "Nodes_required_for_job_are_DOWN")
-"""Prefixes of Slurm's reasons for jobs that need nodes which are down, drained or reserved. Details
-follow the prefix. The second one is also said of jobs behind those of another partition."""
-
-QOS_SLICES = "QOSGrpBilling"
-"""The only limit that more slices help, in a tenant's QOS; in any other QOS it is the gate's."""
-QOS_TYPES = "QOSGrpGRES"
-"""The reason of a job for whose GPU type its tenant's guarantee has no more instances: the tenant's
-own QOS limits them. Where it may borrow, the job may start in the borrowed QOS."""
-QOS_BUDGET = "QOSGrpBillingRunMinutes"
-"""The reason of a job for which its QOS' part of a budget is too small."""
-
-_FOR_OTHERS = frozenset({"Priority", "Resources"})
-"""Slurm's reasons for jobs for which nothing is free."""
-
-_FIRST_LOOK_S = 5
-"""Seconds that slurmctld may take to first look at a job: too few for a borrower to notice in its
-grace time."""
-
+_PLACE = attrgetter("place")
 _BEYOND_GRACE_S = 60
 """Seconds beyond the grace time within which a job should have started on recalled quota."""
-
-FIRST_TASKS = 64
-"""The most waiting tasks of a QOS that count: more do not start before limits are updated again."""
-
-
-def holdings(
-    jobs: Iterable[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    models: Mapping[str, str],
-) -> Holdings:
-    """Collect the jobs of managed partitions that have not ended.
-
-    ``models`` are the GPU models of GRES types: limits of a model bound what guarantees pay for
-    (``within_guarantees``).
-    """
-    runs, others = managed(jobs, partitions)
-    return Holdings(held_runs(runs, costs), others, queues_of(others, costs), costs, models)
-
-
-def managed(
-    jobs: Iterable[JobView], partitions: frozenset[str]
-) -> tuple[tuple[JobView, ...], tuple[JobView, ...]]:
-    """The jobs of managed partitions that have not ended: those that hold GPUs, and the others."""
-    runs: list[JobView] = []
-    others: list[JobView] = []
-    for job in jobs:
-        # Most jobs name one partition: they need no call.
-        if job.partition not in partitions and not is_managed(job, partitions):
-            continue
-        state = job.state
-        if state in ALLOTTED:
-            runs.append(job)
-        elif state is not JobState.ENDED:
-            others.append(job)
-    return tuple(runs), tuple(others)
 
 
 @dataclass(frozen=True)
@@ -159,26 +42,7 @@ class Held:
     elsewhere: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-@dataclass(frozen=True, order=True)
-class PendingDemand:
-    """A job, or ``tasks`` tasks of an array, that waits for its tenant's own quota.
-
-    Attributes:
-        since_s: the start of the wait in Unix seconds.
-        cost_millislices: the cost of each task.
-    """
-
-    since_s: int
-    cost_millislices: int
-    tasks: int = 1
-
-    @property
-    def total_millislices(self) -> int:
-        """The cost of all tasks."""
-        return self.cost_millislices * self.tasks
-
-
-def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
+def demand_of(policy: Policy, there: JobsByHolder) -> Mapping[str, int]:
     """Sum up the millislices that each tenant's own jobs hold or wait for.
 
     Each job counts for its ``holder``. A held task, such as a service's slot at rest, waits for
@@ -190,13 +54,12 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
     of its guaranteed quota, so that none of it is lent.
     """
     own, guaranteed, others = guaranteed_quota(policy), Counter[str](), Counter[str]()
-    for (account, qos), cost in there.by_qos.items():
+    for (account, qos), cost in there.held.by_qos.items():
         (guaranteed if is_own(qos) else others)[holder(account, qos)] += cost
-    for qos, queue in there.queues.items():
-        if not is_own(qos):
-            others.update(_waits_for(queue))
+    for tenant, jobs in there.for_loans.items():
+        others[tenant] += sum(job.total_millislices for job in jobs)
     for job in within_guarantees(there, policy, or_by_budget=True):
-        guaranteed[holder_of(job)] += job_cost(job, there.costs)
+        guaranteed[job.tenant] += job.cost_millislices
     doubtful = {holder_of(job) for job in there.doubtful}
     return others + Counter(
         {
@@ -208,47 +71,24 @@ def demand_of(policy: Policy, there: Holdings) -> Mapping[str, int]:
     )
 
 
-def _waits_for(queue: QosQueue) -> Mapping[str, int]:
-    """Millislices for which jobs of a QOS wait, by tenant."""
-    found = Counter[str]()
-    for job in queue.seen:
-        if waits_for_quota(job):
-            found[holder_of(job)] += _cost(job, queue.costs)
-    return found
+def for_recalls(there: JobsByHolder) -> Mapping[str, Sequence[WaitingJob]]:
+    """The jobs that wait for their tenant's own quota, by tenant, and that a recall would help.
 
-
-def waiting_for_own(
-    jobs: Iterable[JobView], partitions: frozenset[str], costs: Mapping[str, Millislices]
-) -> Mapping[str, Sequence[PendingDemand]]:
-    """Return the jobs that wait for their tenant's own quota, by tenant."""
-    waiting: dict[str, list[PendingDemand]] = defaultdict(list)
-    for job in jobs:
-        if not waits_for_quota(job) or not is_own(job.qos):
-            continue
-        since_s = waits_since_s(job)
-        # What a loan gives back helps no job whose type the guarantee covers no further.
-        if job.reason == QOS_TYPES or since_s is None or not is_managed(job, partitions):
-            continue
-        if cost := job_cost(job, costs):
-            waiting[holder_of(job)].append(PendingDemand(since_s, cost, max(1, len(job.untouched))))
-    return waiting
-
-
-def waits_since_s(job: JobView) -> int | None:
-    """Return the Unix second since which a job could start; None if Slurm does not say.
-
-    Slurm sets a job's eligible time only when it first looks at the job, some seconds after the
-    submission. In that case the submit time is returned, so that loans recalled in between count as
-    recalled for this job.
+    What a loan gives back helps no job whose type the guarantee covers no further.
     """
-    submit_s, eligible_s = job.submit_s, job.eligible_s
-    if submit_s is None or eligible_s is None:
-        return submit_s if eligible_s is None else eligible_s
-    was_at_once = 0 <= eligible_s - submit_s <= _FIRST_LOOK_S
-    return submit_s if was_at_once else eligible_s
+    waiting = {
+        tenant: [
+            job
+            for job in jobs
+            if job.waits.for_quota and not job.waits.for_types
+            if job.cost_millislices and job.since_s is not None
+        ]
+        for tenant, jobs in there.own.items()
+    }
+    return {tenant: jobs for tenant, jobs in waiting.items() if jobs}
 
 
-def qos_use(policy: Policy, there: Holdings) -> QosUse:
+def qos_use(policy: Policy, there: JobsByHolder) -> QosUse:
     """Sum up what jobs hold of limits and wait for, by QOS.
 
     A completing job holds nothing of them: Slurm lets others start in its place. In a tenant's own
@@ -258,31 +98,19 @@ def qos_use(policy: Policy, there: Holdings) -> QosUse:
     held, waiting = Counter[str](), Counter[str]()
     doubtful: set[str] = set()
     costs = there.costs
-    for (_, qos), cost in there.by_qos.items():
-        held[qos] += cost
-    for one in there.ending:
-        held[one.job.qos] -= one.cost_millislices
-    for job in there.doubtful:
-        doubtful.add(job.qos)
-        if job.state in ALLOTTED and job.state is not JobState.COMPLETING:
-            held[job.qos] -= job_cost(job, costs)
-    tasks = {qos: found for qos, queue in there.queues.items() if (found := _first_tasks(queue))}
+    held.update(there.held.in_qos)
+    for run in there.held.ending:
+        held[run.job.qos] -= run.cost_millislices
+    for record in there.doubtful:
+        doubtful.add(record.qos)
+        if record.state in ALLOTTED and record.state is not JobState.COMPLETING:
+            held[record.qos] -= job_cost(record, costs)
+    tasks = {qos: queue.first_tasks for qos, queue in there.queues.items() if queue.first_tasks}
     # Else the borrowed QOS could take a completing job's place from a job of the own QOS.
     for job in within_guarantees(there, policy, or_by_budget=True, as_limited=True):
-        waiting[job.qos] += job_cost(job, costs)
+        waiting[qos_name(job.tenant)] += job.cost_millislices
     first = frozenset(map(qos_name, guaranteed_types(policy)))
     return QosUse(held, waiting, tasks, frozenset(doubtful), first)
-
-
-def _first_tasks(queue: QosQueue) -> Sequence[int]:
-    """Millislices of the first tasks of a QOS that could start, in Slurm's order."""
-    found: list[int] = []
-    for job in queue.jobs:
-        if is_waiting(job) and not job.is_doubtful and (cost := job_cost(job, queue.costs)):
-            found += [cost] * min(max(1, len(job.untouched)), FIRST_TASKS - len(found))
-            if len(found) == FIRST_TASKS:
-                break
-    return found
 
 
 def guaranteed_use(
@@ -315,7 +143,8 @@ def guaranteed_instances(
 def _in_own(jobs: Iterable[JobView], partitions: frozenset[str]) -> Iterator[JobView]:
     """Yield the jobs that hold guaranteed quota or wait for it, or for a budget."""
     for job in jobs:
-        counts = job.state in ALLOTTED or waits_for_quota(job) or waits_for_budget(job)
+        waits = waits_of(job)
+        counts = job.state in ALLOTTED or waits.for_quota or waits.for_budget
         if is_own(job.qos) and counts and is_managed(job, partitions):
             yield job
 
@@ -324,68 +153,10 @@ def waiting_instances(jobs: Iterable[JobView], partitions: frozenset[str]) -> Ma
     """Count the GPU instances by type for which jobs wait that would start if others ended."""
     waiting: Counter[str] = Counter()
     for job in jobs:
-        if waits_for_others(job) and is_managed(job, partitions):
+        if waits_of(job).for_gpus and is_managed(job, partitions):
             for name, count in job.gpus.items():
                 waiting[name] += count * max(1, len(job.untouched))
     return waiting
-
-
-def capacity(
-    nodes: Iterable[NodeView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-    whole_boards: Mapping[str, WholeBoard],
-) -> int:
-    """Sum up the capacity of managed partitions in millislices, however their GPUs are cut now."""
-    # Most nodes have the same GPUs as others.
-    known: dict[tuple[tuple[str, int], ...], int] = {}
-    total = 0
-    for node in nodes:
-        if has_gpus(node, partitions):
-            gpus = tuple(node.gpus.items())
-            if gpus not in known:
-                known[gpus] = node_capacity(node, costs, whole_boards)
-            total += known[gpus]
-    return total
-
-
-def instances_of(nodes: Iterable[NodeView], partitions: frozenset[str]) -> Mapping[str, int]:
-    """Count the instances of managed partitions by GRES type, as GPUs are cut now."""
-    found = Counter[str]()
-    for node in nodes:
-        if has_gpus(node, partitions):
-            found.update(node.gpus)
-    return found
-
-
-def node_capacity(
-    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
-) -> int:
-    """Compute a node's capacity in millislices. ``whole_boards`` are by GRES type.
-
-    A board that may be repartitioned beside its jobs has the same number of devices for Slurm
-    whatever it is cut into, as pads fill up the number. So boards are counted by their devices. The
-    capacity is that of the node's boards, or of what it is cut into now if that is more: a 4g and a
-    3g cost more than the GPU. Whole GPUs, and instances on nodes with fewer devices, count what
-    they cost.
-    """
-    return max(run_cost(node.gpus, costs), _boards_cost(node, costs, whole_boards))
-
-
-def _boards_cost(
-    node: NodeView, costs: Mapping[str, Millislices], whole_boards: Mapping[str, WholeBoard]
-) -> int:
-    """Sum up a node's boards that may be repartitioned and its other GPUs, never more than it has.
-
-    What a pad could become is not known. So with several models each board counts as the cheapest.
-    """
-    cut = {kind: count for kind, count in node.gpus.items() if kind in whole_boards and count}
-    others = {kind: count for kind, count in node.gpus.items() if kind not in whole_boards}
-    devices = sum(cut.values()) + sum(count for kind, count in others.items() if is_pad(kind))
-    kinds = [whole_boards[kind] for kind in cut or whole_boards]
-    boards = devices // max((one.devices for one in kinds), default=1)
-    each = min((one.cost_millislices for one in kinds), default=0)
-    return boards * each + run_cost(others, costs)
 
 
 def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, Held]:
@@ -412,136 +183,10 @@ def held(jobs: Iterable[JobView], partitions: frozenset[str]) -> Mapping[str, He
     }
 
 
-def gpus_on_nodes(job: JobView) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """Yield the GPU instances by type that a run holds on each of its nodes.
-
-    Slurm's job record has only their sum here, so they are divided evenly among the nodes.
-    """
-    for nth, node in enumerate(job.nodes):
-        counts = {kind: (count - nth - 1) // len(job.nodes) + 1 for kind, count in job.gpus.items()}
-        yield node, {kind: count for kind, count in counts.items() if count}
-
-
-def wanted_on_nodes(job: JobView) -> tuple[Mapping[str, int], int]:
-    """Return what a waiting job, or each task of an array, needs: GPU instances and node count.
-
-    The instances, by type, are those per node.
-    """
-    nodes = max(1, int(job.tres.get("node", "1")))
-    return {kind: -(-count // nodes) for kind, count in job.gpus.items() if count}, nodes
-
-
-def free_on_nodes(
-    nodes: Iterable[NodeView], partitions: frozenset[str]
-) -> Mapping[str, Counter[str]]:
-    """Count what Slurm shows as free, for each node on which it starts jobs: GPU instances by type.
-
-    Completing jobs' GPUs are among them (``free_by_node``).
-    """
-    return {node.name: there for node in nodes if (there := _free_on(node, partitions)) is not None}
-
-
-def free_by_node(
-    jobs: Iterable[JobView], shown: Mapping[str, Counter[str]]
-) -> Mapping[str, Counter[str]]:
-    """Count the free GPU instances by type and node: what is ``shown`` (``free_on_nodes``), less
-    what completing ones of the ``jobs`` still hold.
-    """
-    free = dict(shown)
-    # Slurm shows completing jobs' GPUs as free, but starts nothing on them before the jobs' end.
-    ending = (job for job in jobs if job.state is JobState.COMPLETING)
-    for node, gpus in (place for job in ending for place in gpus_on_nodes(job)):
-        if node in free:
-            free[node] = free[node] - Counter(gpus)
-    return free
-
-
-def _free_on(node: NodeView, partitions: frozenset[str]) -> Counter[str] | None:
-    """What is free on one node; None if Slurm starts nothing there."""
-    return free_instances([node]) if has_gpus(node, partitions) and is_usable(node) else None
-
-
-def node_costs(
-    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
-) -> frozenset[int]:
-    """Return the amounts that all GPUs of a node together cost, over managed partitions' nodes."""
-    return frozenset(run_cost(node.gpus, costs) for node in nodes if node.is_in(partitions))
-
-
-def shared_costs(
-    nodes: Iterable[NodeView], partitions: frozenset[str], costs: Mapping[str, Millislices]
-) -> Mapping[str, Millislices]:
-    """Return the cost of one part of shared GPUs, by name, of those that managed nodes have."""
-    found = {name for node in nodes if node.is_in(partitions) for name in node.shared}
-    return {name: costs[name] for name in sorted(found & costs.keys())}
-
-
-def has_gpus(node: NodeView, partitions: frozenset[str]) -> bool:
-    """Whether the node has GPUs and is in one of the partitions."""
-    return node.is_in(partitions) and any(node.gpus.values())
-
-
-def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
-    """Whether a job is or may run in one of the partitions; a waiting job may name several."""
-    return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
-
-
-def is_waiting(job: JobView) -> bool:
-    """Whether a job could start now if there were room: it is pending, not held, and eligible."""
-    return job.state in WAITING and not job.held and job.reason not in _NOT_BEFORE
-
-
-def lacks_only_room(job: JobView) -> bool:
-    """Whether a waiting job lacks nothing but slices, budget or free GPUs."""
-    if not is_waiting(job):
-        return False
-    is_ours_to_raise = job.reason in {QOS_SLICES, QOS_BUDGET}
-    is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_ours_to_raise
-    lacks_more = job.reason in _NO_QUOTA_HELPS or is_over_another
-    return not lacks_more and not waits_for_nodes(job)
-
-
-def waits_for_others(job: JobView) -> bool:
-    """Whether a job would start if GPU instances came free."""
-    return (job.reason in _FOR_OTHERS or SHAPES_NODE in job.reason) and is_waiting(job)
-
-
-def waits_for_quota(job: JobView) -> bool:
-    """Whether a job could start now if its tenant might hold more; GPUs may have to come free.
-
-    A job whose nodes are away could not: what was kept for it would lie idle until they are back.
-    """
-    if not is_waiting(job) or (job.reason.startswith(NODES_AWAY) and waits_for_nodes(job)):
-        return False
-    is_by_quota = job.reason == QOS_SLICES or (job.reason == QOS_TYPES and not is_borrowed(job.qos))
-    is_at_gate = is_by_quota and not is_ours(job.qos)
-    is_over_another = job.reason.startswith((*_LIMITS, *_SENTENCES)) and not is_by_quota
-    is_no_matter_of_slices = job.reason in _NO_QUOTA_HELPS or is_over_another or is_at_gate
-    return not is_no_matter_of_slices
-
-
-def names_a_limit(job: JobView) -> bool:
-    """Whether Slurm's reason is a limit of an association or a QOS."""
-    return job.reason.startswith(_LIMITS)
-
-
-def waits_for_budget(job: JobView) -> bool:
-    """Whether a job could start now if more of its budget were left."""
-    return is_waiting(job) and job.reason == QOS_BUDGET
-
-
-def waits_for_nodes(job: JobView) -> bool:
-    """Whether nodes that a job needs are down, drained or reserved.
-
-    Nodes that only await a repartition of their GPUs do not count.
-    """
-    return job.reason.startswith(_NO_NODES) and SHAPES_NODE not in job.reason
-
-
 def within_guarantees(
-    there: Holdings, policy: Policy, *, or_by_budget: bool = False, as_limited: bool = False
-) -> Iterator[JobView]:
-    """Yield the jobs waiting in tenants' own QOS for which guaranteed quotas suffice.
+    there: JobsByHolder, policy: Policy, *, or_by_budget: bool = False, as_limited: bool = False
+) -> Sequence[WaitingJob]:
+    """The jobs waiting in tenants' own QOS for which guaranteed quotas suffice.
 
     Jobs come in Slurm's order, an array once for each task. They share what running jobs of the
     same QOS leave of the guaranteed quota. With ``or_by_budget`` jobs that wait for a budget are
@@ -551,33 +196,34 @@ def within_guarantees(
     free: before that it calls back no loan, no replica ends for it, and it is not late. With
     ``as_limited`` it counts at once, as Slurm's limits let it start.
     """
-    waiting = [
-        job
-        for job in there.in_own
-        if waits_for_quota(job) or (or_by_budget and waits_for_budget(job))
-    ]
-    if not waiting:
-        return
-    own = guaranteed_quota(policy)
-    left = Counter({name: own.get(name, 0) - there.own(name) for name in map(holder_of, waiting)})
-    types = types_left(policy, there)
-    for run in there.ending if as_limited else ():
-        tenant = holder_of(run.job)
-        if is_own(run.job.qos) and tenant in left:
-            left[tenant] += run.cost_millislices
+    if not there.own:
+        return []
+    own, types = guaranteed_quota(policy), types_left(policy, there)
+    given = defaultdict[str, int](int)
+    for run in there.held.ending if as_limited else ():
+        if is_own(run.job.qos) and (tenant := holder_of(run.job)) in there.own:
+            given[tenant] += run.cost_millislices
             give_types(types.get(tenant), run.job.gpus)
-    for job in by_priority(waiting):
-        cost, tenant = job_cost(job, there.costs), holder_of(job)
-        of_types = types.get(tenant)
-        for _ in range(max(1, len(job.untouched))):
-            if not 0 < cost <= left[tenant] or not has_types(of_types, job.gpus):
-                break
-            left[tenant] -= cost
-            take_types(of_types, job.gpus)
-            yield job
+    found: list[WaitingJob] = []
+    for tenant, jobs in there.own.items():
+        left, of_types = (
+            own.get(tenant, 0) - there.in_own(tenant) + given[tenant],
+            types.get(tenant),
+        )
+        for job in jobs if left > 0 else ():
+            if not job.waits.for_quota and not or_by_budget:
+                continue
+            cost = job.cost_millislices
+            for nth in range(job.tasks):
+                if not 0 < cost <= left or not has_types(of_types, job.gpus):
+                    break
+                left -= cost
+                take_types(of_types, job.gpus)
+                found.append(job._replace(nth=nth) if nth else job)
+    return sorted(found, key=_PLACE)
 
 
-def types_left(policy: Policy, there: Holdings) -> Mapping[str, dict[str, int]]:
+def types_left(policy: Policy, there: JobsByHolder) -> Mapping[str, dict[str, int]]:
     """Count what runs in tenants' own QOS leave of the types that are guaranteed, by tenant."""
     own = own_type_limits(policy, there.costs, there.models)
     types = {name: dict(of) for name, of in own.items()}
@@ -606,20 +252,21 @@ def give_types(left: dict[str, int] | None, gpus: Mapping[str, int]) -> None:
             left[kind] += gpus[kind]
 
 
-def late_jobs(there: Holdings, policy: Policy, before_s: float) -> Iterator[JobView]:
-    """Yield the jobs that wait for too long within their tenants' guaranteed quota, each once.
+def late_jobs(there: JobsByHolder, policy: Policy, before_s: float) -> Sequence[WaitingJob]:
+    """The jobs that wait for too long within their tenants' guaranteed quota, each once.
 
     ``before_s``: the Unix second of ``late_before_s``.
     """
-    yield from dict.fromkeys(late_tasks(there, policy, before_s))
+    return [job for job in late_tasks(there, policy, before_s) if not job.nth]
 
 
-def late_tasks(there: Holdings, policy: Policy, before_s: float) -> Iterator[JobView]:
-    """Yield the same jobs, an array once for each of its tasks that waits for too long."""
-    for job in within_guarantees(there, policy):
-        began_s = waits_since_s(job)
-        if began_s is not None and began_s < before_s:
-            yield job
+def late_tasks(there: JobsByHolder, policy: Policy, before_s: float) -> Sequence[WaitingJob]:
+    """The same jobs, an array once for each of its tasks that waits for too long."""
+    return [
+        job
+        for job in within_guarantees(there, policy)
+        if job.since_s is not None and job.since_s < before_s
+    ]
 
 
 def late_before_s(now_s: float, grace_s: int) -> float:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from slicewise.slurm_plugin.rules.common.qos_names import holder, qos_name
 from slicewise.slurm_plugin.rules.quota.demand import take_types, types_left
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
 from slicewise.slurm_plugin.rules.quota.standings import Standing, beyond_loans
 from slicewise.slurm_plugin.rules.quota.tenants import (
     effective_nominal,
@@ -36,7 +36,7 @@ class QuotaRoom:
     """
 
     def __init__(
-        self, policy: Policy, there: Holdings, standings: Mapping[str, Standing] = _UNKNOWN
+        self, policy: Policy, there: JobsByHolder, standings: Mapping[str, Standing] = _UNKNOWN
     ) -> None:
         """``standings`` are the limits in force; none if they are not known."""
         self._policy = policy
@@ -47,14 +47,14 @@ class QuotaRoom:
             name for name in policy if policy[name].quota.borrowing_limit_millislices > 0
         }
         self._own = Counter(guaranteed_quota(policy))
-        elsewhere = {name: held - there.own(name) for name, held in there.by_tenant.items()}
+        elsewhere = {name: held - there.in_own(name) for name, held in there.held.by_tenant.items()}
         self._own.subtract(beyond_loans(policy, standings, elsewhere))
         self._types = types_left(policy, there)
         self._subtree = {
             name: nominal[name] + tenant.quota.borrowing_limit_millislices
             for name, tenant in policy.items()
         }
-        for (account, qos), cost in there.by_qos.items():
+        for (account, qos), cost in there.held.by_qos.items():
             tenant = holder(account, qos)
             if tenant in policy:
                 self.take(tenant, qos, cost, {})

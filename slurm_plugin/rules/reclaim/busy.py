@@ -7,28 +7,17 @@ of their tenants' quotas may be lent meanwhile.
 from collections import Counter
 from collections.abc import Mapping
 
-from slicewise.cluster.language.jobs import JobView
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed
-from slicewise.slurm_plugin.rules.quota.demand import (
-    gpus_on_nodes,
-    wanted_on_nodes,
-    within_guarantees,
-)
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
+from slicewise.slurm_plugin.rules.quota.demand import within_guarantees
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, Shape
+from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_types
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed, Shape, shape_of
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 
 
-def need_of(job: JobView) -> JobNeed:
-    """The GPU instances that a waiting job, or each task of an array, needs."""
-    instances, count = wanted_on_nodes(job)
-    return JobNeed(job.job_id, shape_of(instances), count)
-
-
 def busy_tasks(
-    policy: Policy, there: Holdings, free: Mapping[str, Mapping[str, int]]
+    policy: Policy, there: JobsByHolder, free: Mapping[str, Mapping[str, int]]
 ) -> Mapping[int, int]:
     """How many tasks of each job, by its id, find their GPUs neither free nor on loan.
 
@@ -36,22 +25,20 @@ def busy_tasks(
     Slurm shows as free; jobs take what there is in Slurm's order. Jobs of a type that their
     tenants' guarantees name are left out: a GPU is cut for them at once.
     """
-    waiting = list(within_guarantees(there, policy))
+    waiting = within_guarantees(there, policy)
     if not waiting:
         return {}
     types = guaranteed_types(policy)
     within_reach = {node: Counter(there) for node, there in free.items()}
-    for (_, qos), runs in there.places.items():
+    for (_, qos), runs in there.held.places.items():
         for run in runs if is_borrowed(qos) else ():
             for node, gpus in gpus_on_nodes(run.job):
                 if node in within_reach:
                     within_reach[node].update(gpus)
     left, nowhere, busy = FreeInstances(within_reach), set[tuple[Shape, int]](), Counter[int]()
     for job in waiting:
-        need = need_of(job)
-        key = need.shape, need.nodes
-        if key in nowhere or not left.place(need):
-            nowhere.add(key)
-            is_named = job.gpus.keys() <= types.get(holder_of(job), {}).keys()
+        if job.alike in nowhere or not left.place(job):
+            nowhere.add(job.alike)
+            is_named = job.gpus.keys() <= types.get(job.tenant, {}).keys()
             busy[job.job_id] += not is_named
     return +busy

@@ -6,29 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-Shape = tuple[tuple[str, int], ...]
-"""GPU instances on one node: type and number, sorted by type."""
-
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
 
 _BATCH = 10**9
 _FIRST = 10.0**12
-
-
-@dataclass(frozen=True)
-class JobNeed:
-    """A waiting job that needs ``shape`` on each of ``nodes`` different nodes.
-
-    ``key`` identifies the job in results.
-    """
-
-    key: int
-    shape: Shape
-    nodes: int
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the job needs just one instance, which may be on any node."""
-        return self.nodes == 1 and sum(count for _, count in self.shape) == 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +38,7 @@ class Candidate:
         return self.cost * _BATCH if self.is_batch else self.cost
 
 
-JobPlaces = dict[int, tuple[str, ...]]
+JobPlaces = dict[JobKey, tuple[str, ...]]
 """The nodes of jobs that need more than a single instance, by key."""
 
 
@@ -127,11 +108,11 @@ class Capacity:
         self._estimates: dict[Shape, dict[str, Estimate]] = {}
         self._stale: dict[Shape, set[str]] = {}
 
-    def need(self, needs: Iterable[JobNeed], sign: int = 1) -> None:
+    def need(self, jobs: Iterable[WaitingJob], sign: int = 1) -> None:
         """Count what these jobs need; a ``sign`` of -1 undoes this."""
-        for need in needs:
-            for kind, count in need.shape:
-                self.balance[kind] -= sign * count * need.nodes
+        for job in jobs:
+            for kind, count in job.shape:
+                self.balance[kind] -= sign * count * job.nodes
 
     def may_take(self, run: Candidate) -> bool:
         """Whether the run is not taken yet, and its tenant holds its cost above its guaranteed
@@ -257,15 +238,6 @@ class Capacity:
             for node, there in run.instances.items()
             for kind, count in there.items()
         )
-
-
-def shape_of(instances: Mapping[str, int]) -> Shape:
-    """The shape of these instances, without types that have none."""
-    # Nearly every run has one type, and a round has thousands of runs.
-    if len(instances) == 1:
-        kind, count = next(iter(instances.items()))
-        return ((kind, count),) if count else ()
-    return tuple(sorted((kind, count) for kind, count in instances.items() if count))
 
 
 def _prices(runs: Iterable[Candidate]) -> Mapping[str, int]:

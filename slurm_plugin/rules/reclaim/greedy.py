@@ -5,14 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf
 
-from slicewise.slurm_plugin.rules.reclaim.capacity import (
-    Candidate,
-    Capacity,
-    Estimate,
-    JobNeed,
-    JobPlaces,
-    Shape,
-)
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, Estimate, JobPlaces
 from slicewise.slurm_plugin.rules.reclaim.victim_order import VictimQueue, victim_order
 
 _Key = tuple[Estimate, float, int, str]
@@ -22,14 +16,14 @@ _Queues = Sequence[tuple[Collection[str], VictimQueue]]
 """Queues of runs of one size, with the types that they free."""
 
 
-def fill(room: Capacity, needs: Sequence[JobNeed]) -> tuple[JobPlaces, set[int]]:
+def fill(room: Capacity, needs: Sequence[WaitingJob]) -> tuple[JobPlaces, set[JobKey]]:
     """Take the runs that make room for these jobs, in this order.
 
     Jobs that need more than a single instance, and so certain nodes, come first. Returns their
     nodes, and the keys of jobs without room; ``room`` holds nothing for jobs without room.
     """
     places: JobPlaces = {}
-    out: set[int] = set()
+    out: set[JobKey] = set()
     room.need(needs)
     nodes, hopeless = _Nodes(room), set[tuple[Shape, int]]()
     for need in needs:
@@ -48,12 +42,12 @@ def fill(room: Capacity, needs: Sequence[JobNeed]) -> tuple[JobPlaces, set[int]]
     return places, out | _dropped(room, [need for need in needs if need.key not in out], places)
 
 
-def _dropped(room: Capacity, needs: Iterable[JobNeed], places: JobPlaces) -> set[int]:
+def _dropped(room: Capacity, needs: Iterable[WaitingJob], places: JobPlaces) -> set[JobKey]:
     """Drop jobs, last first, while a type that they need is short on all nodes together.
 
     Returns the keys of the dropped jobs.
     """
-    out: set[int] = set()
+    out: set[JobKey] = set()
     for need in reversed(tuple(needs)):
         if any(room.balance[kind] < 0 for kind, _ in need.shape):
             out.add(need.key)
@@ -74,7 +68,7 @@ class _Nodes:
         self._heaps: dict[Shape, list[_Key]] = {}
         self._queues: dict[str, _Queues] = {}
 
-    def placed(self, need: JobNeed) -> tuple[str, ...] | None:
+    def placed(self, need: WaitingJob) -> tuple[str, ...] | None:
         """Place the job, taking runs on its nodes. Returns the nodes.
 
         Returns None, and changes nothing, if there are not enough nodes.

@@ -5,13 +5,10 @@ Slices freed by a replica that was told to go are kept for the lender that takes
 
 from collections.abc import Collection, Iterable, Mapping
 
-from slicewise.cluster.language.jobs import JobView
-from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.common.qos_names import is_own
-from slicewise.slurm_plugin.rules.quota.demand import waiting_for_own
+from slicewise.slurm_plugin.rules.quota.demand import for_recalls
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
-from slicewise.slurm_plugin.rules.services.state import used_by_tenant
 
 Lenders = Mapping[str, frozenset[str]]
 """By borrower with slots that must wait: the lenders for which its replicas went."""
@@ -38,18 +35,11 @@ def still_waiting(
     }
 
 
-def about_to_start(
-    policy: Policy,
-    jobs: Collection[JobView],
-    partitions: frozenset[str],
-    costs: Mapping[str, Millislices],
-) -> frozenset[str]:
+def about_to_start(policy: Policy, there: JobsByHolder) -> frozenset[str]:
     """Tenants with a job that waits for their own quota and fits into what is left of that."""
     own = guaranteed_quota(policy)
-    guaranteed = (job for job in jobs if is_own(job.qos))
-    held = used_by_tenant(guaranteed, partitions, costs)
     return frozenset(
-        name
-        for name, waiting in waiting_for_own(jobs, partitions, costs).items()
-        if any(one.cost_millislices <= own.get(name, 0) - held.get(name, 0) for one in waiting)
+        tenant
+        for tenant, jobs in for_recalls(there).items()
+        if any(job.cost_millislices <= own.get(tenant, 0) - there.in_own(tenant) for job in jobs)
     )

@@ -7,13 +7,8 @@ from operator import mul
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.slurm_plugin.rules.common.solver import LinearProgram
-from slicewise.slurm_plugin.rules.reclaim.capacity import (
-    Candidate,
-    Capacity,
-    JobNeed,
-    Shape,
-    VictimSet,
-)
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, VictimSet
 from slicewise.slurm_plugin.rules.reclaim.victim_order import in_order
 
 _Group = tuple[Shape, int]
@@ -30,11 +25,11 @@ class Choice:
     nodes.
     """
 
-    def __init__(self, room: Capacity, needs: Sequence[JobNeed]) -> None:
+    def __init__(self, room: Capacity, needs: Sequence[WaitingJob]) -> None:
         """Build the program for all of these jobs; ``room`` is left as it is."""
         self._runs = in_order(room)
         self._unit = gcd(*(run.cost for run in self._runs)) or 1
-        self._groups: dict[_Group, list[int]] = defaultdict(list)
+        self._groups: dict[_Group, list[JobKey]] = defaultdict(list)
         for need in needs:
             if not need.is_single:
                 self._groups[need.shape, need.nodes].append(need.key)
@@ -43,7 +38,7 @@ class Choice:
         self._columns = [(self._given(run), 1) for run in self._runs]
         self._columns += [(_needed(*place), len(self._groups[place[0]])) for place in self._at]
 
-    def _rows(self, room: Capacity, needs: Iterable[JobNeed]) -> dict[_Row, int]:
+    def _rows(self, room: Capacity, needs: Iterable[WaitingJob]) -> dict[_Row, int]:
         """The rows, each with the least value that it asks for."""
         short: Counter[str] = Counter()
         for need in needs:

@@ -3,19 +3,20 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, JobNeed, Shape
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate
 
 
 def beneficiaries(
-    needs: Iterable[JobNeed],
-    places: Mapping[int, Sequence[str]],
+    needs: Iterable[WaitingJob],
+    places: Mapping[JobKey, Sequence[str]],
     free: Mapping[str, Mapping[str, int]],
     gone: Sequence[Candidate],
-) -> Mapping[int, int]:
+) -> Mapping[int, JobKey]:
     """The key of the job for which each run ends, by the run's job id; the first of several."""
     needs = tuple(needs)
     found = _on_places(needs, places, free, gone)
-    waiting: dict[str, deque[int]] = defaultdict(deque)
+    waiting: dict[str, deque[JobKey]] = defaultdict(deque)
     for need in needs:
         if need.is_single:
             waiting[need.shape[0][0]].append(need.key)
@@ -26,23 +27,23 @@ def beneficiaries(
     return found
 
 
-def _alike(needs: Sequence[JobNeed], run: Candidate) -> JobNeed:
+def _alike(needs: Sequence[WaitingJob], run: Candidate) -> WaitingJob:
     """The first job that needs some of what the run has; else the first of all jobs."""
     kinds = {kind for kind, _ in run.total}
     found = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
     return next(found, needs[0])
 
 
-def _next(waiting: deque[int], count: int) -> Sequence[int]:
+def _next(waiting: deque[JobKey], count: int) -> Sequence[JobKey]:
     return [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
 
 def _on_places(
-    needs: Iterable[JobNeed],
-    places: Mapping[int, Sequence[str]],
+    needs: Iterable[WaitingJob],
+    places: Mapping[JobKey, Sequence[str]],
     free: Mapping[str, Mapping[str, int]],
     gone: Iterable[Candidate],
-) -> dict[int, int]:
+) -> dict[int, JobKey]:
     """For each run that ends on the nodes of a job with ``places``: the key of that job."""
     left = {(node, kind): count for node, there in free.items() for kind, count in there.items()}
     given: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
@@ -50,7 +51,7 @@ def _on_places(
         for node, there in run.instances.items():
             for kind in there:
                 given[node, kind].append(run)
-    found: dict[int, int] = {}
+    found: dict[int, JobKey] = {}
     for need in needs:
         for node in places.get(need.key, ()):
             for kind, count in need.shape:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.quota.demand import PendingDemand
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.lending import called_back
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Recall
@@ -25,7 +25,7 @@ def recalled(
     held: Mapping[str, int],
     *,
     ready: Mapping[str, int],
-    waiting: Mapping[str, Iterable[PendingDemand]],
+    waiting: Mapping[str, Iterable[WaitingJob]],
     now_s: int,
     grace_s: int,
 ) -> tuple[Recall, ...]:
@@ -77,7 +77,7 @@ def have_room(
     loans: Iterable[Loan],
     recalls: Iterable[Recall],
     held: Mapping[str, int],
-    waiting: Mapping[str, Iterable[PendingDemand]],
+    waiting: Mapping[str, Iterable[WaitingJob]],
     *,
     now_s: int,
     grace_s: int,
@@ -164,7 +164,7 @@ def _sums(loans: Iterable[Loan]) -> tuple[Counter[str], Counter[str]]:
 
 def _for_who_waits(
     parts: Iterable[Recall],
-    waiting: Mapping[str, Iterable[PendingDemand]],
+    waiting: Mapping[str, Iterable[WaitingJob]],
     room: Mapping[str, int],
     now_s: int,
 ) -> Iterator[Recall]:
@@ -177,11 +177,14 @@ def _for_who_waits(
     for part in parts:
         of[part.lender].append(part)
     for lender, own in of.items():
-        jobs = sorted(job for job in waiting.get(lender, ()) if job.since_s <= now_s)
+        jobs = sorted(
+            (job for job in waiting.get(lender, ()) if (job.since_s or 0) <= now_s),
+            key=lambda job: (job.since_s or 0, job.cost_millislices, job.tasks),
+        )
         yield from _matched(own, jobs, room[lender])
 
 
-def _matched(parts: Iterable[Recall], jobs: Sequence[PendingDemand], room: int) -> Iterator[Recall]:
+def _matched(parts: Iterable[Recall], jobs: Sequence[WaitingJob], room: int) -> Iterator[Recall]:
     """Assign parts to jobs, the oldest part to the job that has waited longest.
 
     Jobs that the ``room`` in their lender's limit covers get no parts. If the parts are more than
@@ -192,13 +195,13 @@ def _matched(parts: Iterable[Recall], jobs: Sequence[PendingDemand], room: int) 
     first = min(room, wanted - sum(part.amount_millislices for part in left))
     yield from _taken(left, -first)
     covered = max(0, first)
-    for job in (one for one in jobs for _ in range(one.tasks)):
+    for job in (each for each in jobs for _ in range(each.tasks)):
         missing = max(0, job.cost_millislices - covered)
         covered = max(0, covered - job.cost_millislices)
         # A job with room may lose it to another job. So while there is room, the job that waits
         # longest sets the time, and no part gets younger than that job.
         since_s = jobs[0].since_s if first > 0 else job.since_s
-        called_s = max(left[0].called_s, since_s) if left else 0
+        called_s = max(left[0].called_s, since_s or 0) if left else 0
         for part in _taken(left, missing):
             yield replace(part, called_s=called_s)
         if not left:

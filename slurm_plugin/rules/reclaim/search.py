@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, JobNeed, JobPlaces, VictimSet
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, JobPlaces, VictimSet
 from slicewise.slurm_plugin.rules.reclaim.greedy import fill
 from slicewise.slurm_plugin.rules.reclaim.ilp import Choice
 
@@ -27,11 +28,11 @@ class Served:
         out: keys of jobs without room.
     """
 
-    places: Mapping[int, tuple[str, ...]] = field(hash=False)
-    out: frozenset[int]
+    places: Mapping[JobKey, tuple[str, ...]] = field(hash=False)
+    out: frozenset[JobKey]
 
 
-def all_served(room: Capacity, needs: Sequence[JobNeed]) -> Served | None:
+def all_served(room: Capacity, needs: Sequence[WaitingJob]) -> Served | None:
     """Take the smallest set of runs that makes room for all jobs; None if none was found.
 
     The set is certain to be the smallest where it meets the bound, or where columns are few.
@@ -42,7 +43,7 @@ def all_served(room: Capacity, needs: Sequence[JobNeed]) -> Served | None:
     return None if found is None else _served(room, needs, needs, found)
 
 
-def some_served(room: Capacity, needs: Sequence[JobNeed]) -> Served:
+def some_served(room: Capacity, needs: Sequence[WaitingJob]) -> Served:
     """Take runs for those jobs that can have room; earlier jobs come before later ones.
 
     Where columns are many, jobs with enough of their types in total, counted in order, come before
@@ -56,16 +57,16 @@ def some_served(room: Capacity, needs: Sequence[JobNeed]) -> Served:
     return _served(room, needs, *_in_turn(room, wants))
 
 
-def _hopeful(room: Capacity, needs: Iterable[JobNeed]) -> Sequence[JobNeed]:
+def _hopeful(room: Capacity, needs: Iterable[WaitingJob]) -> Sequence[WaitingJob]:
     return [need for need in needs if len(room.estimates(need.shape)) >= need.nodes]
 
 
-def _with_room(room: Capacity, needs: Sequence[JobNeed]) -> Sequence[JobNeed]:
+def _with_room(room: Capacity, needs: Sequence[WaitingJob]) -> Sequence[WaitingJob]:
     """The jobs that can have room together, earlier ones first.
 
     Where one job has no room, no later job of the same shape and number of nodes has any.
     """
-    those: list[JobNeed] = []
+    those: list[WaitingJob] = []
     while needs:
         more = bisect_left(
             range(1, len(needs) + 1),
@@ -77,39 +78,39 @@ def _with_room(room: Capacity, needs: Sequence[JobNeed]) -> Sequence[JobNeed]:
     return those
 
 
-def _is_room(room: Capacity, needs: Sequence[JobNeed]) -> bool:
+def _is_room(room: Capacity, needs: Sequence[WaitingJob]) -> bool:
     return _filled(room, needs) is not None or Choice(room, needs).is_possible()
 
 
-def _are_alike(one: JobNeed, other: JobNeed) -> bool:
+def _are_alike(one: WaitingJob, other: WaitingJob) -> bool:
     return (one.shape, one.nodes) == (other.shape, other.nodes)
 
 
-def _are_few(room: Capacity, needs: Iterable[JobNeed]) -> bool:
+def _are_few(room: Capacity, needs: Iterable[WaitingJob]) -> bool:
     shapes = {(need.shape, need.nodes) for need in needs if not need.is_single}
     columns = len(room.runs) + sum(len(room.estimates(shape)) for shape, _ in shapes)
     return columns <= _FEW_COLUMNS
 
 
-def _smallest(room: Capacity, needs: Sequence[JobNeed]) -> VictimSet | None:
+def _smallest(room: Capacity, needs: Sequence[WaitingJob]) -> VictimSet | None:
     found = _filled(room, needs)
     if not _are_few(room, needs) or (found is not None and found.size <= _least(room, needs)):
         return found
     return Choice(room, needs).smallest(found)
 
 
-def _instances(need: JobNeed) -> int:
+def _instances(need: WaitingJob) -> int:
     return need.nodes * sum(count for _, count in need.shape)
 
 
-def _least(room: Capacity, needs: Sequence[JobNeed]) -> tuple[int, int]:
+def _least(room: Capacity, needs: Sequence[WaitingJob]) -> tuple[int, int]:
     room.need(needs)
     least = room.at_least()
     room.need(needs, -1)
     return least
 
 
-def _filled(room: Capacity, needs: Sequence[JobNeed]) -> VictimSet | None:
+def _filled(room: Capacity, needs: Sequence[WaitingJob]) -> VictimSet | None:
     """Fill greedily, the largest jobs first; None if not all get room.
 
     ``room`` is left as it was.
@@ -120,7 +121,7 @@ def _filled(room: Capacity, needs: Sequence[JobNeed]) -> VictimSet | None:
     return None if out else found
 
 
-def _left_as_it_was(room: Capacity, needs: Sequence[JobNeed], places: JobPlaces) -> VictimSet:
+def _left_as_it_was(room: Capacity, needs: Sequence[WaitingJob], places: JobPlaces) -> VictimSet:
     """Undo what was taken and placed for these jobs, and return it as a result."""
     found = VictimSet((room.weight, len(room.taken)), tuple(room.taken.values()), places)
     _apply(room, needs, found, -1)
@@ -134,7 +135,7 @@ def _give_back_needless(room: Capacity) -> None:
 
 
 def _served(
-    room: Capacity, needs: Iterable[JobNeed], those: Sequence[JobNeed], found: VictimSet
+    room: Capacity, needs: Iterable[WaitingJob], those: Sequence[WaitingJob], found: VictimSet
 ) -> Served:
     """Apply what was found for ``those``; all other jobs have no room."""
     _apply(room, those, found)
@@ -142,7 +143,7 @@ def _served(
     return Served(found.places, frozenset(need.key for need in needs if need.key not in known))
 
 
-def _apply(room: Capacity, needs: Iterable[JobNeed], found: VictimSet, sign: int = 1) -> None:
+def _apply(room: Capacity, needs: Iterable[WaitingJob], found: VictimSet, sign: int = 1) -> None:
     """Apply a result to the room; a ``sign`` of -1 undoes it."""
     needs = tuple(needs)
     room.need(needs, sign)
@@ -156,7 +157,7 @@ def _apply(room: Capacity, needs: Iterable[JobNeed], found: VictimSet, sign: int
             room.place(node, need.shape, sign)
 
 
-def _in_turn(room: Capacity, needs: Sequence[JobNeed]) -> tuple[Sequence[JobNeed], VictimSet]:
+def _in_turn(room: Capacity, needs: Sequence[WaitingJob]) -> tuple[Sequence[WaitingJob], VictimSet]:
     """Fill for jobs with enough of their types in total, then for the others.
 
     Returns the jobs that got room, in order, and the result; ``room`` is left as it was.
@@ -170,9 +171,9 @@ def _in_turn(room: Capacity, needs: Sequence[JobNeed]) -> tuple[Sequence[JobNeed
     return those, _left_as_it_was(room, those, places | more)
 
 
-def _counted(room: Capacity, needs: Iterable[JobNeed]) -> Sequence[JobNeed]:
+def _counted(room: Capacity, needs: Iterable[WaitingJob]) -> Sequence[WaitingJob]:
     left = room.supply()
-    found: list[JobNeed] = []
+    found: list[WaitingJob] = []
     for need in needs:
         if all(count * need.nodes <= left.get(kind, 0) for kind, count in need.shape):
             found.append(need)

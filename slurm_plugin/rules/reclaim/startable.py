@@ -4,14 +4,14 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob
 
 
 def ready(
-    needs: Iterable[JobNeed],
+    needs: Iterable[WaitingJob],
     free: Mapping[str, Mapping[str, int]],
-    places: Mapping[int, Sequence[str]],
-) -> frozenset[int]:
+    places: Mapping[JobKey, Sequence[str]],
+) -> frozenset[JobKey]:
     """Keys of the jobs that fit into what is free, after what earlier jobs take.
 
     ``places`` are the nodes on which room is being made for jobs: what is free there is kept for
@@ -19,7 +19,7 @@ def ready(
     more run would have to end.
     """
     left = FreeInstances(free)
-    found: set[int] = set()
+    found: set[JobKey] = set()
     for need in needs:
         if need.is_single:
             if left.take_anywhere(need):
@@ -52,14 +52,14 @@ class FreeInstances:
             for kind, nodes in self._on.items()
         }
 
-    def take_anywhere(self, need: JobNeed) -> bool:
+    def take_anywhere(self, need: WaitingJob) -> bool:
         """Take one instance for a job that needs a single one. Returns whether there was one."""
         kind = need.shape[0][0]
         is_there = self._all[kind] > 0
         self._all[kind] -= is_there
         return is_there
 
-    def is_on(self, nodes: Sequence[str], need: JobNeed) -> bool:
+    def is_on(self, nodes: Sequence[str], need: WaitingJob) -> bool:
         """Whether these nodes, at least one, have enough for the job."""
         return all(
             self._all[kind] >= count * need.nodes
@@ -67,13 +67,13 @@ class FreeInstances:
             for kind, count in need.shape
         ) and bool(nodes)
 
-    def has(self, node: str, need: JobNeed, more: Mapping[str, int]) -> bool:
+    def has(self, node: str, need: WaitingJob, more: Mapping[str, int]) -> bool:
         """Whether one node has enough for the job, with some ``more`` instances there."""
         return all(
             self._on[kind].get(node, 0) + more.get(kind, 0) >= count for kind, count in need.shape
         )
 
-    def nodes(self, need: JobNeed) -> Sequence[str]:
+    def nodes(self, need: WaitingJob) -> Sequence[str]:
         """Nodes with enough for the job, the fullest first; empty if there are too few."""
         if any(self._all[kind] < count * need.nodes for kind, count in need.shape):
             return ()
@@ -86,7 +86,7 @@ class FreeInstances:
             fit = self._with_all(need)[: need.nodes]
         return fit if len(fit) == need.nodes else ()
 
-    def _with_all(self, need: JobNeed) -> list[str]:
+    def _with_all(self, need: WaitingJob) -> list[str]:
         on = [self._on[kind] for kind, _ in need.shape]
         counts = [count for _, count in need.shape]
         fit = [
@@ -96,7 +96,7 @@ class FreeInstances:
         ]
         return sorted(fit, key=lambda node: (sum(there[node] for there in on), node))
 
-    def place(self, need: JobNeed) -> bool:
+    def place(self, need: WaitingJob) -> bool:
         """Take what the job needs, on the fullest nodes. False if there is not enough."""
         nodes = self.nodes(need)
         self.take(need, nodes)
@@ -114,7 +114,7 @@ class FreeInstances:
                 there[node][kind] = count
         return dict(there)
 
-    def take(self, need: JobNeed, nodes: Iterable[str]) -> None:
+    def take(self, need: WaitingJob, nodes: Iterable[str]) -> None:
         """Take what the job needs on these nodes, or what is left there if that is less."""
         for node in nodes:
             for kind, count in need.shape:

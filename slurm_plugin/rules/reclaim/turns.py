@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from slicewise.cluster.language.units import slices_words
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
-from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Wanting, reclaim
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, reclaim
 
 _NONE: Mapping[str, int] = {}
 
@@ -16,16 +16,13 @@ class Turn:
     """A job that comes first, and that can't start before other runs have ended.
 
     Attributes:
-        need: what one task needs; its key is the job's id.
-        cost_millislices: cost of one task.
+        job: the job, of which one task is to start.
         nodes: nodes where free instances are kept for the job, and where runs end for it; empty for
             a single instance, which may be on any node.
         quota: millislices that tenants beyond their shares give up so that the job has quota.
     """
 
-    tenant: str
-    need: JobNeed
-    cost_millislices: int
+    job: WaitingJob
     nodes: tuple[str, ...] = ()
     quota: Mapping[str, int] = field(default_factory=dict, hash=False)
 
@@ -42,8 +39,8 @@ def runs_to_end(
     types. The other parameters are those of ``reclaim_for``.
     """
     found = reclaim(reclaim_input)
-    kinds = {kind for one in reclaim_input.wanting for kind in one.instances}
-    if turn is None or any(kind in kinds for kind, _ in turn.need.shape):
+    kinds = {kind for job in reclaim_input.wanting for kind, _ in job.shape}
+    if turn is None or any(kind in kinds for kind, _ in turn.job.shape):
         return found
     # What runs free that end for lenders anyway counts for the turn, too.
     ends = found.victims.keys() | found.requeues.keys()
@@ -65,20 +62,12 @@ def reclaim_for(
     replicas alone make no room: other jobs on borrowed quota run to their end. ``free`` are the
     instances that no job holds, less what guaranteed jobs are about to take (``Waits``).
     """
-    need = turn.need
-    wanting = Wanting(
-        job_id=need.key,
-        tenant=turn.tenant,
-        priority=0,
-        cost_millislices=turn.cost_millislices,
-        instances=dict(need.shape),
-        nodes=need.nodes,
-    )
+    job = turn.job
     running = for_turns(reclaim_input, over).running
     if turn.nodes:
         running = tuple(replace(run, instances=_there(turn, run.instances)) for run in running)
-    there = replace(reclaim_input, wanting=(wanting,), running=running, free=_there(turn, free))
-    if not _might_start(need, there):
+    there = replace(reclaim_input, wanting=(job,), running=running, free=_there(turn, free))
+    if not _might_start(job, there):
         return None
     found = reclaim(replace(there, recalled=over, shrink=turn.quota))
     given: Counter[str] = Counter()
@@ -87,21 +76,21 @@ def reclaim_for(
             given[run.tenant] += run.cost_millislices
     if found.missing or any(given[name] < amount for name, amount in turn.quota.items()):
         return None
-    words = f"{turn.tenant} has its turn of {slices_words(turn.cost_millislices)}: job "
-    words += f"{need.key} has waited longest"
+    words = f"{job.tenant} has its turn of {slices_words(job.cost_millislices)}: job "
+    words += f"{job.job_id} has waited longest"
     return replace(found, victims=dict.fromkeys(found.victims, words), ready={})
 
 
-def _might_start(need: JobNeed, there: ReclaimInput) -> bool:
+def _might_start(job: WaitingJob, there: ReclaimInput) -> bool:
     """Whether the job would have enough nodes if all runs ended: most often there are none."""
     beside: dict[str, Counter[str]] = {}
     for run in there.running:
         for node, gpus in run.instances.items():
             beside.setdefault(node, Counter()).update(gpus)
-    left = need.nodes
+    left = job.nodes
     for node in there.free.keys() | beside.keys():
         free, more = there.free.get(node, _NONE), beside.get(node, _NONE)
-        if all(free.get(kind, 0) + more.get(kind, 0) >= count for kind, count in need.shape):
+        if all(free.get(kind, 0) + more.get(kind, 0) >= count for kind, count in job.shape):
             left -= 1
             if not left:
                 return True

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, Shape
+from slicewise.slurm_plugin.rules.quota.jobs import Shape
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
 
 
 def victim_order(room: Capacity, run: Candidate, lacks: Mapping[str, int]) -> tuple[float, ...]:

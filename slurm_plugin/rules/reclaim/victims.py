@@ -9,8 +9,9 @@ from typing import Self
 from slicewise.cluster.language.jobs import JobView, RunOfJob
 from slicewise.cluster.language.units import slices_words
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
-from slicewise.slurm_plugin.rules.quota.demand import gpus_on_nodes
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, JobNeed, shape_of
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob, shape_of
+from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
 from slicewise.slurm_plugin.rules.reclaim.reasons import beneficiaries, why_no_room
 from slicewise.slurm_plugin.rules.reclaim.search import all_served, some_served
 from slicewise.slurm_plugin.rules.reclaim.startable import ready
@@ -22,29 +23,6 @@ _LEFT = "would have to go: left to Slurm's preemption"
 _TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
 _IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
 _WITHIN = "the tenants that hold what it needs hold too little above their guaranteed quota"
-
-
-@dataclass(frozen=True)
-class Wanting:
-    """A waiting job of a lender, or one task of an array, that the tenant's guaranteed quota pays
-    for.
-
-    Attributes:
-        job_id: Slurm's job id. Array tasks that Slurm has not split off yet share their array's.
-        priority: Slurm's priority.
-        cost_millislices: cost of the whole job.
-        instances: GPU instances by type that it needs on each of its nodes.
-        nodes: number of different nodes that it needs.
-        task: the name that a person uses, where that is not the job id.
-    """
-
-    job_id: int
-    tenant: str
-    priority: int
-    cost_millislices: int
-    instances: Mapping[str, int] = field(hash=False)
-    nodes: int = 1
-    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,7 +99,7 @@ class ReclaimInput:
             theirs are left to Slurm.
     """
 
-    wanting: tuple[Wanting, ...]
+    wanting: tuple[WaitingJob, ...]
     running: tuple[Running, ...]
     free: Mapping[str, Mapping[str, int]] = field(hash=False)
     above_nominal_millislices: Mapping[str, int] = field(hash=False)
@@ -180,17 +158,17 @@ def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
     ``search.py`` says when the set is certain to be the smallest, ``subset_sum.py`` when the excess
     over an amount is certain to be the least.
     """
-    jobs = sorted(reclaim_input.wanting, key=lambda job: (-job.priority, job.job_id))
-    needs = [JobNeed(key, shape_of(job.instances), job.nodes) for key, job in enumerate(jobs)]
+    jobs = sorted(reclaim_input.wanting, key=lambda job: job.place)
+    by_key = {job.key: job for job in jobs}
     runs = _sorted(reclaim_input)
-    plan = _plan(reclaim_input, runs, needs)
-    now = ready(needs, reclaim_input.free, plan.places)
-    waiting = [need for need in needs if need.key not in now | plan.out]
-    goes_for = beneficiaries(waiting or needs, plan.places, reclaim_input.free, plan.gone)
-    late = {key for key, job in enumerate(jobs) if job.tenant in reclaim_input.late}
+    plan = _plan(reclaim_input, runs, jobs)
+    now = ready(jobs, reclaim_input.free, plan.places)
+    waiting = [job for job in jobs if job.key not in now | plan.out]
+    goes_for = beneficiaries(waiting or jobs, plan.places, reclaim_input.free, plan.gone)
+    late = {job.key for job in jobs if job.tenant in reclaim_input.late}
     left = _left_to_slurm(runs, plan, goes_for, late)
-    missing = left | _without_room(reclaim_input, runs, plan, needs)
-    why = _reasons(reclaim_input, plan, {run: jobs[key] for run, key in goes_for.items()})
+    missing = left | _without_room(reclaim_input, runs, plan, jobs)
+    why = _reasons(reclaim_input, plan, {run: by_key[key] for run, key in goes_for.items()})
     asked = [run for run in reclaim_input.running if run.job_id in why]
     leaving = reclaim_input.leaving
     return Reclaim(
@@ -200,9 +178,9 @@ def reclaim(reclaim_input: ReclaimInput) -> Reclaim:
             for run in asked
             if run.may_requeue and run.run not in leaving and goes_for[run.job_id] not in left
         },
-        ready=_millislices(jobs[key] for key in now),
-        missing={jobs[key].job_id: why for key, why in missing.items()},
-        places={jobs[key].job_id: nodes for key, nodes in plan.places.items()},
+        ready=_millislices(by_key[key] for key in now),
+        missing={job_id: why for (job_id, _), why in missing.items()},
+        places={job_id: nodes for (job_id, _), nodes in plan.places.items()},
     )
 
 
@@ -222,7 +200,7 @@ def may_give(reclaim_input: ReclaimInput) -> Mapping[str, int]:
     return given
 
 
-def _millislices(jobs: Iterable[Wanting]) -> Mapping[str, int]:
+def _millislices(jobs: Iterable[WaitingJob]) -> Mapping[str, int]:
     amounts: Counter[str] = Counter()
     for job in jobs:
         amounts[job.tenant] += job.cost_millislices
@@ -319,21 +297,21 @@ class _Plan:
 
     gone: Sequence[Candidate]
     shrunk: Sequence[Candidate]
-    places: Mapping[int, tuple[str, ...]]
-    out: frozenset[int]
+    places: Mapping[JobKey, tuple[str, ...]]
+    out: frozenset[JobKey]
 
 
-def _plan(reclaim_input: ReclaimInput, runs: _Runs, needs: Sequence[JobNeed]) -> _Plan:
-    kinds = {kind for need in needs for kind, _ in need.shape}
+def _plan(reclaim_input: ReclaimInput, runs: _Runs, jobs: Sequence[WaitingJob]) -> _Plan:
+    kinds = {kind for job in jobs for kind, _ in job.shape}
     may_go = [*runs.replicas]
     room = _room(reclaim_input, runs, _with(kinds, may_go))
-    got = all_served(room, needs)
+    got = all_served(room, jobs)
     for more in (runs.batch, runs.left):
         if got is None and more:
             may_go += more
             room = _room(reclaim_input, runs, _with(kinds, may_go))
-            got = all_served(room, needs)
-    got = got or some_served(room, needs)
+            got = all_served(room, jobs)
+    got = got or some_served(room, jobs)
     gone = [*room.taken.values()]
     shrunk = [*_more(runs, gone, room.above)]
     for run in shrunk:
@@ -394,7 +372,7 @@ def _needed(room: Capacity, runs: Sequence[Candidate]) -> Sequence[Candidate]:
 
 
 def _reasons(
-    reclaim_input: ReclaimInput, plan: _Plan, goes_for: Mapping[int, Wanting]
+    reclaim_input: ReclaimInput, plan: _Plan, goes_for: Mapping[int, WaitingJob]
 ) -> Mapping[int, str]:
     """Why each run of the plan ends, for people, by job id."""
     why: dict[int, str] = {}
@@ -409,14 +387,14 @@ def _reasons(
 
 
 def _left_to_slurm(
-    runs: _Runs, plan: _Plan, goes_for: Mapping[int, int], late: Collection[int]
-) -> dict[int, str]:
+    runs: _Runs, plan: _Plan, goes_for: Mapping[int, JobKey], late: Collection[JobKey]
+) -> dict[JobKey, str]:
     """Explanations for jobs that need batch jobs to end which only Slurm may end, by key.
 
     For those in ``late`` that is any batch job.
     """
     ids, batch = {run.job_id for run in runs.left}, {run.job_id for run in runs.batch}
-    found: dict[int, list[int]] = defaultdict(list)
+    found: dict[JobKey, list[int]] = defaultdict(list)
     for run in plan.gone:
         if run.job_id in ids or (run.job_id in batch and goes_for[run.job_id] in late):
             found[goes_for[run.job_id]].append(run.job_id)
@@ -431,10 +409,10 @@ def _named(batch: Sequence[int]) -> str:
 
 
 def _without_room(
-    reclaim_input: ReclaimInput, runs: _Runs, plan: _Plan, needs: Iterable[JobNeed]
-) -> dict[int, str]:
+    reclaim_input: ReclaimInput, runs: _Runs, plan: _Plan, jobs: Iterable[WaitingJob]
+) -> dict[JobKey, str]:
     """Explanations for jobs for which no runs that may end make room, by key."""
-    out = [need for need in needs if need.key in plan.out]
+    out = [job for job in jobs if job.key in plan.out]
     ends_s = [
         reclaim_input.term_s - run.age_s(reclaim_input.now_s) for run in reclaim_input.running
     ]
@@ -445,5 +423,5 @@ def _without_room(
         ([run.instances for run in runs.young], _IN_TERM.format(soonest_s)),
         ([run.instances for run in runs.within], _WITHIN),
     )
-    why = why_no_room({(need.shape, need.nodes) for need in out}, layers) if out else {}
-    return {need.key: why[need.shape, need.nodes] for need in out}
+    why = why_no_room({job.alike for job in out}, layers) if out else {}
+    return {job.key: why[job.alike] for job in out}

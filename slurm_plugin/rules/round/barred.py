@@ -26,18 +26,10 @@ from typing import NamedTuple
 from slicewise.cluster.language.jobs import WAITING, JobView
 from slicewise.cluster.language.slurm.interface import Association
 from slicewise.slurm_plugin.rules.common.qos_names import is_ours
-from slicewise.slurm_plugin.rules.quota.demand import (
-    NODES_AWAY,
-    QOS_SLICES,
-    QOS_TYPES,
-    is_waiting,
-    names_a_limit,
-    waits_for_budget,
-    waits_for_quota,
-)
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, QosQueue
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, QosQueue
 from slicewise.slurm_plugin.rules.quota.tenants import upward
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.quota.waits import NODES_AWAY, QOS_SLICES, QOS_TYPES, waits_of
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 60, 3600
 """Seconds before the second trial, and at most before any later one."""
@@ -153,7 +145,7 @@ NOTHING_BARRED = Barred()
 
 def barred(
     before: Barred,
-    there: Holdings,
+    there: JobsByHolder,
     policy: Policy,
     associations: Sequence[Association] = (),
     *,
@@ -200,7 +192,7 @@ def barred(
         (job, key)
         for queue in queues
         for job in queue.seen
-        if waits_for_quota(job)
+        if waits_of(job).for_quota
         for key in _keys(job)
         if key in bars
     ]
@@ -220,7 +212,7 @@ def barred(
 
 
 def _kept(
-    bars: Mapping[_Key, Bar], there: Holdings, rows: Mapping[tuple[str, str], Association]
+    bars: Mapping[_Key, Bar], there: JobsByHolder, rows: Mapping[tuple[str, str], Association]
 ) -> dict[_Key, Bar]:
     """The bars of jobs that still wait, of which none has started and whose limits are the same."""
     waiting = {key: job for job in there.others for key in _keys(job)}
@@ -242,14 +234,15 @@ def _named_in(queue: QosQueue) -> Mapping[_Key, JobView]:
     found: dict[_Key, JobView] = {}
     passed: set[_Key] = set()
     for job in queue.jobs:
-        if not is_waiting(job) or waits_for_budget(job):
+        waits = waits_of(job)
+        if not waits.could_start or waits.for_budget:
             continue
         one, alike = _keys(job)
         if job.reason == _NOT_LOOKED_AT:
             continue
-        if waits_for_quota(job):
+        if waits.for_quota:
             passed.add(alike)
-        elif not names_a_limit(job):
+        elif not waits.names_a_limit:
             found[one] = job
         elif alike not in passed:
             found.setdefault(alike, job)

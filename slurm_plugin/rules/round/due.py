@@ -12,8 +12,8 @@ from slicewise.slurm_plugin.rules.accounting.types import Balance
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
 from slicewise.slurm_plugin.rules.quota.standings import QosUse, Standing
 from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
 from slicewise.slurm_plugin.rules.round.round import RoundPlan
+from slicewise.slurm_plugin.rules.round.world import World
 
 REGULAR_S = 15.0
 """Seconds between rounds while nobody needs one: limits are changed outside Slicewise, budgets are
@@ -64,7 +64,7 @@ class LastRound:
     unserved: frozenset[tuple[str, int]] = frozenset()
 
 
-def needs(inputs: QuotaInputs, found: RoundPlan, in_force: Mapping[str, Standing]) -> RoundNeeds:
+def needs(inputs: World, found: RoundPlan, in_force: Mapping[str, Standing]) -> RoundNeeds:
     """What a round with this plan would change for those who wait.
 
     ``in_force`` has the limits in Slurm, by tenant. A tenant that is not among them is new: the

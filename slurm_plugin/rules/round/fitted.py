@@ -22,34 +22,30 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from heapq import heapify, heappop, heappush, merge
 from itertools import chain
 from typing import NamedTuple
 
 from slicewise.cluster.language.jobs import JobView
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.common.costs import job_cost, run_cost
+from slicewise.slurm_plugin.rules.common.costs import run_cost
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_own
-from slicewise.slurm_plugin.rules.quota.demand import (
-    gpus_on_nodes,
-    has_types,
-    types_left,
-    waits_for_nodes,
-    waits_for_quota,
-    waits_since_s,
+from slicewise.slurm_plugin.rules.quota.demand import has_types, types_left
+from slicewise.slurm_plugin.rules.quota.jobs import (
+    JobsByHolder,
+    Shape,
+    WaitingJob,
 )
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, QosQueue, place_in_order
+from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
 from slicewise.slurm_plugin.rules.quota.tenants import downward, guaranteed_quota, parent
 from slicewise.slurm_plugin.rules.quota.types import Policy, Tenant
-from slicewise.slurm_plugin.rules.reclaim.busy import need_of
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed, Shape
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 
 
 def fitted(
     policy: Policy,
-    there: Holdings,
+    there: JobsByHolder,
     free: Mapping[str, Mapping[str, int]],
     capacity_millislices: int | None,
 ) -> Policy:
@@ -69,14 +65,18 @@ def fitted(
 
 
 class _Unit(NamedTuple):
-    """A run, or ``tasks`` waiting jobs or tasks alike, the first since ``since_s`` (Unix seconds;
-    0 where Slurm does not say). ``need`` is None for a run, which has its GPUs.
+    """A run, or ``tasks`` waiting jobs or tasks alike, of which ``job`` is the first; it is None
+    for a run, which has its GPUs.
     """
 
     cost_millislices: int
-    need: JobNeed | None = None
+    job: WaitingJob | None = None
     tasks: int = 1
-    since_s: int = 0
+
+    @property
+    def since_s(self) -> int:
+        """When it began to wait, in Unix seconds; 0 for a run, and where Slurm does not say."""
+        return (self.job.since_s or 0) if self.job is not None else 0
 
 
 @dataclass
@@ -111,66 +111,51 @@ class _Part:
     def turn(self) -> tuple[Fraction, bool, int, str]:
         """Who has least of its guaranteed quota is served next."""
         first = next(iter(self.units or self.later), _Unit(0))
-        is_run = first.need is None
+        is_run = first.job is None
         return Fraction(self.within, self.own), is_run, first.since_s, self.name
 
 
-def _parts_of(policy: Policy, own: Mapping[str, int], there: Holdings) -> Sequence[_Part]:
+def _parts_of(policy: Policy, own: Mapping[str, int], there: JobsByHolder) -> Sequence[_Part]:
     """The tenants that are guaranteed anything, with what their jobs hold and want of it."""
     units = {name: deque[_Unit]() for name, amount in own.items() if amount}
     left = Counter(own)
-    for name, cost in sorted((holder_of(one.job), one.cost_millislices) for one in there.priced):
+    runs = ((holder_of(run.job), run.cost_millislices) for run in there.held.priced)
+    for name, cost in sorted(runs):
         if name in units and (part := min(cost, left[name])) > 0:
             left[name] -= part
             units[name].append(_Unit(part))
-    types, taken = types_left(policy, there), Counter[_Alike]()
-    for alike, job, tasks in _waiting(there):
-        name, cost = holder_of(job), job_cost(job, there.costs)
-        if cost and name in units and has_types(types.get(name), job.gpus):
+    types, taken = types_left(policy, there), Counter[tuple[str, Shape, int]]()
+    for job in _waiting(there):
+        name, asked = job.tenant, job.cost_millislices
+        if asked and name in units and has_types(types.get(name), job.gpus):
             # Each that could start alone counts: the first may need what is not there.
-            count = min(tasks, left[name] // cost - taken[alike])
+            alike = name, *job.alike
+            count = min(job.tasks, left[name] // asked - taken[alike])
             if count > 0:
                 taken[alike] += count
-                units[name].append(_Unit(cost, need_of(job), count, waits_since_s(job) or 0))
+                units[name].append(_Unit(asked, job, count))
     return [_Part(name, own[name], of) for name, of in units.items()]
 
 
-class _Alike(NamedTuple):
-    """What waiting jobs have in common of which one starts where another does."""
-
-    tenant: str
-    shape: Shape
-    nodes: int
-
-
-class _Waiting(NamedTuple):
-    """The first of waiting jobs alike that follow one another, with how many tasks they are."""
-
-    alike: _Alike
-    job: JobView
-    tasks: int
-
-
-def _waiting(there: Holdings) -> Iterable[_Waiting]:
+def _waiting(there: JobsByHolder) -> Iterable[WaitingJob]:
     """Jobs that wait for quota in Slurm's order, those in own QOS first."""
-    queues = [(is_own(qos), _waiting_in(queue)) for qos, queue in there.queues.items()]
-    own = (of for is_in_own, of in queues if is_in_own)
-    others = (of for is_in_own, of in queues if not is_in_own)
-    by_place = partial(merge, key=lambda one: place_in_order(one.job))
-    return chain(chain.from_iterable(own), by_place(*others))
+    queues = [(is_own(qos), _first_of_alike(queue.waiting)) for qos, queue in there.queues.items()]
+    own = (jobs for in_own, jobs in queues if in_own)
+    others = (jobs for in_own, jobs in queues if not in_own)
+    return chain(chain.from_iterable(own), merge(*others, key=lambda job: job.place))
 
 
-def _waiting_in(queue: QosQueue) -> Sequence[_Waiting]:
-    found: list[_Waiting] = []
-    for job in queue.jobs:
-        if not waits_for_quota(job) or waits_for_nodes(job):
+def _first_of_alike(jobs: Iterable[WaitingJob]) -> Sequence[WaitingJob]:
+    """The first of jobs alike that follow one another, with how many tasks they are."""
+    found: list[WaitingJob] = []
+    for job in jobs:
+        if not job.waits.for_quota or job.waits.for_nodes:
             continue
-        need, tasks = need_of(job), max(1, len(job.untouched))
-        alike = _Alike(holder_of(job), need.shape, need.nodes)
-        if found and found[-1].alike == alike:
-            found[-1] = found[-1]._replace(tasks=found[-1].tasks + tasks)
+        before = found[-1] if found else None
+        if before and (before.tenant, before.alike) == (job.tenant, job.alike):
+            found[-1] = before._replace(tasks=before.tasks + job.tasks)
         else:
-            found.append(_Waiting(alike, job, tasks))
+            found.append(job)
     return found
 
 
@@ -181,15 +166,15 @@ def _fill(parts: Iterable[_Part], capacity_millislices: int) -> None:
     while served:
         *_, part = heappop(served)
         unit = part.units.popleft()
-        is_beyond = part.over and unit.need is not None
+        is_beyond = part.over and unit.job is not None
         if not is_beyond and unit.cost_millislices <= min(left, part.own - part.within):
             left -= unit.cost_millislices
             part.within += unit.cost_millislices
-            if unit.need is not None:
+            if unit.job is not None:
                 part.granted.append(unit._replace(tasks=1))
             if unit.tasks > 1:
                 part.units.appendleft(unit._replace(tasks=unit.tasks - 1))
-        elif unit.need is None:
+        elif unit.job is None:
             part.over += unit.cost_millislices
         else:
             part.later.append(unit)
@@ -231,14 +216,14 @@ def _place_within(part: _Part, free: FreeInstances) -> Iterator[tuple[_Part, _Un
     """Place on free GPUs what waits within a part. Yields what finds none."""
     part.level = part.within - sum(unit.cost_millislices for unit in part.granted)
     for unit in part.granted:
-        if unit.need is not None and free.place(unit.need):
+        if unit.job is not None and free.place(unit.job):
             part.level += unit.cost_millislices
         else:
             yield part, unit
 
 
 def _plan(part: _Part, unit: _Unit, free: FreeInstances, nodes: "_Nodes") -> bool:
-    is_planned = unit.need is not None and nodes.keep(part.name, unit.need, free)
+    is_planned = unit.job is not None and nodes.keep(part.name, unit.job, free)
     part.level += unit.cost_millislices * is_planned
     return is_planned
 
@@ -252,7 +237,7 @@ def _place_beyond(part: _Part, free: FreeInstances, left: int) -> int:
     for unit in part.later:
         for _ in range(unit.tasks):
             enough = needed + unit.cost_millislices <= min(left, part.own - part.level)
-            if not enough or unit.need is None or not free.place(unit.need):
+            if not enough or unit.job is None or not free.place(unit.job):
                 break
             needed += unit.cost_millislices
             beyond = needed
@@ -263,25 +248,24 @@ def _place_beyond(part: _Part, free: FreeInstances, left: int) -> int:
 class _Nodes:
     """The nodes on which jobs that wait for GPUs will start, once runs there have ended."""
 
-    def __init__(self, there: Holdings, free: Mapping[str, Mapping[str, int]]) -> None:
+    def __init__(self, there: JobsByHolder, free: Mapping[str, Mapping[str, int]]) -> None:
         self._there, self._free = there, free
         self._next: dict[tuple[Shape, int], deque[str] | None] = {}
         self._handed = Counter[str]()
 
-    def keep(self, tenant: str, need: JobNeed, left: FreeInstances) -> bool:
+    def keep(self, tenant: str, job: WaitingJob, left: FreeInstances) -> bool:
         """Take what is left on the nodes that lack least for the tenant's job. False if too few
         nodes have such GPUs at all, as they are cut now.
         """
-        key = need.shape, need.nodes
-        if key not in self._next:
-            self._next[key] = self._lacking_least(need, left.by_node())
-        fit = self._next[key]
+        if job.alike not in self._next:
+            self._next[job.alike] = self._lacking_least(job, left.by_node())
+        fit = self._next[job.alike]
         if fit is None:
             return False
-        nodes = [fit.popleft() for _ in range(min(need.nodes, len(fit)))]
+        nodes = [fit.popleft() for _ in range(min(job.nodes, len(fit)))]
         for node in nodes:
-            self._hand_over(tenant, Counter(dict(need.shape)) - left.on(node), node)
-        left.take(need, nodes)
+            self._hand_over(tenant, Counter(dict(job.shape)) - left.on(node), node)
+        left.take(job, nodes)
         return True
 
     def spare(self, part: _Part) -> int:
@@ -301,19 +285,19 @@ class _Nodes:
                 self._handed[holder_of(run)] += run_cost(taken, self._there.costs)
 
     def _lacking_least(
-        self, need: JobNeed, left: Mapping[str, Mapping[str, int]]
+        self, job: WaitingJob, left: Mapping[str, Mapping[str, int]]
     ) -> deque[str] | None:
         fit = [
             node
             for node, gpus in self._all.items()
-            if all(gpus[kind] >= count for kind, count in need.shape)
+            if all(gpus[kind] >= count for kind, count in job.shape)
         ]
         has = {
-            node: sum(min(count, left.get(node, {}).get(kind, 0)) for kind, count in need.shape)
+            node: sum(min(count, left.get(node, {}).get(kind, 0)) for kind, count in job.shape)
             for node in fit
         }
         nodes = deque(sorted(fit, key=lambda node: (-has[node], node)))
-        return nodes if len(nodes) >= need.nodes else None
+        return nodes if len(nodes) >= job.nodes else None
 
     @cached_property
     def _borrowers(self) -> frozenset[str]:

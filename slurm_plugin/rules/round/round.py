@@ -8,7 +8,7 @@ from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.common.qos_names import holder_of
 from slicewise.slurm_plugin.rules.quota.calendar import capped
-from slicewise.slurm_plugin.rules.quota.demand import demand_of, waiting_for_own
+from slicewise.slurm_plugin.rules.quota.demand import demand_of, for_recalls
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
 from slicewise.slurm_plugin.rules.reclaim.recalls import (
     have_room,
@@ -18,7 +18,6 @@ from slicewise.slurm_plugin.rules.reclaim.recalls import (
 )
 from slicewise.slurm_plugin.rules.reclaim.turns import runs_to_end
 from slicewise.slurm_plugin.rules.reclaim.victims import NOBODY, Reclaim
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, SlurmView
 from slicewise.slurm_plugin.rules.round.reclaim_inputs import giving_back, reclaim_input
 from slicewise.slurm_plugin.rules.round.whole_jobs import (
     Lent,
@@ -27,6 +26,7 @@ from slicewise.slurm_plugin.rules.round.whole_jobs import (
     own_needs,
     waits,
 )
+from slicewise.slurm_plugin.rules.round.world import SlurmView, World
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RoundPlan:
     over: Mapping[str, int] = field(hash=False)
 
 
-def plan(inputs: QuotaInputs) -> RoundPlan:
+def plan(inputs: World) -> RoundPlan:
     """Decide loans, recalls and the runs to end for the given world.
 
     Lenders come before the job whose turn it is (``who_goes``).
@@ -56,7 +56,7 @@ def plan(inputs: QuotaInputs) -> RoundPlan:
         return RoundPlan(ledger_view.loans, ledger_view.recalls, NOBODY, over={})
     # A lender does not wait for borrowers of which no run can be ended in order: what a rule cuts
     # off their loans is the lender's own immediately.
-    able = _with_replicas(inputs.seen.services) | _with_requeueable(inputs.seen)
+    able = _with_replicas(inputs.slurm_view.services) | _with_requeueable(inputs.slurm_view)
     known = [one for one in ledger_view.recalls if one.borrower in able]
     held = inputs.held
     beyond = capped(inputs.policy, ledger_view.windows, ledger_view.when, held)
@@ -81,8 +81,8 @@ def _is_anything_lent(ledger_view: LedgerView) -> bool:
     return bool(borrows or ledger_view.loans or ledger_view.recalls or ledger_view.windows)
 
 
-def _lent(inputs: QuotaInputs, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
-    policy, seen = inputs.fitted, inputs.seen
+def _lent(inputs: World, waiting: Waits, recalls: Iterable[Recall]) -> Lent:
+    policy = inputs.fitted
     wanted = demand_of(policy, inputs.startable)
     needs = own_needs(policy, wanted, waiting.queues)
     return lend_whole_jobs(
@@ -91,7 +91,7 @@ def _lent(inputs: QuotaInputs, waiting: Waits, recalls: Iterable[Recall]) -> Len
         waiting,
         inputs.ledger_view.loans,
         capacity=inputs.capacity_millislices,
-        lately=seen.lately,
+        lately=inputs.slurm_view.lately,
         at_most=meanwhile(
             policy, wanted, needs, inputs.ledger_view.loans, recalls, guaranteed=waiting.guaranteed
         ),
@@ -103,7 +103,7 @@ class _Recalls:
 
     def __init__(
         self,
-        inputs: QuotaInputs,
+        inputs: World,
         able: frozenset[str],
         known: list[Recall],
         after: tuple[Loan, ...],
@@ -113,7 +113,7 @@ class _Recalls:
         loans = inputs.ledger_view.loans
         self._before = [one for one in loans if one.borrower in able]
         rules = inputs.rules
-        self._waiting = waiting_for_own(inputs.startable.in_own, rules.partitions, rules.costs)
+        self._waiting = for_recalls(inputs.startable)
         self._when = {"now_s": inputs.ledger_view.now_s, "grace_s": rules.grace_s}
         self._room = have_room(inputs.fitted, loans, known, held, self._waiting, **self._when)
 

@@ -19,15 +19,10 @@ from typing import NamedTuple
 from slicewise.cluster.language.jobs import JobTag, JobView, NodeView
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.costs import job_cost
-from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
-from slicewise.slurm_plugin.rules.quota.demand import (
-    free_by_node,
-    free_on_nodes,
-    waits_for_others,
-    waits_for_quota,
-)
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, by_priority, place_in_order
-from slicewise.slurm_plugin.rules.reclaim.busy import need_of
+from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, is_borrowed
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, Shape, place_in_order
+from slicewise.slurm_plugin.rules.quota.nodes import free_by_node, free_on_nodes
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 
 _PATIENCE_S = 300.0
@@ -46,7 +41,7 @@ _ANY, _LAST = "", (inf, 0)
 
 
 class Queued(NamedTuple):
-    """A waiting job with its number of untouched array tasks; 0 for a single job.
+    """A waiting job with its number of untouched array tasks; 1 for a single job.
 
     When one of these tasks starts, the number changes, and the rest begins a new wait.
     """
@@ -57,7 +52,7 @@ class Queued(NamedTuple):
 
 def standing_still(
     before: Mapping[Queued, float],
-    there: Holdings,
+    there: JobsByHolder,
     nodes: Iterable[NodeView],
     limits: Mapping[str, int],
     *,
@@ -75,37 +70,37 @@ def standing_still(
     kinds = {kind for on_node in free.values() for kind, count in on_node.items() if count > 0}
     if not kinds:
         return {}
-    room, costs = _room(there, limits), there.costs
+    room = _room(there, limits)
     long = {one.job_id for one, since_s in before.items() if now_s - since_s >= _PATIENCE_S}
     # Most jobs are left out at once: there may be tens of thousands, and they are seen each second.
     seen = (
         job
-        for job in there.others
-        if (room.get(job.qos, -1) >= job_cost(job, costs) or job.job_id in long)
-        if is_borrowed(job.qos) and job.qos in limits and _is_of(job, kinds)
-        if waits_for_quota(job)
+        for qos, queue in there.queues.items()
+        if is_borrowed(qos) and qos in limits
+        for job in queue.waiting
+        if job.waits.for_quota and (room[qos] >= job.cost_millislices or job.job_id in long)
+        if job.shape and all(kind in kinds for kind, _ in job.shape)
     )
     left = FreeInstances(free)
-    nowhere: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
+    nowhere: set[tuple[Shape, int]] = set()
     found: dict[Queued, float] = {}
-    for job in by_priority(seen):
-        asked = job.tres.get("node", ""), tuple(job.gpus.items())
-        queued, cost = Queued(job.job_id, len(job.untouched)), job_cost(job, costs)
+    for job in sorted(seen, key=lambda job: job.place):
+        qos, cost = borrowed_qos(job.tenant), job.cost_millislices
+        queued = Queued(job.job_id, job.tasks)
         since_s = before.get(queued, now_s)
-        has_quota = room[job.qos] >= cost
+        has_quota = room[qos] >= cost
         is_followed = has_quota or now_s - since_s >= _PATIENCE_S
-        if asked in nowhere or not is_followed:
+        if job.alike in nowhere or not is_followed:
             continue
-        need = need_of(job)
-        if not (left.place(need) if has_quota else left.nodes(need)):
-            nowhere.add(asked)
+        if not (left.place(job) if has_quota else left.nodes(job)):
+            nowhere.add(job.alike)
             continue
-        room[job.qos] -= cost if has_quota else 0
+        room[qos] -= cost if has_quota else 0
         found[queued] = since_s
     return found
 
 
-def _room(there: Holdings, limits: Mapping[str, int]) -> dict[str, int]:
+def _room(there: JobsByHolder, limits: Mapping[str, int]) -> dict[str, int]:
     """What runs leave of the limits, by QOS."""
     return {qos: limit - there.held.in_qos.get(qos, 0) for qos, limit in limits.items()}
 
@@ -113,12 +108,6 @@ def _room(there: Holdings, limits: Mapping[str, int]) -> dict[str, int]:
 def _kinds(job: JobView) -> Collection[str]:
     """The types of the GPUs that a job asks for."""
     return [kind for kind, count in job.gpus.items() if count]
-
-
-def _is_of(job: JobView, kinds: Collection[str]) -> bool:
-    """Whether a job asks for GPUs, all of them of these types."""
-    asked = _kinds(job)
-    return bool(asked) and all(kind in kinds for kind in asked)
 
 
 def stuck(since_s: Mapping[Queued, float], now_s: float) -> frozenset[int]:
@@ -142,7 +131,7 @@ def _is_tried(period: int) -> bool:
 def first_until_s(
     before: Mapping[int, float],
     since_s: Mapping[Queued, float],
-    there: Holdings,
+    there: JobsByHolder,
     limits: Mapping[str, int],
     now_s: float,
 ) -> Mapping[int, float]:
@@ -189,7 +178,8 @@ def _firsts(
     found: dict[str, tuple[float, int]] = {}
     for job in jobs:
         has_quota = room.get(job.qos, -1) >= job_cost(job, costs)
-        if waits_for_others(job) or (has_quota and waits_for_quota(job)):
+        waits = waits_of(job)
+        if waits.for_gpus or (has_quota and waits.for_quota):
             place = place_in_order(job)
             for kind in (_ANY,) if _takes_nodes(job) else _kinds(job):
                 found[kind] = min(found.get(kind, place), place)

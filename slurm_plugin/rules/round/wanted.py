@@ -16,10 +16,9 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     found_of,
     in_use,
 )
-from slicewise.slurm_plugin.rules.quota.demand import holdings
 from slicewise.slurm_plugin.rules.quota.standings import QosUse
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
+from slicewise.slurm_plugin.rules.round.world import World
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class PlannedFor:
 
 
 def wanted_limits(
-    inputs: QuotaInputs,
+    inputs: World,
     shown: SlurmNow,
     cluster: str,
     billing: BillingUnit,
@@ -81,16 +80,12 @@ def wanted_limits(
 
     Raises InvalidInputError (SW-CLUSTER-NAME) if Slurm's replies are from another cluster.
     """
-    rules = inputs.rules
     allowed = inputs.allowed(planned.use if planned else inputs.use)
-    there = inputs.seen_holdings
-    if shown.quota_jobs is not inputs.seen.jobs:
-        there = holdings(shown.quota_jobs, rules.partitions, rules.costs, rules.models)
     now_s, has_budgets = inputs.ledger_view.now_s, bool(allowed.run_minutes)
     used = (
         planned.in_use
         if planned
-        else in_use(there, now_s=now_s, has_budgets=has_budgets, billing=billing)
+        else in_use(inputs.seen_jobs, now_s=now_s, has_budgets=has_budgets, billing=billing)
     )
     config = shown.conf.config
     found = found_of(cluster, shown.associations, shown.qos, config, used, billing=billing)

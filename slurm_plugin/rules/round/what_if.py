@@ -9,8 +9,8 @@ from slicewise.slurm_plugin.rules.quota.demand import demand_of
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Loan
 from slicewise.slurm_plugin.rules.reclaim.recalls import short_lenders
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
-from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs_now
+from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs
+from slicewise.slurm_plugin.rules.round.world import World
 
 LONGEST_S = 120
 """A round stands for the time until the next one, and for no more than these seconds: the daemon
@@ -38,7 +38,7 @@ class ImaginedRound:
     wanted: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
-def imagined(inputs: QuotaInputs, loans: tuple[Loan, ...]) -> ImaginedRound:
+def imagined(inputs: World, loans: tuple[Loan, ...]) -> ImaginedRound:
     """Describe a round after which these loans would exist.
 
     ``inputs`` has the loans of the round before. What a loan lost counts as recalled if jobs of its
@@ -46,8 +46,8 @@ def imagined(inputs: QuotaInputs, loans: tuple[Loan, ...]) -> ImaginedRound:
     """
     policy = inputs.fitted
     own = guaranteed_quota(policy)
-    asked = demand_of(policy, inputs.holdings)
-    needs = own_needs_now(policy, inputs.holdings)
+    asked = demand_of(policy, inputs.jobs)
+    needs = own_needs(policy, asked, inputs.jobs.for_loans)
     before = inputs.ledger_view.loans
     short = short_lenders(policy, before, needs)
     lost = Counter(_amounts(before)) - Counter(_amounts(loans))

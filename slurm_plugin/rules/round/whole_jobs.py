@@ -35,17 +35,9 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heapreplace
 from typing import Literal, NamedTuple
 
-from slicewise.cluster.language.jobs import JobView
-from slicewise.slurm_plugin.rules.common.costs import job_cost
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of, is_borrowed, is_own
-from slicewise.slurm_plugin.rules.quota.demand import (
-    demand_of,
-    waits_for_nodes,
-    waits_for_quota,
-    waits_since_s,
-    within_guarantees,
-)
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, QosQueue, place_in_order
+from slicewise.slurm_plugin.rules.common.qos_names import is_borrowed
+from slicewise.slurm_plugin.rules.quota.demand import within_guarantees
+from slicewise.slurm_plugin.rules.quota.jobs import Shape, WaitingJob
 from slicewise.slurm_plugin.rules.quota.lending import (
     NANOSLICES,
     Flow,
@@ -57,48 +49,16 @@ from slicewise.slurm_plugin.rules.quota.lending import (
 )
 from slicewise.slurm_plugin.rules.quota.tenants import downward, guaranteed_quota, parent
 from slicewise.slurm_plugin.rules.quota.types import MAX_WEIGHT, Loan, Policy
-from slicewise.slurm_plugin.rules.reclaim.busy import need_of
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed, Shape
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, for_turns, reclaim_for
 from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, may_give
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
 from slicewise.slurm_plugin.rules.round.levels import LevelTree
+from slicewise.slurm_plugin.rules.round.world import World
 
 _LATEST_S = 1 << 62
 """Stands for the start of the wait where Slurm does not report one; later than any other."""
 
-TURN_S = 1800
-"""Seconds of waiting for borrowed quota after which a job gets a turn, and for which it then comes
-before all others. Jobs that start soon anyway need none; longer than that nobody should have to
-wait for a start that smaller jobs take away again and again."""
-
 _NOTHING: Mapping[str, int] = {}
-
-
-@dataclass(frozen=True)
-class WaitingJob:
-    """A job, or tasks of an array, that could start if its tenant had more quota on loan.
-
-    Attributes:
-        need: GPU instances of each task.
-        cost_millislices: cost of each task.
-        since_s: Unix seconds since when the job waits; None where Slurm does not say.
-        tasks: number of tasks; 1 for a plain job.
-        would_start: whether Slurm would start the job given quota and GPUs: not while its nodes are
-            down or reserved, nor if it had both and did not start.
-    """
-
-    need: JobNeed
-    cost_millislices: int
-    since_s: int | None
-    tasks: int = 1
-    would_start: bool = True
-
-    @property
-    def total_millislices(self) -> int:
-        """Cost of all tasks together."""
-        return self.cost_millislices * self.tasks
 
 
 @dataclass(frozen=True)
@@ -138,7 +98,7 @@ class Lent:
 
 
 def waits(
-    inputs: QuotaInputs, reclaim_input: ReclaimInput, capped: frozenset[str] = frozenset()
+    inputs: World, reclaim_input: ReclaimInput, capped: frozenset[str] = frozenset()
 ) -> Waits:
     """Collect the jobs that wait for loans, and the GPU instances left for them.
 
@@ -146,80 +106,39 @@ def waits(
     take their free GPU instances before any job that waits for a loan.
     """
     there, turn_s = inputs.startable, inputs.rules.turn_s
-    free, first = reclaim_input.free, tuple(within_guarantees(there, inputs.fitted))
+    free, first = reclaim_input.free, within_guarantees(there, inputs.fitted)
     if first:
         left = FreeInstances(free)
         for job in first:
-            left.place(need_of(job))
+            left.place(job)
         free = dict.fromkeys(free, _NOTHING) | left.by_node()
-    guaranteed = frozenset(holder_of(job) for job in first)
-    queues = waiting_for_loans(there, inputs.seen.stuck)
+    guaranteed = frozenset(job.tenant for job in first)
+    queues = but_stuck(there.for_loans, inputs.slurm_view.stuck)
     batch = tuple(batch_runs(inputs, reclaim_input)) if queues else ()
     return Waits(queues, free, reclaim_input, turn_s, guaranteed, capped, batch, inputs.busy)
 
 
-def batch_runs(inputs: QuotaInputs, reclaim_input: ReclaimInput) -> Iterator[Running]:
+def batch_runs(inputs: World, reclaim_input: ReclaimInput) -> Iterator[Running]:
     """The runs on borrowed quota that nobody tells to go."""
     known, usable = {run.job_id for run in reclaim_input.running}, reclaim_input.free
-    for (_, qos), runs in inputs.holdings.places.items():
+    for (_, qos), runs in inputs.jobs.held.places.items():
         for job, cost, _ in runs if is_borrowed(qos) else ():
             if cost and job.job_id not in known and not job.is_doubtful:
                 yield Running.of(job, cost, usable, is_replica=False)
 
 
-def waiting_for_loans(
-    there: Holdings, stuck: frozenset[int] = frozenset()
+def but_stuck(
+    queues: Mapping[str, Sequence[WaitingJob]], stuck: frozenset[int]
 ) -> Mapping[str, Sequence[WaitingJob]]:
-    """The jobs of each tenant that wait outside its own QOS.
-
-    They come in the order in which Slurm would start them. ``stuck`` are the ids of jobs that had
-    quota and GPUs and did not start.
+    """The queues, in which the jobs with these ids would not start: they had quota and GPUs and did
+    not.
     """
-    found = [
-        (tenant, jobs)
-        for qos, queue in there.queues.items()
-        if not is_own(qos)
-        for tenant, jobs in _for_loans(queue).items()
-    ]
-    queues: dict[str, Sequence[_ForLoan]] = {}
-    for tenant, jobs in found:
-        # Few tenants' jobs wait in several QOS.
-        both = (*queues.get(tenant, ()), *jobs)
-        queues[tenant] = sorted(both, key=lambda one: place_in_order(one.record))
-    return {tenant: _without(stuck, jobs) for tenant, jobs in queues.items()}
-
-
-class _ForLoan(NamedTuple):
-    """A record that waits for a loan, and what it waits for."""
-
-    record: JobView
-    job: WaitingJob
-
-
-def _for_loans(queue: QosQueue) -> Mapping[str, Sequence[_ForLoan]]:
-    """The jobs of a QOS that wait for loans, by tenant, in the order in which they would start."""
-    found = defaultdict[str, list[_ForLoan]](list)
-    for record in queue.jobs:
-        if waits_for_quota(record) and (cost := job_cost(record, queue.costs)):
-            job = WaitingJob(
-                need_of(record),
-                cost,
-                waits_since_s(record),
-                max(1, len(record.untouched)),
-                would_start=not waits_for_nodes(record),
-            )
-            found[holder_of(record)].append(_ForLoan(record, job))
-    return found
-
-
-def _without(stuck: frozenset[int], jobs: Iterable[_ForLoan]) -> Sequence[WaitingJob]:
-    """The jobs; those that are ``stuck`` would not start."""
     if not stuck:
-        return [one.job for one in jobs]
-    return [
-        replace(one.job, would_start=False) if one.record.job_id in stuck else one.job
-        for one in jobs
-    ]
+        return queues
+    return {
+        tenant: [job._replace(would_start=False) if job.job_id in stuck else job for job in jobs]
+        for tenant, jobs in queues.items()
+    }
 
 
 def own_needs(
@@ -232,11 +151,6 @@ def own_needs(
     """
     queued = {name: sum(job.total_millislices for job in queue) for name, queue in queues.items()}
     return {name: max(0, demand.get(name, 0) - queued.get(name, 0)) for name in policy}
-
-
-def own_needs_now(policy: Policy, there: Holdings) -> Mapping[str, int]:
-    """Compute ``own_needs`` from Slurm's jobs."""
-    return own_needs(policy, demand_of(policy, there), waiting_for_loans(there))
 
 
 def lend_whole_jobs(
@@ -407,7 +321,7 @@ class _Grants:
         for one in due if self._batch else ():
             for nth in one.jobs:
                 job = queues[one.name][nth]
-                if self._left.nodes(job.need) and self._may_plan(one.name, job):
+                if self._left.nodes(job) and self._may_plan(one.name, job):
                     return
                 if self._may_drain(one.name, job):
                     continue
@@ -419,29 +333,28 @@ class _Grants:
     def _may_drain(self, name: str, job: WaitingJob) -> bool:
         """Whether replicas of others may be able to make room for one task of the job."""
         level = self._used[name] + job.cost_millislices
-        return self._soon.may_raise(name, level) and self._drained_for(name, job) is not None
+        return self._soon.may_raise(name, level) and self._drained_for(job) is not None
 
-    def _drained_for(self, name: str, job: WaitingJob) -> Reclaim | None:
+    def _drained_for(self, job: WaitingJob) -> Reclaim | None:
         """The replicas that could end to free GPUs for one task of the job."""
-        shape = job.need.shape, job.need.nodes
-        found = None if shape in self._hopeless else self._room(_turn_of(name, job))
+        found = None if job.alike in self._hopeless else self._room(Turn(job))
         if found is None:
-            self._hopeless.add(shape)
+            self._hopeless.add(job.alike)
         return found
 
     def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
         """Keep available GPUs and quota for one task; None if others can't give up the rest."""
-        level, turn = self._used[name] + job.cost_millislices, _turn_of(name, job)
+        level, turn = self._used[name] + job.cost_millislices, Turn(job)
         if not self._soon.may_raise(name, level):
             return None
-        found = self._drained_for(name, job)
+        found = self._drained_for(job)
         if found is not None and (quota := self._lacking(name, level)):
             turn = replace(turn, quota=quota)
             found = self._room(turn)
         if found is None:
             return None
-        nodes = found.places.get(job.need.key, ())
-        self._left.take(job.need, nodes or self._left.nodes(job.need))
+        nodes = found.places.get(job.job_id, ())
+        self._left.take(job, nodes or self._left.nodes(job))
         share = min(self._shares[name], self._demand[name])
         self._raise(self._tree, {name: max(share, level)})
         # The tenant's other jobs must not start in place of the runs that end.
@@ -476,10 +389,10 @@ class _Grants:
 
     def _start(self, name: str, job: WaitingJob) -> bool:
         """Grant one task of the job, if it has both quota and free GPUs. Returns whether it did."""
-        shape = job.need.shape, job.need.nodes
+        shape = job.alike
         if not job.would_start or shape in self._nowhere or not self._may_plan(name, job):
             return False
-        if not self._left.place(job.need):
+        if not self._left.place(job):
             self._nowhere.add(shape)
             return False
         return self._plan(name, job)
@@ -491,28 +404,28 @@ class _Grants:
         So tenants take turns on GPUs of which each would need a part. Those that hold most for
         their weight give way first. Returns whether there is such a run.
         """
-        need, level = job.need, self._used[name] + job.cost_millislices
+        level = self._used[name] + job.cost_millislices
         if not job.would_start or self._used[name] >= self._shares[name]:
             return False
-        if need.nodes > 1 or level > self._demand[name] or (name, need.shape) in self._in_vain:
+        if job.nodes > 1 or level > self._demand[name] or (name, job.shape) in self._in_vain:
             return False
-        if any(self._succeed(name, job, [run]) for run in self._by_most(self._fitting(need))):
+        if any(self._succeed(name, job, [run]) for run in self._by_most(self._fitting(job))):
             return True
-        self._in_vain.add((name, need.shape))
+        self._in_vain.add((name, job.shape))
         return False
 
-    def _fitting(self, need: JobNeed) -> Iterable[Running]:
+    def _fitting(self, job: WaitingJob) -> Iterable[Running]:
         """The runs beyond shares in whose places there is room, the oldest of those alike."""
         # Jobs that follow take no free instance, so where there is room for one stays.
-        if need.shape not in self._places:
-            self._places[need.shape] = alike = defaultdict[tuple[str, int], deque[Running]](deque)
+        if job.shape not in self._places:
+            self._places[job.shape] = alike = defaultdict[tuple[str, int], deque[Running]](deque)
             for run in self._batch.values():
                 if run.tenant in self._over and any(
-                    self._left.has(node, need, more) for node, more in run.instances.items()
+                    self._left.has(node, job, more) for node, more in run.instances.items()
                 ):
                     alike[run.tenant, run.cost_millislices].append(run)
         oldest: list[Running] = []
-        for runs in self._places[need.shape].values():
+        for runs in self._places[job.shape].values():
             while runs and runs[0].job_id not in self._batch:
                 runs.popleft()
             oldest += [runs[0]] if runs else []
@@ -539,7 +452,7 @@ class _Grants:
         whether runs that end by themselves make room for it.
         """
         others = [run for run in self._batch.values() if run.tenant != name]
-        found = self._making_room(job.need, others)
+        found = self._making_room(job, others)
         if found is None:
             return False
         nodes, ends = found
@@ -554,11 +467,11 @@ class _Grants:
         count = bisect_left(range(len(more) + 1), True, key=are_enough)
         if not self._succeed(name, job, [*ends, *more[:count]]):
             return False
-        self._left.take(job.need, nodes)
+        self._left.take(job, nodes)
         return True
 
     def _making_room(
-        self, need: JobNeed, runs: Sequence[Running]
+        self, job: WaitingJob, runs: Sequence[Running]
     ) -> tuple[Sequence[str], Sequence[Running]] | None:
         """Nodes for the job on which least has to end, and the runs that have to."""
         on = defaultdict[str, list[Running]](list)
@@ -570,16 +483,16 @@ class _Grants:
             ends: list[Running] = []
             there = Counter[str]()
             for run in on[node]:
-                if self._left.has(node, need, there):
+                if self._left.has(node, job, there):
                     break
-                if any(run.instances[node].get(kind) for kind, _ in need.shape):
+                if any(run.instances[node].get(kind) for kind, _ in job.shape):
                     there.update(run.instances[node])
                     ends.append(run)
-            if self._left.has(node, need, there):
+            if self._left.has(node, job, there):
                 found.append((sum(run.cost_millislices for run in ends), node, ends))
-        if len(found) < need.nodes:
+        if len(found) < job.nodes:
             return None
-        best = sorted(found, key=lambda one: one[:2])[: need.nodes]
+        best = sorted(found, key=lambda one: one[:2])[: job.nodes]
         gone = {run.job_id: run for *_, of in best for run in of}
         return [node for _, node, _ in best], list(gone.values())
 
@@ -590,7 +503,7 @@ class _Grants:
             return False
         self._used.update(self._used_after(runs))
         self._used[name] = level
-        if self._left.nodes(job.need):
+        if self._left.nodes(job):
             # GPUs are free elsewhere: with quota it would start beside these runs.
             self._reserved[name] += job.cost_millislices
         for run in runs:
@@ -701,16 +614,12 @@ class _Grants:
             tree.raise_to(name, levels.start + kept - 1)
 
 
-def _turn_of(name: str, job: WaitingJob) -> Turn:
-    return Turn(name, job.need, job.cost_millislices)
-
-
 def _take(queue: deque[WaitingJob], nth: int) -> None:
     """Take one task of the nth job."""
     job = queue[nth]
     del queue[nth]
     if job.tasks > 1:
-        queue.insert(nth, replace(job, tasks=job.tasks - 1))
+        queue.insert(nth, job._replace(tasks=job.tasks - 1))
 
 
 def whose_turn(waiting: Sequence[object], now_s: float, turn_s: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from slicewise.cluster.language.jobs import WAITING, JobTag, JobView, NodeView, retagged
 from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
-from slicewise.slurm_plugin.rules.quota.demand import wanted_on_nodes
+from slicewise.slurm_plugin.rules.quota.jobs import wanted_on_nodes
 
 LONGEST_S = 60.0
 """Seconds that a slot waits for another node than those that it avoids."""

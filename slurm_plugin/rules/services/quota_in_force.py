@@ -13,14 +13,11 @@ from slicewise.slurm_plugin.rules.admission.snapshot import AdmissionRules, Snap
 from slicewise.slurm_plugin.rules.common.qos_names import is_own
 from slicewise.slurm_plugin.rules.quota.attainable import Attainable, attainable, period_budgets
 from slicewise.slurm_plugin.rules.quota.demand import (
-    capacity,
     guaranteed_instances,
     guaranteed_use,
-    has_gpus,
-    node_costs,
-    shared_costs,
     waiting_instances,
 )
+from slicewise.slurm_plugin.rules.quota.nodes import capacity, has_gpus, node_costs, shared_costs
 from slicewise.slurm_plugin.rules.quota.overcommitment import Overcommitment, followed
 from slicewise.slurm_plugin.rules.quota.standings import Standing, beyond_loans, limits_by_qos
 from slicewise.slurm_plugin.rules.quota.tenants import (

@@ -10,7 +10,7 @@ from slicewise.cluster.language.slurm.interface import Association, Qos
 from slicewise.cluster.language.units import slices_text
 from slicewise.slurm_plugin.rules.common.free_instances import is_usable
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, is_ours, qos_name
-from slicewise.slurm_plugin.rules.quota.demand import has_gpus, instances_of
+from slicewise.slurm_plugin.rules.quota.nodes import has_gpus, instances_of
 from slicewise.slurm_plugin.rules.quota.overcommitment import over_words
 from slicewise.slurm_plugin.rules.quota.tenants import (
     overcommitted_millislices,

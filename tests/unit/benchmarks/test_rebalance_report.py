@@ -23,8 +23,10 @@ from slicewise.slurm_plugin.rules.limits.desired import (
     found_of,
 )
 from slicewise.slurm_plugin.rules.mig.gpu_state import lines_by_node
-from slicewise.slurm_plugin.rules.quota.demand import capacity, demand_of, holdings
+from slicewise.slurm_plugin.rules.quota.demand import demand_of
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.lending import lend
+from slicewise.slurm_plugin.rules.quota.nodes import capacity
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.reclaim.recalls import short_lenders
 from slicewise.slurm_plugin.rules.slurm_config.node_lines import node_positions
@@ -60,11 +62,11 @@ def test_lenders_are_short_of_what_was_lent_while_they_were_idle():
     whole = capacity(before.nodes, PARTITIONS, site.COSTS, {})
     loans = lend(
         before.policy,
-        demand_of(before.policy, holdings(before.jobs, PARTITIONS, site.COSTS, {})),
+        demand_of(before.policy, jobs_by_holder(before.jobs, PARTITIONS, site.COSTS, {})),
         (),
         whole,
     )
-    wants = demand_of(after.policy, holdings(after.jobs, PARTITIONS, site.COSTS, {}))
+    wants = demand_of(after.policy, jobs_by_holder(after.jobs, PARTITIONS, site.COSTS, {}))
     assert short_lenders(after.policy, loans, wants)
     replicas = [job for job in running(after.jobs).values() if job.array_job_id is not None]
     assert all(job.qos == borrowed_qos(job.account) for job in replicas)

@@ -29,9 +29,9 @@ from slicewise.slurm_plugin.rules.limits.desired import BILLING, Difference
 from slicewise.slurm_plugin.rules.limits.drift import OutOfBandChange
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.types import Budget, LimitKey, Loan, Recall
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs
 from slicewise.slurm_plugin.rules.round.round import RoundPlan
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound
+from slicewise.slurm_plugin.rules.round.world import World as RoundWorld
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -485,7 +485,7 @@ async def test_what_a_round_would_give_is_not_planned_all_the_time_where_that_ta
     await world.limits.turn()
     planned = quota_loop.plan
 
-    def slowly(inputs: QuotaInputs) -> RoundPlan:
+    def slowly(inputs: RoundWorld) -> RoundPlan:
         planned_s.append(clock.now_s)
         clock.now_s += took_s
         return planned(inputs)

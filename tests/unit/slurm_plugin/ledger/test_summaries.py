@@ -7,8 +7,7 @@ from stand_ins.scripted import ScriptedLedger, settings
 from slicewise.slurm_plugin.ledger.summaries import held_lately
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 from slicewise.slurm_plugin.rules.explain.headroom import situation
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 
 NOW_S = 1_000_000
 
@@ -26,5 +25,5 @@ def test_nobody_has_held_anything_lately_where_loans_do_not_go_by_it(
 
 def test_while_no_gpu_is_seen_an_explanation_has_the_limits_that_are_compiled() -> None:
     ledger = ScriptedLedger(shown=policy_of(tenant("vision", 2000)))
-    found = situation(inputs_of(ledger.view(NOW_S, "UTC"), settings(), SlurmView((), (), ())))
+    found = situation(world_of(ledger.view(NOW_S, "UTC"), settings(), SlurmView((), (), ())))
     assert found.standings["vision"].limit_millislices == 2000

@@ -9,7 +9,8 @@ from stand_ins.scripted import job
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView
 from slicewise.cluster.language.units import Millislices
 from slicewise.simulation.rules.site.index import JobIndex, NodeIndex, ToldIndex
-from slicewise.slurm_plugin.rules.quota.demand import free_on_nodes, holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
+from slicewise.slurm_plugin.rules.quota.nodes import free_on_nodes
 
 GPU, COSTS = frozenset({"gpu"}), {"1g.10gb": Millislices(1000)}
 
@@ -35,9 +36,9 @@ def node(number: int, held: int = 0, *states: str) -> NodeView:
 
 def test_a_run_that_came_and_one_that_went_change_the_sums_of_their_places() -> None:
     index, first = jobs_index(), (run(1), run(2), run(3, "b", "slicewise_b"))
-    assert index.look(first).by_qos == {("a", "slicewise_a"): 2000, ("b", "slicewise_b"): 1000}
+    assert index.look(first).held.by_qos == {("a", "slicewise_a"): 2000, ("b", "slicewise_b"): 1000}
     fourth = run(4, "b", "slicewise_a", 5)
-    after = index.look((first[0], fourth))
+    after = index.look((first[0], fourth)).held
     assert after.by_qos == {("a", "slicewise_a"): 1000, ("b", "slicewise_a"): 5000}
     assert after.by_tenant == {"a": 6000}
     assert [one.job for one in after.priced] == [first[0], fourth]
@@ -62,13 +63,17 @@ def test_whatever_changes_jobs_are_as_at_a_fresh_look() -> None:
                 jobs[number] = waits(number, place[1])
             else:
                 jobs[number] = run(number, *place, draw.randrange(4))
-        known, fresh = index.look(jobs.values()), holdings(jobs.values(), GPU, COSTS, {})
-        assert (known.by_qos, known.by_tenant) == (fresh.by_qos, fresh.by_tenant)
+        known, fresh = index.look(jobs.values()), jobs_by_holder(jobs.values(), GPU, COSTS, {})
+        assert (known.held.by_qos, known.held.by_tenant) == (
+            fresh.held.by_qos,
+            fresh.held.by_tenant,
+        )
         assert (known.runs, known.others) == (fresh.runs, fresh.others)
-        assert known.priced == fresh.priced
-        for ours, theirs in ((known.places, fresh.places), (known.queues, fresh.queues)):
+        assert known.held.priced == fresh.held.priced
+        for ours, theirs in ((known.held.places, fresh.held.places), (known.queues, fresh.queues)):
             assert ours.keys() == theirs.keys()
-        assert all({*runs} == {*fresh.places[at]} for at, runs in known.places.items())
+        assert all({*runs} == {*fresh.held.places[at]} for at, runs in known.held.places.items())
+        assert (known.own, known.for_loans) == (fresh.own, fresh.for_loans)
         assert all(queue.seen == fresh.queues[qos].seen for qos, queue in known.queues.items())
 
 

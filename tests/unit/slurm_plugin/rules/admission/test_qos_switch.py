@@ -15,8 +15,7 @@ from slicewise.cluster.language.slurm.interface import JobChange, Target, Tasks
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.daemon.qos_loop import QosLoop
 from slicewise.slurm_plugin.rules.admission.qos_switch import MOVES, moves, tree_moves
-from slicewise.slurm_plugin.rules.quota.demand import holdings
-from slicewise.slurm_plugin.rules.quota.holdings import Holdings, queues_of
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Loan
 
@@ -26,7 +25,7 @@ COSTS = {"1g.10gb": Millislices(1000)}
 MANAGED = frozenset({"gpu"})
 OWN, BORROWED = "slicewise_vision", "slicewise_vision_borrowed"
 BORROWS = {"borrowing_limit_millislices": Millislices(2000)}
-NOBODY = holdings((), MANAGED, COSTS, {})
+NOBODY = jobs_by_holder((), MANAGED, COSTS, {})
 POLICY = policy_of(tenant("vision", 2000, **BORROWS), tenant("nlp", 4000))
 
 
@@ -48,7 +47,7 @@ def array(job_id: int, count: int, qos: str = OWN, **changes: Any) -> JobView:
 
 
 def moved(*jobs: JobView) -> Mapping[Target, str]:
-    return moves(POLICY, holdings(jobs, MANAGED, COSTS, {}), {})
+    return moves(POLICY, jobs_by_holder(jobs, MANAGED, COSTS, {}), {})
 
 
 def test_what_the_guarantee_has_no_room_for_is_borrowed() -> None:
@@ -57,7 +56,7 @@ def test_what_the_guarantee_has_no_room_for_is_borrowed() -> None:
 
 def test_what_borrowed_runs_hold_beyond_loans_is_no_room_of_the_guarantee() -> None:
     """In its own QOS such a job can't start before these runs end, whatever is lent."""
-    jobs = holdings([running(1, BORROWED), job(2), job(3)], MANAGED, COSTS, {})
+    jobs = jobs_by_holder([running(1, BORROWED), job(2), job(3)], MANAGED, COSTS, {})
     assert moves(POLICY, jobs, standings(POLICY, ())) == {3: BORROWED}
     lent = Loan("nlp", "vision", Millislices(1000))
     lends = replace(POLICY["nlp"].quota, lending_limit_millislices=Millislices(4000))
@@ -107,7 +106,7 @@ def test_among_equals_for_who_came_first() -> None:
 def test_without_a_borrowing_limit_nothing_is_borrowed() -> None:
     policy = policy_of(tenant("vision", 2000))
     jobs = [running(1), job(2), job(3)]
-    assert moves(policy, holdings(jobs, MANAGED, COSTS, {}), {}) == {}
+    assert moves(policy, jobs_by_holder(jobs, MANAGED, COSTS, {}), {}) == {}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ class TestArrays:
     def test_no_more_is_changed_at_once_than_slurm_bears(self) -> None:
         wide = policy_of(tenant("vision", 1000, borrowing_limit_millislices=Millislices(10**6)))
         jobs = [job(number) for number in range(900)]
-        assert len(moves(wide, holdings(jobs, MANAGED, COSTS, {}), {})) == MOVES
+        assert len(moves(wide, jobs_by_holder(jobs, MANAGED, COSTS, {}), {})) == MOVES
 
 
 class Refusing(ScriptedSlurm):
@@ -251,12 +250,12 @@ def test_what_the_guarantee_has_no_more_instances_for_is_borrowed() -> None:
     quota = {**BORROWS, "type_nominals": {"1g.10gb": 1}}
     policy = policy_of(tenant("vision", 2000, **quota))
     jobs = [running(1), job(2, reason="QOSGrpGRES"), fixed(3, reason="QOSGrpGRES")]
-    assert moves(policy, holdings(jobs, MANAGED, COSTS, {}), {}) == {2: BORROWED}
+    assert moves(policy, jobs_by_holder(jobs, MANAGED, COSTS, {}), {}) == {2: BORROWED}
     alone = [job(2, BORROWED)]
-    assert moves(policy, holdings(alone, MANAGED, COSTS, {}), {}) == {2: OWN}
+    assert moves(policy, jobs_by_holder(alone, MANAGED, COSTS, {}), {}) == {2: OWN}
     tasks = array(4, 3)
     beside = [running(1), tasks]
-    assert moves(policy, holdings(beside, MANAGED, COSTS, {}), {}) == {
+    assert moves(policy, jobs_by_holder(beside, MANAGED, COSTS, {}), {}) == {
         Tasks(4, frozenset({0, 1, 2})): BORROWED
     }
 
@@ -269,9 +268,9 @@ def test_what_is_known_of_a_tree_counts_while_nothing_of_it_changes() -> None:
     ]
     waits = [job(2), job(3), *theirs]
 
-    def look(*runs: JobView, known: Holdings = NOBODY) -> Holdings:
-        found = holdings((*runs, *waits), MANAGED, COSTS, {})
-        return replace(found, queues=queues_of(found.others, COSTS, known.queues))
+    def look(*runs: JobView, known: JobsByHolder = NOBODY) -> JobsByHolder:
+        found = jobs_by_holder((*runs, *waits), MANAGED, COSTS, {})
+        return known.with_others(found.others, found.held)
 
     first = look(running(1))
     trees = tree_moves(policy, first, {})

@@ -23,8 +23,7 @@ from slicewise.slurm_plugin.rules.explain.headroom import situation as gathered
 from slicewise.slurm_plugin.rules.quota.demand import Held
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Budget, Loan, Policy, Tenant
-from slicewise.slurm_plugin.rules.round.gather import inputs_of
-from slicewise.slurm_plugin.rules.round.inputs import SlurmView
+from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 
 HOUR_S = 3600
 
@@ -62,9 +61,7 @@ def test_what_runs_in_qos_of_before_is_taken_off_as_in_slurm():
     runs = job(0, JobState.RUNNING, account="a", qos="normal")
     jobs = [replace(runs, job_id=number) for number in range(4)]
     node = a_node(gpus={"1g.10gb": 9})
-    now = gathered(
-        inputs_of(ledger.view(0, "UTC"), settings(), SlurmView(tuple(jobs), (node,), ()))
-    )
+    now = gathered(world_of(ledger.view(0, "UTC"), settings(), SlurmView(tuple(jobs), (node,), ())))
     found = room(now)
     assert (found.guaranteed, found.borrowed) == (1, 0)
     assert found.guaranteed_bound.words == "a holds 0 of 1 guaranteed slices"

@@ -36,7 +36,7 @@ from slicewise.slurm_plugin.rules.quota.types import (
     Recall,
     TenantUpdate,
 )
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
+from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView, World, world
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 HOUR = 3_600_000
@@ -83,29 +83,29 @@ RULES = QuotaRules(
 )
 
 
-def now(before: Policy, *jobs: JobView, **changes: Any) -> QuotaInputs:
+def now(before: Policy, *jobs: JobView, **changes: Any) -> World:
     """``changes`` are of the books, of what is seen, and of the rules."""
     ledger_view = ledger_view_of(Moment(1000, 0, 0), tenants=before)
-    return changed(QuotaInputs(ledger_view, SlurmView(jobs, (NODE,), ()), RULES), **changes)
+    return changed(world(ledger_view, SlurmView(jobs, (NODE,), ()), RULES), **changes)
 
 
-def changed(there: QuotaInputs, **changes: Any) -> QuotaInputs:
+def changed(there: World, **changes: Any) -> World:
     parts = {
         name: replace(
             value,
             **{each.name: changes[each.name] for each in fields(value) if each.name in changes},
         )
-        for name in ("ledger_view", "seen", "rules")
+        for name in ("ledger_view", "slurm_view", "rules")
         for value in (getattr(there, name),)
     }
-    return replace(there, **parts)
+    return world(**parts)
 
 
-def planned(there: QuotaInputs, after: Policy, period_start_s: int = 0) -> QuotaPlan:
+def planned(there: World, after: Policy, period_start_s: int = 0) -> QuotaPlan:
     return quota_plan(there, after, dict.fromkeys(after, period_start_s))
 
 
-def hurt(there: QuotaInputs, after: Policy) -> list[Impact]:
+def hurt(there: World, after: Policy) -> list[Impact]:
     return list(impacts(there, planned(there, after), {}))
 
 
@@ -359,7 +359,7 @@ EVENING = {"a": 1000 + 7200}
 """Two hours from now."""
 
 
-def used_up(there: QuotaInputs, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
+def used_up(there: World, after: Policy, ends_s: Mapping[str, int]) -> list[tuple[str, int]]:
     found = impacts(there, planned(there, after), ends_s)
     return [(one.tenant, one.in_s) for one in found if one.kind is ImpactKind.USED_UP]
 
@@ -474,7 +474,7 @@ def test_who_is_removed_is_told_with_what_it_holds_and_waits_for():
     assert [one.kind for one in hurt(now(before), after)] == []
 
 
-def with_replicas(before: Policy, loan: int, **changes: Any) -> QuotaInputs:
+def with_replicas(before: Policy, loan: int, **changes: Any) -> World:
     """Four of b's service, on what a lends."""
     tag = JobTag("ab", "b", "bert").text()
     replicas = [

@@ -23,7 +23,8 @@ from slicewise.slurm_plugin.rules.limits.budget_parts import (
     parts,
     runs_of,
 )
-from slicewise.slurm_plugin.rules.quota.demand import FIRST_TASKS, demand_of, holdings
+from slicewise.slurm_plugin.rules.quota.demand import demand_of
+from slicewise.slurm_plugin.rules.quota.jobs import FIRST_TASKS, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import Policy
 
 NOW_S = 1_000_000
@@ -154,7 +155,7 @@ def seen(qos: str, state: JobState, **changes: object) -> JobView:
 
 
 def found_runs(jobs: Sequence[JobView]) -> Runs:
-    there = holdings(jobs, GPU, COSTS, {})
+    there = jobs_by_holder(jobs, GPU, COSTS, {})
     return runs_of(there, may_still_take(there, NOW_S))
 
 
@@ -228,7 +229,7 @@ def waiting(number: int, reason: str, **changes: Any) -> JobView:
 
 def let(policy: Policy, run_minutes: Mapping[str, int], *jobs: JobView) -> tuple[JobView, ...]:
     """The jobs as their budgets let them start."""
-    found = as_budgets_let(policy, run_minutes, holdings(jobs, GPU, COSTS, {}), NOW_S)
+    found = as_budgets_let(policy, run_minutes, jobs_by_holder(jobs, GPU, COSTS, {}), NOW_S)
     assert all(found[job.job_id] is not job for job in jobs if job.job_id in found)
     return tuple(found.get(job.job_id, job) for job in jobs)
 
@@ -289,7 +290,7 @@ def test_own_tasks_count_all_alike_however_many_the_budget_has_enough_for():
     array = waiting(0, SLICES, qos="slicewise_a", task_index=None, untouched=tasks)
     for minutes in (0, 9_999, 10_000, 20_000, 100_000):
         jobs = let(policy, {"a": minutes}, array)
-        assert demand_of(policy, holdings(jobs, GPU, COSTS, {})) == {"a": 10_000}
+        assert demand_of(policy, jobs_by_holder(jobs, GPU, COSTS, {})) == {"a": 10_000}
 
 
 @pytest.mark.parametrize("reason", ["QOSGrpGRES", "AssocMaxJobsLimit", "Dependency"])
@@ -402,7 +403,7 @@ def test_trees_whose_budgets_have_enough_are_judged_as_if_each_of_their_jobs_cla
             for number in range(draw.randrange(1, 7))
         ]
         budgets = {name: draw.randrange(60_000) for name in draw.sample(["lab", "a", "b", "c"], 2)}
-        there = holdings(jobs, GPU, COSTS, {})
+        there = jobs_by_holder(jobs, GPU, COSTS, {})
         found = as_budgets_let(policy, budgets, there, NOW_S)
         with monkeypatch.context() as patched:
             patched.setattr(budget_parts, "_short_of", lambda *_: policy.keys())

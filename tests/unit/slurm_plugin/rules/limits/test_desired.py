@@ -30,7 +30,7 @@ from slicewise.slurm_plugin.rules.limits.warnings import (
     limit_findings,
     unknown_qos,
 )
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import (
     KnownLimit,
@@ -342,7 +342,7 @@ def test_a_term_is_written_in_minutes_and_seconds(term_s: int, text: str):
         assert tuple(int(settings[key].value) for key in keys) == limits
 
 
-NOBODY = holdings((), frozenset(), {}, {})
+NOBODY = jobs_by_holder((), frozenset(), {}, {})
 
 
 def test_what_counts_as_in_use():
@@ -363,7 +363,7 @@ def test_what_counts_as_in_use():
         vision("slicewise_vision_borrowed"),
         vision("slicewise_nlp"),
     ]
-    there = holdings(jobs, frozenset({"gpu"}), costs, {})
+    there = jobs_by_holder(jobs, frozenset({"gpu"}), costs, {})
     found = in_use(there, now_s=0, has_budgets=True)
     held = {
         ("vision", "normal"): 3500,
@@ -564,7 +564,7 @@ def test_what_slurm_does_not_count_of_a_run_is_taken_off_its_limits():
         run(own, "3500", unnamed={}, tres={"billing": "3500", "gres/gpu:3g.40gb": "1"}),
         run("normal", "3"),
     ]
-    there = holdings(jobs, frozenset({"gpu"}), costs, {})
+    there = jobs_by_holder(jobs, frozenset({"gpu"}), costs, {})
     use = in_use(there, now_s=0, has_budgets=True)
     assert use.uncounted.millislices == {("vision", own): 6500, ("vision", "normal"): 3497}
     limits = {"type_limits": {"3g.40gb": 9}, "type_nominals": {"3g.40gb": 5}}

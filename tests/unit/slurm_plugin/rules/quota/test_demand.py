@@ -1,6 +1,6 @@
 """Tests what jobs hold and wait for, and the capacity of the cluster."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,24 +15,20 @@ from slicewise.cluster.language.jobs import SHAPES_NODE, JobState, JobView, Node
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.quota.demand import (
     Held,
-    PendingDemand,
-    capacity,
     demand_of,
+    for_recalls,
     guaranteed_instances,
     guaranteed_use,
     held,
-    holdings,
     late_jobs,
-    node_costs,
     qos_use,
-    waiting_for_own,
     waiting_instances,
-    waits_for_nodes,
-    waits_for_others,
-    waits_for_quota,
     within_guarantees,
 )
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, jobs_by_holder
+from slicewise.slurm_plugin.rules.quota.nodes import capacity, node_costs
 from slicewise.slurm_plugin.rules.quota.types import Policy, Quota, Tenant
+from slicewise.slurm_plugin.rules.quota.waits import waits_of
 
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
 MANAGED = frozenset({"gpu", "big"})
@@ -62,7 +58,15 @@ def waiting(account: str = "vision", **changes: Any) -> JobView:
 
 def wanted(policy: Policy, jobs: Iterable[JobView]) -> Mapping[str, int]:
     """What accounts' jobs hold and wait for."""
-    return demand_of(policy, holdings(jobs, MANAGED, COSTS, {}))
+    return demand_of(policy, jobs_by_holder(jobs, MANAGED, COSTS, {}))
+
+
+def ids(jobs: Iterable[WaitingJob]) -> list[int]:
+    return [job.job_id for job in jobs]
+
+
+def recallable(jobs: Iterable[JobView]) -> Mapping[str, Sequence[WaitingJob]]:
+    return for_recalls(jobs_by_holder(jobs, MANAGED, COSTS, {}))
 
 
 def test_of_all_that_slurm_names_these_wait_for_quota():
@@ -80,14 +84,14 @@ def test_of_all_that_slurm_names_these_wait_for_quota():
     of_blue_gene = {"BlockFreeAction", "BlockMaxError"}
     held = {"JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue"}
     jobs = [waiting(reason=name, held=name in held) for name in slurm_reasons()]
-    assert {job.reason for job in jobs if waits_for_quota(job)} == {
+    assert {job.reason for job in jobs if waits_of(job).for_quota} == {
         *("None", "SchedDefer", "Priority", "Resources", "QOSGrpBilling"),
         *("Prolog", "Cleaning", "QOSGrpGRES"),
         *ended,
         *of_blue_gene,
     }
-    assert [job.reason for job in jobs if waits_for_others(job)] == ["Priority", "Resources"]
-    assert [job.reason for job in jobs if waits_for_nodes(job)] == ["ReqNodeNotAvail"]
+    assert [job.reason for job in jobs if waits_of(job).for_gpus] == ["Priority", "Resources"]
+    assert [job.reason for job in jobs if waits_of(job).for_nodes] == ["ReqNodeNotAvail"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_of_all_that_slurm_names_these_wait_for_quota():
 )
 def test_sentences_of_slurm_s_say_what_its_names_do(reason: str, for_quota: bool, for_nodes: bool):
     one = waiting(reason=reason)
-    assert (waits_for_quota(one), waits_for_nodes(one)) == (for_quota, for_nodes)
+    assert (waits_of(one).for_quota, waits_of(one).for_nodes) == (for_quota, for_nodes)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_what_is_too_little_for_a_job_of_the_own_qos_is_wanted_by_none():
     large = waiting(qos="slicewise_vision", tres={"gres/gpu:7g.80gb": "1", "node": "1"})
     assert wanted(policy, [large]) == {}
     assert demand_of(
-        policy, holdings([large, waiting(qos="slicewise_vision")], MANAGED, COSTS, {})
+        policy, jobs_by_holder([large, waiting(qos="slicewise_vision")], MANAGED, COSTS, {})
     ) == {"vision": 2000}
 
 
@@ -266,10 +270,10 @@ def test_of_an_array_that_throttles_itself_only_counts_what_runs_until_the_next_
     tasks = waiting(reason="JobArrayTaskLimit", untouched=frozenset(range(1, 200)))
     assert wanted(ROOM, [job(), tasks]) == {"vision": 2000}
     assert guaranteed_use([job(), tasks], MANAGED, COSTS) == {"vision": 2000}
-    assert waiting_for_own([tasks], MANAGED, COSTS) == {}
+    assert recallable([tasks]) == {}
     may_start = replace(tasks, reason="QOSGrpBilling")
     assert wanted(ROOM, [may_start]) == {"vision": 8000}
-    assert waiting_for_own([may_start], MANAGED, COSTS).keys() == {"vision"}
+    assert recallable([may_start]).keys() == {"vision"}
 
 
 def test_the_guarantee_is_used_by_what_holds_it_and_what_waits_for_it() -> None:
@@ -293,7 +297,7 @@ def test_accounts_without_a_quota_count_for_the_tenant_in_whose_qos_they_are() -
     assert wanted(ROOM, [runs, waits]) == {"vision": 4000}
     assert guaranteed_use([runs, waits], MANAGED, COSTS) == {"vision": 4000}
     assert guaranteed_instances([runs], MANAGED) == {"vision": {"1g.10gb": 2}}
-    assert waiting_for_own([waits], MANAGED, COSTS).keys() == {"vision"}
+    assert recallable([waits]).keys() == {"vision"}
     on_loan = job("below", qos="slicewise_vision_borrowed")
     assert wanted(ROOM, [on_loan]) == {"vision": 2000}
 
@@ -332,8 +336,9 @@ def test_who_waits_for_its_tenant_s_own_quota_and_since_when() -> None:
         waiting(qos=own, reason=reason, eligible_s=10, tres={"cpu": "4"}),
         job(qos=own, eligible_s=10),
     )
-    own_s = {"vision": [PendingDemand(90, 2000), PendingDemand(80, 2000)]}
-    assert waiting_for_own(jobs, MANAGED, COSTS) == own_s
+    (found,) = recallable(jobs).items()
+    assert found[0] == "vision"
+    assert [(one.since_s, one.cost_millislices) for one in found[1]] == [(90, 2000), (80, 2000)]
 
 
 @pytest.mark.parametrize(
@@ -344,15 +349,14 @@ def test_a_job_waits_from_its_submit_though_slurm_looks_at_it_a_second_later(
 ) -> None:
     """Else a lender's slices would be recalled again by then, and come a second later."""
     one = waiting(qos="slicewise_vision", reason="QOSGrpBilling", eligible_s=eligible_s)
-    (found,) = waiting_for_own([one], MANAGED, COSTS)["vision"]
+    (found,) = recallable([one])["vision"]
     assert found.since_s == since_s
 
 
 def test_tasks_that_wait_for_their_tenant_s_own_quota_do_so_each_for_itself() -> None:
     tasks = waiting(qos="slicewise_vision", eligible_s=7, untouched=frozenset({3, 5}))
-    assert waiting_for_own((tasks,), MANAGED, COSTS) == {
-        "vision": [PendingDemand(7, 2000, tasks=2)]
-    }
+    (found,) = recallable((tasks,))["vision"]
+    assert (found.since_s, found.total_millislices, found.tasks) == (7, 4000, 2)
 
 
 def test_a_completing_job_holds_nothing_of_a_limit() -> None:
@@ -361,7 +365,7 @@ def test_a_completing_job_holds_nothing_of_a_limit() -> None:
     """
     ending = job(job_id=8, state=JobState.COMPLETING)
     doubtful = replace(ending, job_id=9, qos="slicewise_b", unread=frozenset({"tres"}))
-    used = qos_use(ROOM, holdings([job(), ending, doubtful], MANAGED, COSTS, {}))
+    used = qos_use(ROOM, jobs_by_holder([job(), ending, doubtful], MANAGED, COSTS, {}))
     assert used.held == {"slicewise_vision": 2000, "slicewise_b": 0}
 
 
@@ -378,7 +382,7 @@ def test_in_the_place_of_a_completing_job_the_own_qos_comes_first() -> None:
         job(job_id=9, state=JobState.COMPLETING, qos="slicewise_vision_borrowed"),
         waiting(job_id=10, tres=LARGE),
     ]
-    there = holdings(jobs, MANAGED, COSTS, {})
+    there = jobs_by_holder(jobs, MANAGED, COSTS, {})
     assert qos_use(ROOM, there).waiting == {"slicewise_vision": 3500}
     assert list(within_guarantees(there, ROOM)) == list(late_jobs(there, ROOM, 10**9)) == []
     quota = replace(ROOM["vision"].quota, type_nominals={"3g.40gb": 2})
@@ -393,16 +397,16 @@ def test_what_waits_beyond_a_guarantee_of_a_type_is_not_paid_by_it() -> None:
     """Running jobs hold two of three; a job of two is beyond, one of another type is not."""
     small, large = waiting(job_id=8, priority=9), waiting(job_id=9, tres=LARGE)
     jobs = [job(), small, large, waiting(job_id=10, reason="QOSGrpGRES")]
-    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS, {}), BY_TYPE)) == [large]
-    assert list(late_jobs(holdings(jobs, MANAGED, COSTS, {}), BY_TYPE, 10**9)) == [large]
+    assert ids(within_guarantees(jobs_by_holder(jobs, MANAGED, COSTS, {}), BY_TYPE)) == [9]
+    assert ids(late_jobs(jobs_by_holder(jobs, MANAGED, COSTS, {}), BY_TYPE, 10**9)) == [9]
     assert wanted(BY_TYPE, jobs) == {"vision": 5500}
-    used = qos_use(BY_TYPE, holdings(jobs, MANAGED, COSTS, {}))
+    used = qos_use(BY_TYPE, jobs_by_holder(jobs, MANAGED, COSTS, {}))
     assert used.waiting == {"slicewise_vision": 3500}
     assert used.own_first == {"slicewise_vision"}
-    assert qos_use(ROOM, holdings(jobs, MANAGED, COSTS, {})).own_first == frozenset()
+    assert qos_use(ROOM, jobs_by_holder(jobs, MANAGED, COSTS, {})).own_first == frozenset()
     one = waiting(tres={"gres/gpu:1g.10gb": "1"}, untouched=frozenset({4, 5}))
-    there = holdings([job(), one], MANAGED, COSTS, {})
-    assert list(within_guarantees(there, BY_TYPE)) == [one], "the first task"
+    there = jobs_by_holder([job(), one], MANAGED, COSTS, {})
+    assert ids(within_guarantees(there, BY_TYPE)) == [one.job_id], "the first task"
 
 
 def test_a_guarantee_of_a_type_pays_for_no_more_than_the_limit_on_its_model() -> None:
@@ -411,8 +415,10 @@ def test_a_guarantee_of_a_type_pays_for_no_more_than_the_limit_on_its_model() ->
     policy = {"vision": replace(BY_TYPE["vision"], quota=quota)}
     jobs = [job(), waiting(tres={"gres/gpu:1g.10gb": "1"})]
     models = dict.fromkeys(COSTS, "A100-80GB")
-    assert list(within_guarantees(holdings(jobs, MANAGED, COSTS, {}), policy)) == jobs[1:]
-    there = holdings(jobs, MANAGED, COSTS, models)
+    assert ids(within_guarantees(jobs_by_holder(jobs, MANAGED, COSTS, {}), policy)) == [
+        jobs[1].job_id
+    ]
+    there = jobs_by_holder(jobs, MANAGED, COSTS, models)
     for known in (there, there.with_others(there.others)):
         assert list(within_guarantees(known, policy)) == []
 
@@ -422,25 +428,25 @@ def test_a_tenants_guarantee_pays_for_accounts_without_a_quota_too() -> None:
     behind = waiting()
     of_one_more = replace(job(job_id=8), account="below")
     policy = {"vision": tenant("vision", 4000)}
-    there = holdings([of_one_more, behind], MANAGED, COSTS, {})
-    assert list(within_guarantees(there, policy)) == [behind]
-    there = holdings([job(), of_one_more, behind], MANAGED, COSTS, {})
+    there = jobs_by_holder([of_one_more, behind], MANAGED, COSTS, {})
+    assert ids(within_guarantees(there, policy)) == [behind.job_id]
+    there = jobs_by_holder([job(), of_one_more, behind], MANAGED, COSTS, {})
     assert list(within_guarantees(there, policy)) == list(late_jobs(there, policy, 10**9)) == []
     named = Quota(Millislices(9000), type_nominals={"1g.10gb": 4})
     assert list(within_guarantees(there, {"vision": Tenant("vision", "", named)})) == []
     three = replace(named, type_nominals={"1g.10gb": 6})
-    assert list(within_guarantees(there, {"vision": Tenant("vision", "", three)})) == [behind]
+    assert ids(within_guarantees(there, {"vision": Tenant("vision", "", three)})) == [behind.job_id]
     ending = replace(of_one_more, state=JobState.COMPLETING)
-    there = holdings([job(), ending, behind], MANAGED, COSTS, {})
+    there = jobs_by_holder([job(), ending, behind], MANAGED, COSTS, {})
     assert qos_use(policy, there).waiting == {"slicewise_vision": 2000}
 
 
 def test_a_job_in_the_own_qos_that_waits_for_its_type_may_move_and_calls_nothing_back() -> None:
     own = waiting(reason="QOSGrpGRES")
-    assert waits_for_quota(own)
-    assert waiting_for_own([own], MANAGED, COSTS) == {}
-    assert not waits_for_quota(waiting(reason="QOSGrpGRES", qos="slicewise_vision_borrowed"))
-    assert not waits_for_quota(waiting(reason="QOSGrpGRES", qos="normal"))
+    assert waits_of(own).for_quota
+    assert recallable([own]) == {}
+    assert not waits_of(waiting(reason="QOSGrpGRES", qos="slicewise_vision_borrowed")).for_quota
+    assert not waits_of(waiting(reason="QOSGrpGRES", qos="normal")).for_quota
 
 
 def test_instances_of_the_guarantee_are_counted_by_type() -> None:

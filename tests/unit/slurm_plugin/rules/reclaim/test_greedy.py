@@ -2,7 +2,8 @@
 
 import pytest
 
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, JobNeed
+from slicewise.slurm_plugin.rules.quota.jobs import Shape, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
 from slicewise.slurm_plugin.rules.reclaim.greedy import fill
 
 PAIR = (("1g.10gb", 2),)
@@ -15,31 +16,35 @@ def run(job_id: int, node: str, count: int) -> Candidate:
     )
 
 
+def wants(job_id: int, shape: Shape, nodes: int) -> WaitingJob:
+    return WaitingJob(job_id, "vision", 0, shape, nodes)
+
+
 def room(*runs: Candidate, above: int = 100_000) -> Capacity:
     return Capacity({}, runs, {"nlp": above}, {}, {})
 
 
 def test_what_is_left_of_a_run_goes_to_the_next_job() -> None:
     found = room(run(1, "n1", 4), run(2, "n2", 4))
-    places, out = fill(found, [JobNeed(10, PAIR, 1), JobNeed(11, PAIR, 1)])
-    assert (places, out) == ({10: ("n1",), 11: ("n1",)}, set())
+    places, out = fill(found, [wants(10, PAIR, 1), wants(11, PAIR, 1)])
+    assert (places, out) == ({(10, 0): ("n1",), (11, 0): ("n1",)}, set())
     assert found.taken.keys() == {1}
 
 
 @pytest.mark.parametrize(
     ("second", "large"),
-    [("n2", JobNeed(10, PAIR, 2)), ("n1", JobNeed(10, (("1g.10gb", 3),), 1))],
+    [("n2", wants(10, PAIR, 2)), ("n1", wants(10, (("1g.10gb", 3),), 1))],
     ids=["two nodes", "one node"],
 )
-def test_what_was_taken_in_vain_is_there_for_the_next_job(second: str, large: JobNeed) -> None:
+def test_what_was_taken_in_vain_is_there_for_the_next_job(second: str, large: WaitingJob) -> None:
     found = room(run(1, "n1", 2), run(2, second, 2), above=2000)
-    places, out = fill(found, [large, JobNeed(11, PAIR, 1)])
-    assert (places, out) == ({11: ("n1",)}, {10})
+    places, out = fill(found, [large, wants(11, PAIR, 1)])
+    assert (places, out) == ({(11, 0): ("n1",)}, {(10, 0)})
     assert found.taken.keys() == {1}
     assert found.lacks() == {}
 
 
 def test_whose_tenant_gives_no_more_is_passed_over() -> None:
     found = room(run(1, "n1", 2), run(2, "n2", 2), above=2000)
-    places, out = fill(found, [JobNeed(10, PAIR, 1), JobNeed(11, PAIR, 1)])
-    assert (places, out) == ({10: ("n1",)}, {11})
+    places, out = fill(found, [wants(10, PAIR, 1), wants(11, PAIR, 1)])
+    assert (places, out) == ({(10, 0): ("n1",)}, {(11, 0)})

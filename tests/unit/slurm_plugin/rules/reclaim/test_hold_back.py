@@ -8,6 +8,7 @@ from stand_ins.scripted import job
 
 from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.units import Millislices
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import Recall
 from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start, still_waiting
 
@@ -57,7 +58,7 @@ RUNS = replace(WAITS, job_id=908, state=JobState.RUNNING)
 
 
 def starting(*jobs: JobView) -> frozenset[str]:
-    return about_to_start(POLICY, jobs, PARTITIONS, COSTS)
+    return about_to_start(POLICY, jobs_by_holder(jobs, PARTITIONS, COSTS, {}))
 
 
 def test_a_job_is_about_to_start_if_its_tenant_s_own_part_has_room_for_it() -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 from builders.tenants import policy_of, tenant
+from builders.waiting import waiting_since
 
 from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.quota.demand import PendingDemand
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Recall
 from slicewise.slurm_plugin.rules.reclaim.recalls import have_room, recalled
@@ -32,7 +33,7 @@ def after(
     nlp: int,
     vision: int = 0,
     ready: int = 0,
-    waiting: tuple[PendingDemand, ...] = (),
+    waiting: tuple[WaitingJob, ...] = (),
     policy: Policy = POLICY,
     grace_s: int = GRACE_S,
 ) -> tuple[Recall, ...]:
@@ -75,13 +76,13 @@ def test_after_the_grace_nothing_is_left_of_it():
 def test_no_part_gets_younger_while_who_waits_longest_has_room_and_may_lose_it():
     """Else a recall would never end where one small job after the other takes that room."""
     first = recall(1000, NOW_S - 50)
-    jobs = PendingDemand(NOW_S - 50, 1000), PendingDemand(NOW_S - 1, 1000)
+    jobs = waiting_since(NOW_S - 50, 1000), waiting_since(NOW_S - 1, 1000)
     assert after((), (), first, nlp=2000, vision=2000, waiting=jobs) == (first,)
 
 
 def test_what_has_come_home_does_not_age_what_is_called_for_the_same_job_now():
     home = Recall("vision", "hpc", Millislices(1000), NOW_S - 50)
-    job = PendingDemand(NOW_S - 55, 2000)
+    job = waiting_since(NOW_S - 55, 2000)
     assert after((loan(1000),), (), home, nlp=2000, vision=3000, waiting=(job,)) == (recall(1000),)
 
 
@@ -99,7 +100,7 @@ def test_what_has_come_home_does_not_age_what_is_called_for_the_same_job_now():
 def test_waiting_jobs_have_the_room_that_is_in_their_lender_s_limit(
     vision: int, recalls: tuple[Recall, ...], expected: int
 ):
-    jobs, held = (PendingDemand(NOW_S, 1000, tasks=2),), {"vision": vision}
+    jobs, held = (waiting_since(NOW_S, 1000, tasks=2),), {"vision": vision}
     found = have_room(
         POLICY, (loan(1000),), recalls, held, {"vision": jobs}, now_s=NOW_S, grace_s=GRACE_S
     )
@@ -167,34 +168,34 @@ def test_inside_a_group_the_group_keeps_what_is_on_its_way():
 def test_the_grace_counts_from_the_job_that_still_waits(since_s: int, called_s: int):
     """Of an unbroken stream, each job has what was called for it: those before have started."""
     earlier = recall(1000, NOW_S - 50), recall(1000, NOW_S - 40, "audio")
-    found = after((), (), *earlier, nlp=3000, vision=3000, waiting=(PendingDemand(since_s, 1000),))
+    found = after((), (), *earlier, nlp=3000, vision=3000, waiting=(waiting_since(since_s, 1000),))
     assert set(found) == {recall(1000, called_s), recall(1000, NOW_S - 40, "audio")}
 
 
 def test_what_is_called_for_a_job_later_is_as_old_as_what_was_called_for_it_first():
     """Slurm starts nothing on a part."""
-    first, job = recall(1000, NOW_S - 40), PendingDemand(NOW_S - 45, 2000)
+    first, job = recall(1000, NOW_S - 40), waiting_since(NOW_S - 45, 2000)
     found = after((loan(1000),), (), first, nlp=3000, vision=2000, waiting=(job,))
     assert found == (recall(2000, NOW_S - 40),)
 
 
 def test_each_part_is_as_old_as_the_job_that_it_is_for():
     first, second = recall(1000, NOW_S - 50), recall(2000, NOW_S - 20)
-    jobs = PendingDemand(NOW_S - 10, 2000), PendingDemand(NOW_S - 50, 500, tasks=2)
+    jobs = waiting_since(NOW_S - 10, 2000), waiting_since(NOW_S - 50, 500, tasks=2)
     found = after((), (), first, second, nlp=4000, vision=1000, waiting=jobs)
     assert set(found) == {first, recall(2000, NOW_S - 10)}
 
 
 def test_of_more_than_jobs_want_the_oldest_is_for_nobody_and_ends_first():
     first, second = recall(1000, NOW_S - 50), recall(2000, NOW_S - 20)
-    found = after((), (), first, second, nlp=4000, waiting=(PendingDemand(NOW_S - 10, 1000),))
+    found = after((), (), first, second, nlp=4000, waiting=(waiting_since(NOW_S - 10, 1000),))
     assert set(found) == {first, recall(1000, NOW_S - 20), recall(1000, NOW_S - 10)}
 
 
 def test_the_room_that_a_lender_has_is_for_who_waits_longest():
     first, jobs = (
         recall(1000, NOW_S - 50),
-        (PendingDemand(NOW_S - 50, 2000), PendingDemand(NOW_S - 5, 1000)),
+        (waiting_since(NOW_S - 50, 2000), waiting_since(NOW_S - 5, 1000)),
     )
     found = after((loan(1000),), (), first, nlp=3000, vision=1000, waiting=jobs)
     assert found == (first, recall(1000))

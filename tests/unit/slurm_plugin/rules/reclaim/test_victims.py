@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from slicewise.slurm_plugin.rules.reclaim.victims import (
-    Reclaim,
-    ReclaimInput,
-    Running,
-    Wanting,
-    reclaim,
-)
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, reclaim
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
@@ -21,10 +16,10 @@ COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}
 
 def wants(
     job_id: int, count: int = 1, kind: str = "1g.10gb", nodes: int = 1, **changes: Any
-) -> Wanting:
+) -> WaitingJob:
     cost = COSTS[kind] * count * nodes
-    job = Wanting(job_id, "vision", 100, cost, {kind: count}, nodes)
-    return replace(job, **changes)
+    job = WaitingJob(job_id, "vision", cost, ((kind, count),), nodes, priority=100)
+    return job._replace(**changes)
 
 
 def run(
@@ -41,14 +36,14 @@ def run(
     return replace(found, **changes)
 
 
-def reclaim_input(*things: Wanting | Running, **changes: Any) -> ReclaimInput:
+def reclaim_input(*things: WaitingJob | Running, **changes: Any) -> ReclaimInput:
     """Tenants may be asked for all that they hold."""
     running = tuple(one for one in things if isinstance(one, Running))
     above: dict[str, int] = {}
     for each in running:
         above[each.tenant] = above.get(each.tenant, 0) + each.cost_millislices
     values: Mapping[str, Any] = {
-        "wanting": tuple(one for one in things if isinstance(one, Wanting)),
+        "wanting": tuple(one for one in things if isinstance(one, WaitingJob)),
         "running": running,
         "free": {},
         "above_nominal_millislices": above,
@@ -61,12 +56,12 @@ def reclaim_input(*things: Wanting | Running, **changes: Any) -> ReclaimInput:
     return ReclaimInput(**{**values, **changes})
 
 
-def requeues(*things: Wanting | Running, **changes: Any) -> dict[int, str]:
+def requeues(*things: WaitingJob | Running, **changes: Any) -> dict[int, str]:
     found = reclaim(reclaim_input(*things, **changes)).requeues
     return {job_id: why for (job_id, _), why in found.items()}
 
 
-def victims(*things: Wanting | Running, **changes: Any) -> set[int]:
+def victims(*things: WaitingJob | Running, **changes: Any) -> set[int]:
     return ids(reclaim(reclaim_input(*things, **changes)))
 
 
@@ -92,7 +87,7 @@ def test_what_fits_into_what_is_free_is_ready_by_priority() -> None:
 def test_what_asks_for_two_types_is_ready_where_one_node_has_both(
     large_on: str, ready: Mapping[str, int]
 ) -> None:
-    job = wants(12, cost_millislices=4500, instances={"1g.10gb": 1, "3g.40gb": 1})
+    job = wants(12, cost_millislices=4500, shape=(("1g.10gb", 1), ("3g.40gb", 1)))
     free = {"n1": {"1g.10gb": 0}, "n2": {"1g.10gb": 2}}
     free[large_on]["3g.40gb"] = 1
     assert reclaim(reclaim_input(job, free=free)).ready == ready
@@ -102,7 +97,7 @@ def test_one_goes_for_a_job_that_waits_and_says_for_which() -> None:
     found = reclaim(reclaim_input(wants(12), run(1)))
     assert found.victims == {run(1).run: "vision takes back 1 slice: job 12 waits"}
     assert found.ready == {}
-    task = replace(wants(12), task="9_3")
+    task = wants(12)._replace(task="9_3")
     found = reclaim(reclaim_input(task, run(1)))
     assert found.victims == {run(1).run: "vision takes back 1 slice: job 9_3 waits"}
 
@@ -262,7 +257,7 @@ def test_for_a_job_of_which_slurm_must_end_a_run_no_batch_job_is_requeued() -> N
     """Slurm chooses anew, and may take others; jobs that need nothing of Slurm get theirs."""
     left = run(1, is_replica=False, kind="3g.40gb")
     may = [run(i, "n1", is_replica=False, may_requeue=True) for i in (2, 3)]
-    both = wants(12, instances={"3g.40gb": 1, "1g.10gb": 1})
+    both = wants(12, shape=(("1g.10gb", 1), ("3g.40gb", 1)))
     assert requeues(both, left, may[0]) == {}
     other = wants(13, priority=50)
     found = reclaim(reclaim_input(both, other, left, *may))
@@ -289,7 +284,7 @@ def test_a_tenant_that_must_shrink_has_no_batch_job_requeued_for_that() -> None:
         (wants(12, nodes=2), "no 2 nodes have 1 x 1g.10gb each that is free or lent"),
     ],
 )
-def test_a_job_without_room_says_why(job: Wanting, why: str) -> None:
+def test_a_job_without_room_says_why(job: WaitingJob, why: str) -> None:
     assert reclaim(reclaim_input(job, run(1))).missing == {12: why}
 
 

@@ -13,7 +13,7 @@ from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.slurm.interface import Association
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, qos_name
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
 
 COSTS = {"1g.10gb": Millislices(1000)}
@@ -44,7 +44,7 @@ def runs(job_id: int, account: str = "lab", start_s: int = 0, **more: Any) -> Jo
 def look(
     before: Barred, now_s: int, *jobs: JobView, rows: Iterable[Association] = (), nodes: str = ""
 ) -> Barred:
-    there = holdings(jobs, frozenset({"gpu"}), COSTS, {})
+    there = jobs_by_holder(jobs, frozenset({"gpu"}), COSTS, {})
     return barred(before, there, POLICY, tuple(rows), now_s=now_s, usable=frozenset(nodes))
 
 

@@ -17,8 +17,8 @@ from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos
 from slicewise.slurm_plugin.rules.quota.calendar import Moment
 from slicewise.slurm_plugin.rules.quota.types import Recall
 from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
 from slicewise.slurm_plugin.rules.round.reclaim_inputs import giving_back, reclaim_input
+from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView, World, world
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": Millislices(1000), "3g.40gb": Millislices(3500)}
@@ -36,11 +36,11 @@ def service(*slots: SlotView) -> ServiceView:
     return a_service(tenant="nlp", name="bert", slots=slots)
 
 
-def seen(*jobs: JobView, nodes: Iterable[NodeView] = (a_node(),), **changes: Any) -> QuotaInputs:
+def seen(*jobs: JobView, nodes: Iterable[NodeView] = (a_node(),), **changes: Any) -> World:
     ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=changes.get("policy", POLICY))
     services, told = changes.get("services", ()), changes.get("leaving", frozenset())
     rules = QuotaRules(frozenset({"gpu"}), COSTS, {}, {}, grace_s=0, term_s=60, turn_s=1800)
-    return QuotaInputs(ledger_view, SlurmView(jobs, tuple(nodes), tuple(services), told), rules)
+    return world(ledger_view, SlurmView(jobs, tuple(nodes), tuple(services), told), rules)
 
 
 def look(*jobs: JobView, nodes: Iterable[NodeView] = (a_node(),), **changes: Any) -> ReclaimInput:
@@ -58,7 +58,7 @@ def test_a_job_of_a_lender_that_waits_for_quota_or_for_others_wants_its_own() ->
     policy = policy_of(tenant("vision", 9000), tenant("nlp", 2000))
     found = look(a_job(12, tres=tres), a_job(13, reason="Priority"), policy=policy).wanting
     assert [one.job_id for one in found] == [12, 13]
-    assert (found[0].instances, found[0].nodes) == ({"1g.10gb": 2}, 2)
+    assert (found[0].shape, found[0].nodes) == ((("1g.10gb", 2),), 2)
     assert (found[0].tenant, found[0].priority, found[0].cost_millislices) == ("vision", 100, 4000)
 
 

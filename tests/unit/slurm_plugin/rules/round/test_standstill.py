@@ -8,7 +8,7 @@ from builders.nodes import a_node
 from stand_ins.reclaim_world import COSTS, PARTITIONS, one
 
 from slicewise.cluster.language.jobs import JobState, JobView, NodeView
-from slicewise.slurm_plugin.rules.quota.demand import holdings
+from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.round.standstill import (
     Queued,
     first_until_s,
@@ -31,8 +31,11 @@ def still(
     now_s: float = 90.0,
 ) -> Mapping[int, float]:
     """By job id, but for arrays."""
-    given, there = {"partitions": PARTITIONS, "now_s": now_s}, holdings(jobs, PARTITIONS, COSTS, {})
-    known = {Queued(job_id, 0): since_s for job_id, since_s in (before or {}).items()}
+    given, there = (
+        {"partitions": PARTITIONS, "now_s": now_s},
+        jobs_by_holder(jobs, PARTITIONS, COSTS, {}),
+    )
+    known = {Queued(job_id, 1): since_s for job_id, since_s in (before or {}).items()}
     found = standing_still(known, there, [node], {QOS: limit}, **given)
     return {queued.job_id: since_s for queued, since_s in found.items()}
 
@@ -80,7 +83,7 @@ def test_others_do_not(changes: dict[str, object]) -> None:
 def test_who_stands_still_gives_way_for_every_second_five_minutes() -> None:
     """Slurm may only be slow, and would start it next."""
     found = [
-        bool(stuck({Queued(3, 0): 50.0}, now_s))
+        bool(stuck({Queued(3, 1): 50.0}, now_s))
         for now_s in (50.0, 349.0, 350.0, 649.0, 650.0, 950.0)
     ]
     assert found == [False, False, True, True, False, True]
@@ -97,7 +100,7 @@ def test_who_waits_behind_others_does_not() -> None:
 
 def test_an_array_of_which_tasks_start_does_not_stand_still() -> None:
     array = replace(WAITS, untouched=frozenset({1, 2, 3}))
-    known, there = {Queued(3, 4): 50.0}, holdings([array], PARTITIONS, COSTS, {})
+    known, there = {Queued(3, 4): 50.0}, jobs_by_holder([array], PARTITIONS, COSTS, {})
     found = standing_still(known, there, [FREE], {QOS: 1000}, partitions=PARTITIONS, now_s=90.0)
     assert found == {Queued(3, 3): 90.0}
 
@@ -109,7 +112,7 @@ def first(
     now_s: float = 110.0,
     limit: int = 0,
 ) -> Mapping[int, float]:
-    there, limits = holdings(jobs, PARTITIONS, COSTS, {}), {QOS: limit, "slicewise_b": limit}
+    there, limits = jobs_by_holder(jobs, PARTITIONS, COSTS, {}), {QOS: limit, "slicewise_b": limit}
     return first_until_s(known, since_s, there, limits, now_s)
 
 
@@ -119,7 +122,7 @@ def over(
     """The array of a task that stands still since 50 s, if it goes first; others are before it, and
     have so much quota.
     """
-    return frozenset(first({}, {Queued(3, 0): 50.0}, job, *before, now_s=now_s, limit=limit))
+    return frozenset(first({}, {Queued(3, 1): 50.0}, job, *before, now_s=now_s, limit=limit))
 
 
 def test_who_stands_still_for_seconds_goes_first_for_four_minutes_and_an_hour_later_again() -> None:
@@ -129,7 +132,7 @@ def test_who_stands_still_for_seconds_goes_first_for_four_minutes_and_an_hour_la
     found: Mapping[int, float] = {}
     for now_s in (110.0, 300.0, 3709.0, 3710.0):
         # Its user has held it and let it go each time: it stands still again by now.
-        since_s = {Queued(3, 0): now_s - 5.0}
+        since_s = {Queued(3, 1): now_s - 5.0}
         found = first(found, since_s, WAITS, now_s=now_s)
         until_s[now_s] = found.get(814)
     assert until_s == {110.0: 350.0, 300.0: 350.0, 3709.0: 350.0, 3710.0: 3950.0}
@@ -178,5 +181,5 @@ def test_nobody_goes_before_a_job_that_waits_for_whole_nodes() -> None:
     assert over(replace(whole, priority=WAITS.priority - 1)) == {814}
     # It has its GPUs by what Slicewise knows, and waits for the rest of its nodes.
     stands = replace(whole, priority=WAITS.priority + 1)
-    since_s = {Queued(3, 0): 50.0, Queued(7, 0): 50.0}
+    since_s = {Queued(3, 1): 50.0, Queued(7, 1): 50.0}
     assert first({}, since_s, WAITS, stands, limit=9000) == {}

@@ -14,21 +14,20 @@ from stand_ins.scripted import job
 from slicewise.cluster.language.jobs import SHAPES_NODE, JobState, JobView, NodeView
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.quota.calendar import Moment, Window, WindowKind
+from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy
-from slicewise.slurm_plugin.rules.reclaim.capacity import JobNeed
 from slicewise.slurm_plugin.rules.reclaim.recalls import meanwhile
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, reclaim_for, runs_to_end
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, Wanting, reclaim
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
 from slicewise.slurm_plugin.rules.round import reclaim_inputs
-from slicewise.slurm_plugin.rules.round.inputs import QuotaInputs, QuotaRules, SlurmView
 from slicewise.slurm_plugin.rules.round.whole_jobs import (
-    WaitingJob,
     Waits,
     lend_whole_jobs,
     own_needs,
     waits,
     whose_turn,
 )
+from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView, world
 
 NOW_S, TURN_S = 10_000, 1800
 SMALL, LARGE = (("1g.10gb", 1),), (("3g.40gb", 1),)
@@ -37,7 +36,7 @@ OWNERS = policy({"a": 7000, "b": 7000})
 
 def wait(key: int, shape: tuple[tuple[str, int], ...] = LARGE, **changes: Any) -> WaitingJob:
     cost = sum(COSTS[kind] * count for kind, count in shape)
-    return replace(WaitingJob(JobNeed(key, shape, 1), cost, NOW_S - 60), **changes)
+    return WaitingJob(key, "", cost, shape, since_s=NOW_S - 60)._replace(**changes)
 
 
 def waiting(free: Mapping[str, int], *runs: Running, **queues: Any) -> Waits:
@@ -46,11 +45,12 @@ def waiting(free: Mapping[str, int], *runs: Running, **queues: Any) -> Waits:
     for run in runs:
         above[run.tenant] += run.cost_millislices
     there = replace(reclaim_input(*runs), free={"n": free}, above_nominal_millislices=above)
-    return Waits(queues, {"n": free}, there, TURN_S)
+    theirs = {name: [job._replace(tenant=name) for job in jobs] for name, jobs in queues.items()}
+    return Waits(theirs, {"n": free}, there, TURN_S)
 
 
 def turn_of(tenant: str, of: WaitingJob, *nodes: str, **quota: int) -> Turn:
-    return Turn(tenant, of.need, of.cost_millislices, nodes, quota)
+    return Turn(of._replace(tenant=tenant), nodes, quota)
 
 
 def lent(
@@ -221,7 +221,7 @@ def test_of_an_array_only_tasks_whose_gpus_are_busy_keep_no_quota():
     node = a_node("n", gpus={"1g.10gb": 3}, gpus_allotted={"1g.10gb": 1}, partitions=PARTITIONS)
     ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=policy({"a": 7000}))
     rules = QuotaRules(PARTITIONS, COSTS, {}, {}, grace_s=0, term_s=0, turn_s=TURN_S)
-    inputs = QuotaInputs(ledger_view, SlurmView((tasks,), (node,), ()), rules)
+    inputs = world(ledger_view, SlurmView((tasks,), (node,), ()), rules)
     assert inputs.busy == {"a": 1000}
     (left,) = inputs.startable.others
     assert left.untouched == {0, 1}
@@ -415,7 +415,7 @@ def test_no_turn_without_gpus_within_reach_or_quota_that_others_borrow():
     late = wait(2, since_s=NOW_S - TURN_S)
     small = running(8, "a", instances={"n": {"1g.10gb": 7}})
     assert lent(tenants, waiting({}, small, b=[late]), {"a": 3500})[1] is None
-    large = replace(late, cost_millislices=7000)
+    large = late._replace(cost_millislices=7000)
     assert lent(tenants, waiting({}, running(8, "a"), b=[large]), {"a": 3500})[1] is None
 
 
@@ -464,7 +464,7 @@ def test_who_has_had_its_turn_without_a_start_lets_the_others_have_theirs():
         )[1]
         for s in (0, TURN_S, 2 * TURN_S, 3 * TURN_S)
     ]
-    assert sorted(turn.tenant for turn in turns if turn) == ["b", "b", "c", "c"]
+    assert sorted(turn.job.tenant for turn in turns if turn) == ["b", "b", "c", "c"]
 
 
 def test_who_has_waited_longest_has_every_second_turn_and_the_others_those_between():
@@ -648,8 +648,8 @@ def test_for_a_turn_nothing_counts_as_free_that_a_guaranteed_job_is_about_to_tak
     assert victims(turn, there, {"a": 1750}, {"n": {}}) == [8]
 
 
-def wants(kind: str) -> Wanting:
-    return Wanting(1, "lender", 0, int(COSTS[kind]), {kind: 1})
+def wants(kind: str) -> WaitingJob:
+    return WaitingJob(1, "lender", int(COSTS[kind]), ((kind, 1),))
 
 
 def test_only_a_lender_that_waits_for_the_same_type_comes_before_a_turn():
@@ -796,8 +796,8 @@ def seen(
 ) -> Waits:
     ledger_view = ledger_view_of(Moment(NOW_S, 0, 0), tenants=tenants)
     rules = QuotaRules(PARTITIONS, COSTS, {}, {}, grace_s=0, term_s=0, turn_s=TURN_S)
-    world = QuotaInputs(ledger_view, SlurmView(jobs, nodes, (), stuck=stuck), rules)
-    return waits(world, reclaim_inputs.reclaim_input(world))
+    there = world(ledger_view, SlurmView(jobs, nodes, (), stuck=stuck), rules)
+    return waits(there, reclaim_inputs.reclaim_input(there))
 
 
 def large(job_id: int, account: str = "a", **changes: Any) -> JobView:
@@ -811,7 +811,7 @@ N = a_node("n", "MIXED", gpus={"3g.40gb": 2}, gpus_allotted={"3g.40gb": 1}, part
 def test_jobs_in_their_tenants_own_qos_come_first_to_what_is_free():
     own = replace(one(4, "b", "3g.40gb"), priority=0)
     there = seen(large(3), own, nodes=(N,))
-    assert [queue[0].need.key for queue in there.queues.values()] == [3]
+    assert [queue[0].job_id for queue in there.queues.values()] == [3]
     assert there.free == {"n": {"3g.40gb": 0}}
 
 
@@ -838,7 +838,7 @@ def test_who_waits_for_nodes_has_no_turn_unless_gpus_are_cut_for_it():
     }
     jobs = (large(job_id, reason=reason) for job_id, reason in reasons.items())
     (queue,) = seen(*jobs, nodes=(N,)).queues.values()
-    could = {job.need.key: job.would_start for job in queue}
+    could = {job.job_id: job.would_start for job in queue}
     assert could == {4: False, 5: True, 6: True}
 
 
@@ -851,7 +851,7 @@ def test_who_is_over_a_limit_that_slicewise_has_not_set_waits_for_no_loan(reason
 
 def test_who_stood_still_would_not_start():
     (queue,) = seen(large(3), large(4), nodes=(N,), stuck=frozenset({4})).queues.values()
-    assert {one.need.key: one.would_start for one in queue} == {3: True, 4: False}
+    assert {one.job_id: one.would_start for one in queue} == {3: True, 4: False}
 
 
 def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
@@ -859,4 +859,4 @@ def test_a_queue_is_in_slurm_s_order_with_all_tasks_of_an_array():
     array = large(8, array_job_id=8, task_index=None, untouched=frozenset({1, 2}))
     held = job(3, account="a", qos="slicewise_a_borrowed")
     (queue,) = seen(array, first, held, nodes=(N,)).queues.values()
-    assert [(one.need.key, one.tasks, one.since_s) for one in queue] == [(9, 1, 5), (8, 2, 5)]
+    assert [(one.job_id, one.tasks, one.since_s) for one in queue] == [(9, 1, 5), (8, 2, 5)]
