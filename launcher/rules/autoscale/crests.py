@@ -97,40 +97,56 @@ def worth_having(
     """Return the highest level whose places are worth being there for its next crest; 0: none.
 
     Without a replica of ``concurrency`` places, so many requests of ``service_s`` seconds are late
-    as it would begin until a start for the crest ends. It is compared with the wait for the next
-    crest of any lower level that was seen more often, which is one of this level by chance. What is
-    started now comes in time for the next crest only of levels whose crest goes on.
+    as it would begin until a start for the crest ends. What is started now comes in time for the
+    next crest only of levels whose crest goes on.
     """
-    prices = [
-        (one.count + 1, price_of_waiting(one.pauses, at_s - one.last_s))
-        for one in known
-        if one.count + 1 >= _ENOUGH and (stakes.start_s is not None or one.last_s == at_s)
-    ]
-    for level, count, used_s in _expected(known) if prices else ():
-        late = used_s * min(level, concurrency) / service_s
+    for expected in _expected(known):
+        level, of = expected.level, expected.of
+        if stakes.start_s is None and of.last_s < at_s:
+            continue
+        late = expected.used_s * min(level, concurrency) / service_s
         saved_s = min(late * stakes.late_s, stakes.most_s) + (stakes.start_s or 0.0)
-        if any(saved_s * count / (n + 1) > price_s for n, price_s in prices if n >= count):
+        if saved_s * expected.chance > price_of_waiting(of.pauses, at_s - of.last_s):
             return level
     return 0
 
 
-def _expected(known: Crests) -> Iterator[tuple[int, float, float]]:
-    """Yield levels, the highest first, how many crests they had, and how long these last.
+@dataclass(frozen=True)
+class _Expected:
+    """The next crest of ``of`` reaches a level by ``chance``, and needs it for ``used_s``."""
 
-    After n crests the next one is larger than all of them with a chance of 1 / (n + 1), however
-    their sizes are distributed. So levels that were not reached yet count, too, by the share of the
-    crests that go on to the next level, from the highest level on that half of them reached.
+    level: int
+    of: Crest
+    chance: float
+    used_s: float
+
+
+def _expected(known: Crests) -> Iterator[_Expected]:
+    """Yield what is expected of each level, the highest first.
+
+    After n crests of a level the next one is larger than all of them with a chance of 1 / (n + 1),
+    however their sizes are distributed. So a level that was hardly or never reached counts as a
+    part of the crests of the highest level of which enough is known. How large a part of those
+    never reached follows from how many crests go on to the next level, from the highest level on
+    that half of them reached.
     """
     counts = [one.count + 1 for one in known]
+    enough = [index for index, count in enumerate(counts) if count >= _ENOUGH]
+    if not enough:
+        return
+    highest = known[enough[-1]]
     half = max(index for index, count in enumerate(counts) if count >= max(counts) / 2)
     tail = sum(counts[half:])
     share = (tail - counts[half] + 1) / (tail + 2)
-    tail_used_s = sum(one.total_used_s + one.used_s for one in known[half:]) / tail
-    beyond = list(enumerate(LEVELS[len(known) : len(known) + _BEYOND], 1))
-    for steps, level in reversed(beyond):
-        yield level, counts[-1] * share**steps, tail_used_s
-    for level, count, one in reversed(list(zip(LEVELS, counts, known, strict=False))):
-        yield level, count, (one.total_used_s + one.used_s) / count
+    rarer = [*counts[enough[-1] + 1 :], *(counts[-1] * share**n for n in range(1, _BEYOND + 1))]
+    used_s = sum(one.total_used_s + one.used_s for one in known[half:]) / tail
+    levels = list(zip(LEVELS[enough[-1] + 1 :], rarer, strict=False))
+    for level, count in reversed(levels):
+        yield _Expected(level, highest, count / (highest.count + 2), used_s)
+    for index in reversed(enough):
+        one = known[index]
+        own_s = (one.total_used_s + one.used_s) / counts[index]
+        yield _Expected(LEVELS[index], one, 1.0, own_s)
 
 
 def highest_since(known: Crests, since_s: float) -> int:

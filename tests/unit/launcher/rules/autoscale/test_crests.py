@@ -76,9 +76,19 @@ def test_bursts_of_many_sizes_are_expected_to_grow_further_than_those_of_one_siz
         number, here = divmod(second, 130)
         size = 4 * max(part for part in (1, 2, 4) if number % part == 0)
         known = learn_crests(known, size if here < 10 else 0, 1000.0 + second, 1.0, HORIZON_S)
-    alike = bursts(16, 120, places=16)
-    many, one = (worth_having(k, k[-1].last_s + 100, 1.25, 1, DEAR) for k in (known, alike))
-    assert (many, one) == (32, 23)
+    alike = bursts(4, 510, places=16)
+    stakes = replace(DEAR, late_s=200.0)
+    many, one = (worth_having(k, k[-1].last_s + 100, 1.25, 1, stakes) for k in (known, alike))
+    assert (many, one) == (32, 16)
+
+
+def test_a_size_of_which_none_came_for_long_is_not_expected_of_smaller_bursts():
+    known: tuple[Crest, ...] = ()
+    for second in range(60 * 130):
+        size = 16 if second < 20 * 130 else 4
+        known = learn_crests(known, size if second % 130 < 10 else 0, 1000.0 + second, 1.0, 30.0)
+    at_s = known[0].last_s + 100
+    assert worth_having(known, at_s, 1.25, 1, replace(DEAR, late_s=20.0)) == 4
 
 
 def test_a_cheap_late_request_keeps_fewer_and_one_burst_keeps_none():
