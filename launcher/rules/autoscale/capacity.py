@@ -476,10 +476,15 @@ def _curve(time_of: _Time, levels: _Levels, lights: _Levels, elsewhere: Points) 
 _in_flight = attrgetter("in_flight")
 
 
-def token_alone_s(known: ReplicaCapacity) -> float | None:
-    """Return the seconds that each token takes in a replica with one request, if that is known."""
-    curve = _curves(known.levels, known.lights, None).token
-    return _time_s(curve, 1.0) if curve else None
+def alone_s(known: ReplicaCapacity) -> tuple[float | None, float | None]:
+    """Return the seconds that a request, and each of its tokens, takes in a replica with no other.
+
+    None where no replica had so few.
+    """
+    request_s, token_s = (
+        curve[0][1] if curve and curve[0][0] <= FIRST else None for curve in points_of(known)
+    )
+    return request_s, token_s
 
 
 def _time_s(curve: Points, in_flight: float, kink: float = _KINK) -> float:

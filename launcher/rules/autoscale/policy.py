@@ -5,7 +5,7 @@ The method, its sources and the reason for each number: docs/explanation/autosca
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, floor
+from math import ceil, exp, floor, sqrt
 from operator import attrgetter
 
 from slicewise.launcher.rules.autoscale.arrivals import Arrivals, at_rest, learn_arrivals
@@ -20,8 +20,8 @@ from slicewise.launcher.rules.autoscale.capacity import (
     Level,
     ReplicaCapacity,
     Timed,
+    alone_s,
     learn_capacity,
-    token_alone_s,
 )
 from slicewise.launcher.rules.autoscale.crests import (
     Crests,
@@ -87,6 +87,8 @@ _TOKEN_SHARE = 0.9
 _FULL = 0.75
 """Share of their places that full replicas use at least, at any moment."""
 _NEARLY = 0.001
+_TIMED = 25
+"""Answers that say how long requests take."""
 _MISSED, _MISSED_SINCE_S = 0.01, 3600.0
 """Share by which the aim is missed if that is said, and of how many seconds the bursts are that
 show how many replicas would do."""
@@ -188,10 +190,7 @@ def autoscale(
             wanted, "the gateway can't be seen: replicas stay as they are"
         )
     memory = _learnt(memory, look, scaling)
-    if scaling.learns:
-        # Where replicas would do for more requests than were tried, others don't show that.
-        planned = min(memory.capacity.planned, scaling.concurrency)
-        scaling = replace(scaling, concurrency=planned)
+    scaling = _as_planned(scaling, memory)
     need = _need(scaling, memory, look)
     until_s = look.at_s + _hold_s(scaling, memory, look)
     # A replica that has answered since the last look is not idle, though it has nothing to do now.
@@ -203,6 +202,15 @@ def autoscale(
     return memory, ScalingDecision(
         wanted, reason, _ready_in_s(memory, look, scaling), _in_time(scaling, memory, look.supply)
     )
+
+
+def _as_planned(scaling: Scaling, memory: Memory) -> Scaling:
+    """Put in what replicas are planned with, if that is learnt.
+
+    Where they would do for more requests than were tried, others don't show that.
+    """
+    planned = min(memory.capacity.planned, scaling.concurrency)
+    return replace(scaling, concurrency=planned) if scaling.learns else scaling
 
 
 def _bounded(scaling: Scaling, replicas: int) -> int:
@@ -292,12 +300,10 @@ def _crests(
 def _attained(
     memory: Memory, look: ServiceLook, scaling: Scaling, came: int, elapsed_s: float
 ) -> Attainment:
-    """Learn whether requests began in time, where an objective is stated.
-
-    Where the concurrency is learnt, that loop already keeps the objectives.
-    """
-    if scaling.learns or not _is_stated(scaling):
+    """Learn whether requests began in time, where an objective is stated."""
+    if not _is_stated(scaling):
         return Attainment()
+    scaling = _as_planned(scaling, memory)
     seen = Passing(
         look.at_s,
         elapsed_s,
@@ -592,10 +598,12 @@ def _price_s(scaling: Scaling, memory: Memory) -> float:
     """Return the price of one late request, in slice-seconds.
 
     If another replica is started at that price whenever without it more than ``1 - aim`` of the
-    usual requests would be late, the share ``aim`` is in time.
+    usual requests would be late, the share ``aim`` is in time. What was attained changes it unless
+    the concurrency is learnt: that loop already keeps the objectives.
     """
     rate = max(memory.arrivals.usual_rate, 1 / _RAREST_S)
-    return memory.attained.factor / ((1 - scaling.aim) * rate)
+    factor = 1.0 if scaling.learns else memory.attained.factor
+    return factor / ((1 - scaling.aim) * rate)
 
 
 def _places_for_backlog(
@@ -699,7 +707,8 @@ def _reason(
         said.append(
             f"at most {wanted} may run" if wanted < peak else f"at least {wanted} shall run"
         )
-    said += filter(None, (_missed_words(scaling, memory, look), _prompts_words(scaling, memory)))
+    missed = (_missed_words(scaling, memory, look), _prompts_words(scaling, memory))
+    said += filter(None, (*missed, _alone_words(scaling, memory)))
     lacking = wanted - look.supply.coming
     if look.room is not None and lacking > look.room:
         said.append(f"quota has room for {look.room} of {lacking} more")
@@ -712,14 +721,40 @@ def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
     if share is None or share >= scaling.aim - _MISSED:
         return ""
     late = f"{share:.0%} of the requests of the last half hour began in time, not {scaling.aim:.0%}"
-    most = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
-    replicas = ceil(most / scaling.concurrency)
+    replicas = _enough(scaling, memory, look)
     if attained.short < attained.late / 2:
+        if scaling.learns:
+            return ""
         return f"{late}: starts come too late for its bursts; min_replicas = {replicas} would do"
     if look.supply.ready < scaling.max_replicas:
         return f"{late}: quota lets no more replicas run{_would_do(replicas, look.supply.ready)}"
     enough = _would_do(replicas, scaling.max_replicas)
     return f"{late}: max_replicas = {scaling.max_replicas} lets no more run{enough}"
+
+
+def _enough(scaling: Scaling, memory: Memory, look: ServiceLook) -> int:
+    """Return how many replicas would have done lately; where no bursts are learnt, in the mean."""
+    if not scaling.learns:
+        most = highest_since(memory.crests, look.at_s - _MISSED_SINCE_S)
+        return ceil(most / scaling.concurrency)
+    places = max(memory.arrivals.rates) * memory.service_s
+    return ceil((places + sqrt(places)) / scaling.concurrency)
+
+
+def _alone_words(scaling: Scaling, memory: Memory) -> str:
+    """Say that a request, or a token of it, takes too long in a replica that has no other one."""
+    request_s, token_s = alone_s(memory.capacity)
+    if not scaling.learns and scaling.concurrency == 1 and memory.work.answers >= _TIMED:
+        request_s = memory.work.service_s
+    if scaling.tpot_s is not None and token_s is not None and token_s > scaling.tpot_s:
+        enough_ms = ceil(1000 * token_s / _TOKEN_SHARE)
+        takes = f"each token takes {1000 * token_s:.0f} ms with one request at a time"
+        return f"{takes}: no number of replicas keeps tpot_ms, {enough_ms} would do"
+    if scaling.p95_s is not None and request_s is not None and request_s > scaling.p95_s:
+        enough_ms = 100 * ceil(10 * request_s / SERVICE_SHARE)
+        takes = f"a request takes {request_s:.1f} s by itself"
+        return f"{takes}: no number of replicas keeps p95_ms, {enough_ms} would do"
+    return ""
 
 
 def _prompts_words(scaling: Scaling, memory: Memory) -> str:
@@ -728,10 +763,10 @@ def _prompts_words(scaling: Scaling, memory: Memory) -> str:
     A first token takes about as many steps with few requests as with many, each of them shorter.
     """
     late_s, each_s = late_first_s(memory), memory.tokens.per_token_s
-    alone_s = token_alone_s(memory.capacity)
-    if scaling.ttft_s is None or late_s is None or each_s is None or alone_s is None:
+    token_s = alone_s(memory.capacity)[1]
+    if scaling.ttft_s is None or late_s is None or each_s is None or token_s is None:
         return ""
-    own_s = late_s * min(1.0, alone_s / each_s)
+    own_s = late_s * min(1.0, token_s / each_s)
     if own_s <= scaling.ttft_s:
         return ""
     enough_ms = 100 * ceil(10 * own_s / _FIRST_SHARE)

@@ -36,6 +36,7 @@ class Servers:
     tells: bool = True
     reason: str = ""
     ready: int = 6
+    quota: int | None = None
     memory: Memory = field(init=False)
     coming: list[int] = field(default_factory=list)
     inside: float = 0.0
@@ -90,10 +91,11 @@ class Servers:
             serving=self.ready,
             tokens=tokens,
             servers=servers if self.tells else None,
+            room=None if self.quota is None else max(0, self.quota - supply.coming),
         )
         self.memory, decision = autoscale(self.scaling, self.memory, look)
         self.reason = decision.reason
-        lacking = decision.wanted - supply.coming
+        lacking = min(decision.wanted, self.quota or decision.wanted) - supply.coming
         self.coming += [second + LOAD_S] * lacking
         if lacking < 0:
             kept = max(0, len(self.coming) + lacking)
@@ -186,3 +188,28 @@ def test_a_prior_without_the_times_that_are_an_objective_says_nothing():
     found = Servers(SCALING)
     assert with_other_replicas(found.memory, SCALING, only).capacity.limit == FIRST
     assert with_other_replicas(found.memory, TIMES, only).capacity.limit > FIRST
+
+
+def test_too_few_that_may_run_are_said_with_the_number_that_would_do():
+    """With 28 at a time five answer as many as come."""
+    for scaling, quota, why in (
+        (replace(SCALING, max_replicas=3), None, "max_replicas = 3 lets no more run, about "),
+        (SCALING, 3, "quota lets no more replicas run, about "),
+    ):
+        found = Servers(scaling, ready=3, quota=quota).live(900)
+        assert "of the last half hour began in time, not 99%" in found.reason
+        assert 5 <= int(found.reason.split(why)[1].split()[0]) <= 9
+    assert "began in time" not in Servers(SCALING).live(900).reason
+
+
+def test_tokens_or_requests_that_are_too_slow_by_themselves_are_said():
+    """A token takes 31 ms in a replica with one request, and a request of 212 of them 6.6 s."""
+    tokens = Servers(replace(SCALING, tpot_s=0.025)).live(300).reason
+    assert "no number of replicas keeps tpot_ms, 3" in tokens
+    slow = replace(TIMES, max_queue_s=None, p95_s=5.0)
+    times = Servers(slow, tells=False).live(600).reason
+    assert "no number of replicas keeps p95_ms, " in times
+    assert 15_000 < int(times.split("keeps p95_ms, ")[1].split()[0]) < 25_000
+    one = replace(slow, learns=False, concurrency=1, p95_s=5.0)
+    assert "no number of replicas keeps p95_ms, " in Servers(one, ready=60).live(300).reason
+    assert "no number of replicas" not in Servers(SCALING).live(300).reason
