@@ -118,6 +118,10 @@ class QuotaLoop:
         self._written: LedgerView | None = None
         self._in_force: LedgerView | None = None
         self._still_since_s: Mapping[Queued, float] = {}
+        self._classified: tuple[tuple[JobView, ...], JobsByHolder] = (
+            (),
+            jobs_by_holder((), self._partitions, settings.costs, settings.models),
+        )
         self._conf: Conf | None = None
         self._last: LastRound | None = None
         self._needs, self._planned_look_s = NO_NEEDS, float("-inf")
@@ -443,8 +447,11 @@ class QuotaLoop:
         return imagined(inputs, self._imagined)
 
     def _by_holder(self, jobs: tuple[JobView, ...]) -> JobsByHolder:
-        settings = self._settings
-        return jobs_by_holder(jobs, self._partitions, settings.costs, settings.models)
+        """The jobs, classified once a look; what did not change stays classified."""
+        of, known = self._classified
+        if jobs is not of:
+            self._classified = jobs, known.at_look(jobs, self._partitions)
+        return self._classified[1]
 
     def _seen(self) -> SlurmView:
         seen, requeues = self._cluster_state, self._cluster_state.requeues
@@ -467,6 +474,7 @@ class QuotaLoop:
                 refused=requeues.refused,
             ),
             kill_wait_s=kill_wait_s(config),
+            by_holder=self._by_holder(jobs),
         )
 
     @property

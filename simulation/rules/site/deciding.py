@@ -9,7 +9,7 @@ from slicewise.cluster.language.slurm.interface import JobChange
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.services.on_model import ServicesOnModel
 from slicewise.simulation.rules.site.admission import Refused, SiteAdmission
-from slicewise.simulation.rules.site.index import JobIndex, ToldIndex
+from slicewise.simulation.rules.site.index import ToldIndex
 from slicewise.simulation.rules.site.node_cuts import shapes_node
 from slicewise.simulation.rules.site.past_use import EarlierRun
 from slicewise.simulation.rules.site.plans import SlicewisePlan
@@ -29,7 +29,7 @@ from slicewise.slurm_plugin.rules.common.free_instances import is_usable
 from slicewise.slurm_plugin.rules.common.qos_names import holder, holder_of, is_borrowed
 from slicewise.slurm_plugin.rules.limits.budget_parts import Runs
 from slicewise.slurm_plugin.rules.quota.attainable import Attainable, attainable
-from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder
+from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.nodes import capacity
 from slicewise.slurm_plugin.rules.quota.standings import Standing, limits_by_qos
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
@@ -81,8 +81,8 @@ class SlicewiseOnModel:
         self._priorities = SitePriorities(rules, recorded(held, now_s, rules.half_life_s))
         self._shapes = shapes_node(cluster)
         # What jobs held at the last look, of which jobs, and what they were when none had to move.
-        self._index = JobIndex(self._partitions, self._costs, settings.models)
-        self._there, self._held_of = self._index.look(()), tuple[JobView, ...]()
+        self._there = jobs_by_holder((), self._partitions, self._costs, settings.models)
+        self._held_of = tuple[JobView, ...]()
         self._settled: tuple[Sequence[JobView], Policy] | None = None
         self._trees: Mapping[str, TreeMoves] = {}
         self._standings: Mapping[str, Standing] = {}
@@ -190,7 +190,7 @@ class SlicewiseOnModel:
         """What jobs hold now; most of them have not changed since the last time."""
         jobs = self._model.jobs if jobs is None else jobs
         if jobs is not self._held_of:
-            self._there, self._held_of = self._index.look(jobs), jobs
+            self._there, self._held_of = self._there.at_look(jobs, self._partitions), jobs
         return self._there
 
     def _follow_use(self, policy: Policy, there: JobsByHolder, now_s: float) -> None:

@@ -5,79 +5,10 @@ of the very same records holds. Decisions get values that are those of a fresh l
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from operator import is_
+from collections.abc import Mapping
 
 from slicewise.cluster.language.jobs import JobView, NodeView
-from slicewise.cluster.language.units import Millislices
-from slicewise.slurm_plugin.rules.quota.jobs import (
-    HeldRuns,
-    JobsByHolder,
-    PricedRun,
-    jobs_by_holder,
-    managed,
-    priced_run,
-    summed_up,
-)
 from slicewise.slurm_plugin.rules.quota.nodes import free_on_nodes
-from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView
-
-
-@dataclass(frozen=True)
-class IndexedView(SlurmView):
-    """A look of which it is known already what jobs hold and what is free on nodes."""
-
-    there: JobsByHolder = field(kw_only=True)
-    free_on: Mapping[str, Counter[str]] = field(kw_only=True, hash=False)
-
-    def jobs_by_holder(self, rules: QuotaRules) -> JobsByHolder:  # noqa: ARG002 -- of this site
-        """The jobs of managed partitions as they were seen."""
-        return self.there
-
-    def free(self, partitions: frozenset[str]) -> Mapping[str, Counter[str]]:  # noqa: ARG002
-        """The instances that are free on nodes of the partitions."""
-        return self.free_on
-
-
-class JobIndex:
-    """What jobs hold, and who waits in which QOS, from look to look."""
-
-    def __init__(
-        self,
-        partitions: frozenset[str],
-        costs: Mapping[str, Millislices],
-        models: Mapping[str, str],
-    ) -> None:
-        self._partitions, self._costs = partitions, costs
-        self._last = jobs_by_holder((), partitions, costs, models)
-        self._by_id: dict[int, PricedRun] = {}
-
-    def look(self, jobs: Iterable[JobView]) -> JobsByHolder:
-        """The same as ``jobs_by_holder`` of these jobs."""
-        runs, others = managed(jobs, self._partitions)
-        self._last = self._last.with_others(others, self._held(runs))
-        return self._last
-
-    def _held(self, runs: tuple[JobView, ...]) -> HeldRuns:
-        before = self._last.held
-        if len(runs) == len(before.jobs) and all(map(is_, runs, before.jobs)):
-            return before
-        there = {id(job): job for job in runs}
-        # What was known keeps its record alive, so no other record has that id.
-        new = {
-            key: priced_run(there[key], self._costs) for key in there.keys() - self._by_id.keys()
-        }
-        gone = [self._by_id[key] for key in self._by_id.keys() - there.keys()]
-        known = {**self._by_id, **new}
-        self._by_id = {key: known[key] for key in there}
-        changed = {one.place for one in (*new.values(), *gone)}
-        places = {at: of for at, of in before.places.items() if at not in changed}
-        for place in changed:
-            stay = (one for one in before.places.get(place, ()) if id(one.job) in there)
-            if found := (*stay, *(one for one in new.values() if one.place == place)):
-                places[place] = found
-        return summed_up(runs, tuple(self._by_id.values()), places)
 
 
 class NodeIndex:

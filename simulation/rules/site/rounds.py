@@ -13,7 +13,7 @@ from slicewise.cluster.language.jobs import JobView, NodeView, RunOfJob
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.simulation.rules.cluster import SimulatedCluster
 from slicewise.simulation.rules.site.budgets import SiteBudgets
-from slicewise.simulation.rules.site.index import IndexedView, NodeIndex
+from slicewise.simulation.rules.site.index import NodeIndex
 from slicewise.simulation.rules.site.limits import account_limits, associations, conf_of, qos_limits
 from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.rules.site.spare_budgets import SpareBudgets
@@ -31,7 +31,7 @@ from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
 from slicewise.slurm_plugin.rules.round.due import REGULAR_S, LastRound, granted, is_due, needs
 from slicewise.slurm_plugin.rules.round.round import RoundPlan, plan
 from slicewise.slurm_plugin.rules.round.wanted import SlurmNow, wanted_limits
-from slicewise.slurm_plugin.rules.round.world import World, world_of
+from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class QuotaRounds:
         have ended since the last round.
         """
         self._budgets.follow(jobs, ended, now_s)
-        seen = IndexedView(
+        seen = SlurmView(
             jobs,
             nodes,
             services,
@@ -137,8 +137,8 @@ class QuotaRounds:
             stuck=stuck,
             may_requeue=may_requeue,
             kill_wait_s=kill_wait_s,
-            there=there,
-            free_on=self._nodes.look(nodes),
+            by_holder=there,
+            free=self._nodes.look(nodes),
         )
         before = replace(
             self._ledger,

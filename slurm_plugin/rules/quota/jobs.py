@@ -183,6 +183,13 @@ class JobsByHolder:
     costs: Mapping[str, Millislices] = field(hash=False)
     models: Mapping[str, str] = field(hash=False)
 
+    def at_look(self, jobs: Iterable[JobView], partitions: frozenset[str]) -> "JobsByHolder":
+        """The jobs of another look. What is known of the very same records stays: few change from
+        one look to the next.
+        """
+        runs, others = managed(jobs, partitions)
+        return self.with_others(others, _held_again(self.held, runs, self.costs))
+
     def with_others(
         self, others: tuple[JobView, ...], held: HeldRuns | None = None
     ) -> "JobsByHolder":
@@ -204,7 +211,7 @@ class JobsByHolder:
         priced = tuple(
             run for run in self.held.priced if run.job.gpus and holder(*run.place) in tenants
         )
-        runs = held_as_priced(tuple(run.job for run in priced), priced)
+        runs = _held_as_priced(tuple(run.job for run in priced), priced)
         others = (job for job in self.others if job.gpus and holder_of(job) in tenants)
         return self.with_others(tuple(others), runs)
 
@@ -244,9 +251,8 @@ def jobs_by_holder(
     ``models`` are the GPU models of GRES types: limits of a model bound what guarantees pay for
     (``demand.within_guarantees``).
     """
-    runs, others = managed(jobs, partitions)
-    nobody = JobsByHolder(held_runs(runs, costs), (), {}, {}, {}, costs, models)
-    return nobody.with_others(others)
+    nobody = JobsByHolder(_held_as_priced((), ()), (), {}, {}, {}, costs, models)
+    return nobody.at_look(jobs, partitions)
 
 
 def managed(
@@ -272,25 +278,26 @@ def is_managed(job: JobView, partitions: frozenset[str]) -> bool:
     return job.partition in partitions or not partitions.isdisjoint(job.partition.split(","))
 
 
-def held_runs(jobs: tuple[JobView, ...], costs: Mapping[str, Millislices]) -> HeldRuns:
-    """Say of jobs what each holds, and where."""
-    return held_as_priced(jobs, tuple(priced_run(job, costs) for job in jobs))
+def _held_again(
+    before: HeldRuns, jobs: tuple[JobView, ...], costs: Mapping[str, Millislices]
+) -> HeldRuns:
+    """What these runs hold, of which some were there ``before``."""
+    if len(jobs) == len(before.jobs) and all(map(is_, jobs, before.jobs)):
+        return before
+    # What was known keeps its record alive, so no other record has that id.
+    known = {id(run.job): run for run in before.priced}
+    priced = tuple(
+        known.get(id(job)) or PricedRun(job, job_cost(job, costs), (job.account, job.qos))
+        for job in jobs
+    )
+    return _held_as_priced(jobs, priced)
 
 
-def held_as_priced(jobs: tuple[JobView, ...], priced: tuple[PricedRun, ...]) -> HeldRuns:
+def _held_as_priced(jobs: tuple[JobView, ...], priced: tuple[PricedRun, ...]) -> HeldRuns:
     """Sum up what these runs hold, and where."""
     places = defaultdict[tuple[str, str], list[PricedRun]](list)
     for run in priced:
         places[run.place].append(run)
-    return summed_up(jobs, priced, dict(places))
-
-
-def summed_up(
-    jobs: tuple[JobView, ...],
-    priced: tuple[PricedRun, ...],
-    places: Mapping[tuple[str, str], Sequence[PricedRun]],
-) -> HeldRuns:
-    """Sum up what these runs hold."""
     by_qos = {place: sum(run.cost_millislices for run in runs) for place, runs in places.items()}
     by_tenant, in_qos = defaultdict[str, int](int), defaultdict[str, int](int)
     for (account, qos), cost in by_qos.items():
@@ -299,18 +306,13 @@ def summed_up(
     return HeldRuns(
         jobs,
         priced,
-        places,
+        dict(places),
         ending=tuple(run for run in priced if run.job.state is JobState.COMPLETING),
         doubtful=[job for job in jobs if job.is_doubtful],
         by_qos=by_qos,
         by_tenant=dict(by_tenant),
         in_qos=dict(in_qos),
     )
-
-
-def priced_run(job: JobView, costs: Mapping[str, Millislices]) -> PricedRun:
-    """What one run holds."""
-    return PricedRun(job, job_cost(job, costs), (job.account, job.qos))
 
 
 def _queues_of(

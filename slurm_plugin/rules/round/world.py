@@ -37,6 +37,8 @@ class SlurmView:
         stuck: job ids of jobs that had quota and GPUs, and did not start (``standstill``).
         may_requeue: runs of batch jobs on borrowed quota that may be requeued (``requeueable``).
         kill_wait_s: KillWait: within so many seconds these end once they are told to.
+        by_holder: the jobs of managed partitions, where they are classified already.
+        free: the instances that are free on nodes (``free_on_nodes``), where that is known already.
     """
 
     jobs: tuple[JobView, ...] = field(hash=False)
@@ -47,14 +49,8 @@ class SlurmView:
     stuck: frozenset[int] = frozenset()
     may_requeue: frozenset[RunOfJob] = frozenset()
     kill_wait_s: float = 0
-
-    def jobs_by_holder(self, rules: "QuotaRules") -> JobsByHolder:
-        """The jobs of managed partitions as they were seen."""
-        return jobs_by_holder(self.jobs, rules.partitions, rules.costs, rules.models)
-
-    def free(self, partitions: frozenset[str]) -> Mapping[str, Counter[str]]:
-        """The instances that are free on nodes of the partitions, see ``demand.free_on_nodes``."""
-        return free_on_nodes(self.nodes, partitions)
+    by_holder: JobsByHolder | None = field(default=None, compare=False)
+    free: Mapping[str, Counter[str]] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -173,11 +169,14 @@ def world(
     they are to be fitted to what is there now.
     """
     policy, nodes = ledger_view.policy, slurm_view.nodes
-    seen = jobs = slurm_view.jobs_by_holder(rules)
+    known = slurm_view.by_holder
+    seen = known or jobs_by_holder(slurm_view.jobs, rules.partitions, rules.costs, rules.models)
+    jobs = seen
     judged = as_budgets_let(policy, ledger_view.run_minutes, seen, ledger_view.when.at_s)
     if judged:
         jobs = seen.with_others(tuple(judged.get(job.job_id, job) for job in seen.others))
-    free = slurm_view.free(rules.partitions)
+    free = slurm_view.free
+    free = free_on_nodes(nodes, rules.partitions) if free is None else free
     whole = capacity(nodes, rules.partitions, rules.costs, rules.whole_boards) or None
     by_policy = fitted_before
     if by_policy is None:
