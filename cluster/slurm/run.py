@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
-from slicewise.cluster.language.slurm.asked import ASKED
+from slicewise.cluster.language.slurm.asked import ASKED, waited
 from slicewise.cluster.runtime.together import together
 
 DEADLINE_S = 10.0
@@ -151,13 +151,13 @@ def waiting() -> Iterator[Callable[[], None]]:
     """Count the seconds until Slurm's answer begins: what is yielded is called then, or the block
     is left.
     """
-    began_s = time.monotonic()
-    waited_s: list[float] = []
+    began_s, is_over = time.monotonic(), False
 
     def answered() -> None:
-        if not waited_s:
-            waited_s.append(time.monotonic() - began_s)
-            ASKED.waited_s += waited_s[0]
+        nonlocal is_over
+        if not is_over:
+            waited(time.monotonic() - began_s)
+        is_over = True
 
     try:
         yield answered

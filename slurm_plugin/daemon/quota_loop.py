@@ -14,7 +14,7 @@ from math import inf
 from slicewise.cluster.language.errors import OutsideError, UnreachableError
 from slicewise.cluster.language.jobs import JobView, RunOfJob
 from slicewise.cluster.language.leader import ALONE, Leader
-from slicewise.cluster.language.slurm.asked import ASKED
+from slicewise.cluster.language.slurm.asked import counted_waits
 from slicewise.cluster.language.slurm.interface import Association, Qos, Slurm
 from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.settings.file import Settings
@@ -129,7 +129,8 @@ class QuotaLoop:
         # Batch jobs to requeue by a plan of this turn, and whether Slurm refused a limit last.
         self._to_requeue: Mapping[RunOfJob, str] = {}
         self._is_refused = False
-        # QOS as they were read, or left by the round that ended at ``_limits_since_s``.
+        # QOS as they were read last, and as the last round left them; none changed since the moment
+        # ``_limits_since_s``.
         self._qos: tuple[Qos, ...] = ()
         self._limits_since_s = inf
         self._moves_tried: dict[int, str] = {}
@@ -175,9 +176,10 @@ class QuotaLoop:
         self._led = self._leader.leads()
         if self._compiles:
             async with compile_turn(self._ledger):
-                began_s, waited_s = time.monotonic(), ASKED.waited_s
-                ledger_view, compiled = await self._compiled()
-                took_s = min(time.monotonic() - began_s, ASKED.waited_s - waited_s)
+                began_s = time.monotonic()
+                with counted_waits() as slurm:
+                    ledger_view, compiled = await self._compiled()
+                took_s = min(time.monotonic() - began_s, slurm.waited_s)
         else:
             ledger_view, compiled = await self._ledger_view(), None
             self._follow_uninstall(ledger_view.is_uninstalled)
@@ -229,9 +231,10 @@ class QuotaLoop:
         shown = await slurm_now(self._slurm, jobs, nodes, conf)
         if conf is None:
             self._conf, self._conf_due_s = shown.conf, now_s + _CONF_S
+        is_same, since_s = shown.qos == self._qos, self._limits_since_s
         if jobs is not None:
-            # The look came after the last round, and nobody has changed a limit since that.
-            shown = replace(shown, is_fresh=is_after and shown.qos == self._qos)
+            # The look came after the last change of a limit.
+            shown = replace(shown, is_fresh=is_after and is_same)
         self._qos, self._limits_since_s = shown.qos, inf
         ledger_view = await self._ledger_view()
         self._follow_uninstall(is_uninstalled(ledger_view, shown.qos, self._settings))
@@ -240,7 +243,9 @@ class QuotaLoop:
         lent = await self._lend(ledger_view, shown.associations)
         shown = replace(shown, barred=seen.barred)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
-        self._qos, self._limits_since_s = compiled.qos, time.monotonic()
+        if compiled.changes or not is_same or since_s == inf:
+            since_s = time.monotonic()
+        self._qos, self._limits_since_s = compiled.qos, since_s
         return compiled.ledger_view, compiled
 
     def _follow_uninstall(self, is_out: bool) -> None:
@@ -350,9 +355,11 @@ class QuotaLoop:
             return
         evictions, services = self._cluster_state.evictions, self._cluster_state.view.services
         plan, grace_s = self._renewed.plan, self._settings.lending.grace_s
-        for one in evictions.end(plan.reclaim.victims, plan.over, services, grace_s):
-            report("reclaimed", job_id=one.job_id, service=one.service, why=one.why)
+        if told := evictions.end(plan.reclaim.victims, plan.over, services, grace_s):
+            self._cluster_state.show()
             self._cluster_state.acted.set()
+        for one in told:
+            report("reclaimed", job_id=one.job_id, service=one.service, why=one.why)
         if evictions.has_waiting:
             jobs = self._by_holder(self._cluster_state.jobs)
             starting = about_to_start(self._renewed.before.policy, jobs)

@@ -17,7 +17,7 @@ from slicewise.cluster.language.errors import (
 )
 from slicewise.cluster.language.jobs import JobView, NodeView, folded_tasks
 from slicewise.cluster.language.leader import ALONE, Leader
-from slicewise.cluster.language.slurm.asked import ASKED
+from slicewise.cluster.language.slurm.asked import ASKED, counted_waits
 from slicewise.cluster.language.slurm.interface import Slurm
 from slicewise.cluster.rpc.messages import DesiredSlotsAnswer, ServiceView, SlotView, ViewAnswer
 from slicewise.cluster.rpc.order_messages import NO_ORDER, ServiceOrder
@@ -108,7 +108,6 @@ class ClusterState:
             lead.
         service_reports: what the launcher reports about services, for people.
         events: what happened to services' replicas.
-        leaving: replicas that were told to end; the view shows them from the next look on.
         looked_s: when the last complete look began, Unix seconds of ``clock``.
         looked_monotonic_s: the same moment by the monotonic clock, which nothing sets.
         heard_s: when the launcher, or another process that may set desired slots, was last heard
@@ -265,6 +264,10 @@ class ClusterState:
     def set_orders(self, orders: Mapping[tuple[str, str], ServiceOrder]) -> None:
         """Set what services' owners ordered, by tenant and name; the view shows it immediately."""
         self._orders = orders
+        self.show()
+
+    def show(self) -> None:
+        """Have the view show at once what is ordered, and who is told to end."""
         shown = tuple(map(self._shown, self.view.services))
         self.view = self.view.model_copy(update={"services": shown})
 
@@ -287,7 +290,8 @@ class ClusterState:
         observed_s = wall_s()
         at_rest, before = self.pacing.begin(), self._seen
         try:
-            self._seen = await self._observer.look(at_rest=at_rest)
+            with counted_waits() as slurm:
+                self._seen = await self._observer.look(at_rest=at_rest)
             self.gave_way = gave_way(
                 self.gave_way, before.jobs, self._seen.jobs, int(self._seen.at_s)
             )
@@ -305,7 +309,7 @@ class ClusterState:
             raise
         is_kept = any(self.kept_back.values()) or self.evictions.has_waiting
         moves = is_kept or is_moving(found, self._seen.at_s)
-        self.pacing.end(moves=moves, waits=waits(self._seen.jobs))
+        self.pacing.end(slurm.waited_s, moves=moves, waits=waits(self._seen.jobs))
         for event in self._looked:
             event.set()
         return found

@@ -27,7 +27,6 @@ class Pacing:
         self._pace = pace
         self._asked = asked
         self._counted = asked.total
-        self._began_s, self._waited_s = time.monotonic(), asked.waited_s
         self._allowance = Allowance(pace.requests_per_min, time.monotonic())
         self._looked = Looked(time.monotonic(), 0.0, 0.0)
         self._failed = False
@@ -57,15 +56,18 @@ class Pacing:
         self.acted.clear()
         self._stirred.clear()
         self._stirred_s = None
-        self._began_s, self._waited_s = time.monotonic(), self._asked.waited_s
+        self._began_s = time.monotonic()
         return at_rest
 
-    def end(self, *, moves: bool, waits: bool) -> None:
-        """Note that a look has ended, and whether it found something under way, or that waits."""
+    def end(self, waited_s: float, *, moves: bool, waits: bool) -> None:
+        """Note that a look has ended, and whether it found something under way, or that waits.
+
+        ``waited_s``: how long its questions waited for answers, all together.
+        """
         ended_s = time.monotonic()
         took_s = ended_s - self._began_s
-        # Questions of a look are asked together, and others meanwhile.
-        answered_s = min(took_s, self._asked.waited_s - self._waited_s)
+        # Some of them wait beside each other.
+        answered_s = min(took_s, waited_s)
         self._looked = Looked(ended_s, took_s, answered_s, moves, waits)
         self._failed = False
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from slicewise.cluster.language.slurm.asked import ASKED
-
 START_S = 1_700_000_000.0
 """Unix seconds at which every world begins."""
 _BOOTED_S = 1000.0
@@ -117,8 +115,6 @@ def clocks_of(clock: WorldClock, threaded: Callable[..., Any]) -> Iterator[None]
     with (
         patch.object(time, "time", clock.wall_s),
         patch.object(time, "monotonic", clock.monotonic_s),
-        # A sum of seconds: on top of another world's it would be rounded otherwise.
-        patch.object(ASKED, "waited_s", 0.0),
         patch.object(asyncio, "to_thread", threaded),
     ):
         yield

@@ -4,7 +4,9 @@ What a command asks was counted with ``sdiag`` on 22.05. Newer versions ask no m
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 _READS = {"squeue": 2, "sinfo": 2, "sprio": 2, "scontrol": 2, "sdiag": 1}
 """Commands that read, and what each asks slurmctld: jobs or nodes, and partitions."""
@@ -19,12 +21,10 @@ class RequestCount:
     Attributes:
         reads: questions to slurmctld, by command, or pyslurm or slurmrestd. Changes of jobs and
             nodes are not counted: they never wait, and their number follows from what people do.
-        waited_s: seconds until Slurm's answers began, all together; to read them takes longer.
     """
 
     def __init__(self) -> None:
         self.reads: Counter[str] = Counter()
-        self.waited_s = 0.0
 
     @property
     def total(self) -> int:
@@ -53,3 +53,33 @@ def requests_of(argv: Sequence[str], stdin: str = "") -> int:
 
 ASKED = RequestCount()
 """This process's."""
+
+
+class SlurmWaits:
+    """How long Slurm's answers were waited for.
+
+    Attributes:
+        waited_s: seconds until each answer began, all together; to read them takes longer.
+    """
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+
+_WAITS: ContextVar[SlurmWaits | None] = ContextVar("waits", default=None)
+
+
+@contextmanager
+def counted_waits() -> Iterator[SlurmWaits]:
+    """Count the waits of what is called inside, also in tasks that are made there."""
+    token = _WAITS.set(waits := SlurmWaits())
+    try:
+        yield waits
+    finally:
+        _WAITS.reset(token)
+
+
+def waited(seconds: float) -> None:
+    """Add a wait where waits are counted."""
+    if waits := _WAITS.get():
+        waits.waited_s += seconds

@@ -23,7 +23,7 @@ def at_rest(pace: Pace = SLOW, asked: RequestCount | None = None) -> Pacing:
     """After a look that found nothing under way."""
     pacing = Pacing(pace, asked or RequestCount())
     pacing.begin()
-    pacing.end(moves=False, waits=False)
+    pacing.end(0.0, moves=False, waits=False)
     return pacing
 
 
@@ -41,7 +41,7 @@ async def test_what_happens_ends_the_rest(happens: Callable[[Pacing], None]) -> 
 async def test_while_something_moves_the_pause_is_short() -> None:
     pacing = at_rest()
     pacing.begin()
-    pacing.end(moves=True, waits=False)
+    pacing.end(0.0, moves=True, waits=False)
     async with asyncio.timeout(10):
         await pacing.wait()
 
@@ -49,11 +49,11 @@ async def test_while_something_moves_the_pause_is_short() -> None:
 async def test_a_look_after_a_change_reads_all_again_and_the_next_does_not() -> None:
     pacing = at_rest()
     assert pacing.begin()
-    pacing.end(moves=False, waits=False)
+    pacing.end(0.0, moves=False, waits=False)
     pacing.acted.set()
     assert not pacing.begin()
     assert not pacing.acted.is_set()
-    pacing.end(moves=True, waits=False)
+    pacing.end(0.0, moves=True, waits=False)
     assert not pacing.begin()
 
 
@@ -62,7 +62,7 @@ def test_a_look_after_a_submission_reads_all_again() -> None:
     pacing = at_rest()
     pacing.stir()
     assert not pacing.begin()
-    pacing.end(moves=False, waits=False)
+    pacing.end(0.0, moves=False, waits=False)
     assert pacing.begin()
 
 
@@ -71,7 +71,7 @@ def test_a_look_after_one_that_failed_reads_all_again() -> None:
     pacing.acted.set()
     pacing.begin()
     assert not pacing.begin()
-    pacing.end(moves=False, waits=False)
+    pacing.end(0.0, moves=False, waits=False)
     assert pacing.begin()
 
 
@@ -79,7 +79,7 @@ async def test_what_is_heard_of_during_a_look_is_looked_at_again() -> None:
     pacing = at_rest()
     pacing.begin()
     pacing.stir()
-    pacing.end(moves=False, waits=False)
+    pacing.end(0.0, moves=False, waits=False)
     async with asyncio.timeout(10):
         await pacing.wait()
 
@@ -101,7 +101,7 @@ async def test_a_slow_look_is_not_repeated_for_a_request() -> None:
     pacing = at_rest()
     pacing.begin()
     await asyncio.sleep(2)
-    pacing.end(moves=False, waits=False)
+    pacing.end(0.0, moves=False, waits=False)
     assert not pacing.may_look_now
 
 
@@ -110,12 +110,10 @@ async def test_the_pause_follows_from_what_slurm_took_to_answer(
     answered_s: float, pause_s: float
 ) -> None:
     """Questions are asked together: none is waited for longer than the look takes."""
-    asked = RequestCount()
-    pacing = at_rest(asked=asked)
+    pacing = at_rest()
     pacing.begin()
     await asyncio.sleep(2)
-    asked.waited_s += answered_s
-    pacing.end(moves=True, waits=False)
+    pacing.end(answered_s, moves=True, waits=False)
     ended_s = time.monotonic()
     await pacing.wait()
     assert time.monotonic() - ended_s == pytest.approx(pause_s, abs=0.001)
