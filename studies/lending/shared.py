@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
-from slicewise.slurm_plugin.rules.reclaim.eviction import REST_S
+from slicewise.slurm_plugin.rules.reclaim.eviction import AGAIN_S, REST_S
 from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, still_waiting
 from slicewise.slurm_plugin.rules.reclaim.recalls import (
     have_room,
@@ -58,6 +58,7 @@ class Shared:
         self._turn: Turn | None = None
         self._limits: Sequence[int] = self._own
         self._kept_until_s = [0] * len(wishes)
+        self._over_s: dict[str, int] = {}
         self._lenders: Lenders = {}
         self._lend_due_s = 0
         self._looked: tuple[object, ...] = ()
@@ -155,7 +156,7 @@ class Shared:
         raise AssertionError(f"no end of it at second {self._now_s}")
 
     def _wait_on(self) -> None:
-        """As ``leaving.Leaving.wait_on``."""
+        """As ``eviction.Evictions.wait_on``."""
         if not self._lenders:
             return
         names = [one.name for one in self._wishes]
@@ -168,8 +169,10 @@ class Shared:
         self._lenders = still_waiting(before, going, self._recalls, self._with_own_room())
         for number, name in enumerate(names):
             if name in before.keys() - self._lenders.keys():
-                rest_s = self._now_s + int(REST_S)
+                is_again = self._now_s - self._over_s.get(name, -SPAN_S) < AGAIN_S
+                rest_s = self._now_s + int(REST_S) * is_again
                 self._kept_until_s[number] = min(self._kept_until_s[number], rest_s)
+                self._over_s[name] = self._now_s
 
     def _is_due(self, ready: Mapping[str, int]) -> bool:
         """Whether to lend now; not if nothing has changed since: lending would change nothing."""

@@ -20,6 +20,7 @@ from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.rules.site.priorities import SitePriorities
 from slicewise.simulation.rules.site.records import SiteRecord
 from slicewise.slurm_plugin.rules.quota.types import Policy
+from slicewise.slurm_plugin.rules.reclaim.eviction import REST_S
 
 LAST_S = 600.0
 GRACE_S = 60
@@ -109,15 +110,18 @@ def test_replicas_leave_in_order_for_a_lender_that_needs_its_own() -> None:
     assert len(again) >= 4
 
 
-def test_a_lender_starts_at_once_and_slots_wait_for_it_only_a_little_longer() -> None:
+@pytest.mark.parametrize(("before", "rest_s"), [((), 0), ((past("b", 2, 120, 20.0),), REST_S)])
+def test_a_lender_starts_at_once_and_slots_wait_for_one_that_comes_and_goes(
+    before: tuple[HistoryJob, ...], rest_s: float
+) -> None:
     busy = chat([60 + number / 2 for number in range(800)], max_replicas=8, min_replicas=8)
-    record = run(serving(tenants(a=1, b=7), busy), past("b", 2, 200, 300.0))
-    start_s = record.jobs[0].runs[0].start_s - BEGIN_S
+    record = run(serving(tenants(a=1, b=7), busy), *before, past("b", 2, 200, 300.0))
+    start_s = record.jobs[-1].runs[0].start_s - BEGIN_S
     assert start_s <= 200 + 10
     (found,) = record.services
     again_s = min(at_s - BEGIN_S for at_s in found.changes_s if at_s - BEGIN_S > start_s)
-    # REST_S of the daemon's memory, and the distance of two rounds.
-    assert start_s + 30 <= again_s <= start_s + 30 + 18 < 200 + GRACE_S
+    # The distance of two rounds.
+    assert start_s + rest_s <= again_s <= start_s + rest_s + 18 < 200 + GRACE_S
 
 
 def test_a_slot_gets_back_what_its_tenant_has_lent_however_lately_a_round_was() -> None:

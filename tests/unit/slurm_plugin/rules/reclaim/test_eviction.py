@@ -11,7 +11,7 @@ from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import WHEN_REPLACED_S, EvictRequest, SlotView
 from slicewise.slurm_plugin.rules.quota.types import Recall
-from slicewise.slurm_plugin.rules.reclaim.eviction import EVICTION_S, REST_S, Evictions
+from slicewise.slurm_plugin.rules.reclaim.eviction import AGAIN_S, EVICTION_S, REST_S, Evictions
 from slicewise.slurm_plugin.rules.services.state import to_be_replaced
 from slicewise.slurm_plugin.state.controller import ClusterState
 
@@ -158,25 +158,38 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-async def test_its_slots_wait_until_the_lender_has_started_its_job_and_some_more(
-    clock: Clock,
-) -> None:
+async def test_its_slots_wait_until_the_lender_has_started_its_job(clock: Clock) -> None:
     cluster_state, _ = await looked(RUNS, job(1), job(2))
     evictions = cluster_state.evictions
     assert not evictions.waits("vision")
     told(cluster_state, RUNS.job_id)
-    for now_s, recalls, starting, anybody, waits in (
-        (1.0, CALLED, (), True, True),
-        (2.0, CALLED, ("lab",), True, True),
-        (3.0, (), ("lab",), True, True),
-        (4.0, (), ("hpc",), False, True),
-        (4.0 + REST_S - 1, CALLED, ("lab",), False, True),
-        (4.0 + REST_S, CALLED, ("lab",), False, False),
+    for now_s, recalls, starting, waits in (
+        (1.0, CALLED, (), True),
+        (2.0, CALLED, ("lab",), True),
+        (3.0, (), ("lab",), True),
+        (4.0, (), ("hpc",), False),
+        (5.0, CALLED, ("lab",), False),
     ):
         clock.now_s = now_s
         evictions.wait_on(recalls, starting)
-        assert (evictions.has_waiting, evictions.waits("vision")) == (anybody, waits)
+        assert (evictions.has_waiting, evictions.waits("vision")) == (waits, waits)
         told(cluster_state, over=0)
+
+
+@pytest.mark.parametrize(("after_s", "rest_s"), [(AGAIN_S - 1, REST_S), (AGAIN_S, 0.0)])
+async def test_they_wait_some_more_where_the_lender_was_back_soon(
+    clock: Clock, after_s: float, rest_s: float
+) -> None:
+    cluster_state, _ = await looked(RUNS, job(1), job(2))
+    evictions = cluster_state.evictions
+    for over_s in (0.0, after_s):
+        clock.now_s = over_s
+        told(cluster_state, RUNS.job_id)
+        told(cluster_state, over=0)
+        evictions.wait_on((), ())
+    for more_s, waits in ((0.9 * rest_s, rest_s > 0), (rest_s, False)):
+        clock.now_s = after_s + more_s
+        assert (evictions.has_waiting, evictions.waits("vision")) == (False, waits)
 
 
 async def test_its_slots_wait_while_it_goes_whatever_is_called(clock: Clock) -> None:
