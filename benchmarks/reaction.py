@@ -7,7 +7,6 @@ start, and of the jobs' own clocks. It is done in an empty queue with the sandbo
 settings, with those that Slurm has by default, and with many jobs that wait.
 """
 
-import json
 import random
 import re
 import time
@@ -179,7 +178,7 @@ class Bench:
         return found
 
     def _end_need(self) -> None:
-        """Have nobody want a slice of another, until no loan is left and slots wait no longer.
+        """Have nobody want a slice of another, until none may be borrowed and slots rest no more.
 
         The borrower's need ends first: it would borrow again what the lender leaves.
         """
@@ -189,8 +188,8 @@ class Bench:
         self._run(LENDER_USER, "scancel", "--me")
         time.sleep(REST_S)
         until(lambda: not self._jobs(LENDER_USER))
-        words = ("slicewise", "tenant-quota", "loans", "--json")
-        until(lambda: not json.loads(self._run("root", *words)), 1.0)
+        limit = ("show", "qos", f"slicewise_{BORROWER}_borrowed", "format=grptres")
+        until(lambda: self._run("root", "sacctmgr", "-nP", *limit).strip() == "billing=0", 1.0)
 
     def _jobs(self, user: str) -> str:
         return self._run(user, "squeue", "--me", "--noheader", "--states=PD,R,CG")
