@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from random import Random
 
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
 
 COSTS = {"1g.10gb": 1000, "2g.20gb": 2000, "3g.40gb": 3500, "7g.80gb": 7000}
 """Millislices of an instance of each type."""

@@ -241,7 +241,8 @@ class QuotaLoop:
         if seen.is_uninstalled:
             return ledger_view, None
         lent = await self._lend(ledger_view, shown.associations)
-        shown = replace(shown, barred=seen.barred)
+        known = self._classified[1]
+        shown = replace(shown, barred=seen.barred, known=known)
         compiled = await compile_in_turn(self._slurm, self._ledger, self._settings, shown, lent)
         if compiled.changes or not is_same or since_s == inf:
             since_s = time.monotonic()

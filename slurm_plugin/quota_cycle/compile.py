@@ -235,7 +235,10 @@ def compared(
     """
     config, partitions, cluster = shown.conf.config, shown.conf.partitions, settings.cluster
     nodes, managed = shown.nodes, frozenset(cluster.partitions)
-    inputs = _inputs(ledger_view, settings, SlurmView(shown.quota_jobs, nodes, ()), before)
+    jobs, known = shown.quota_jobs, shown.known
+    by_holder = known and known.at_look(jobs, managed)
+    seen = SlurmView(jobs, nodes, (), by_holder=by_holder)
+    inputs = _inputs(ledger_view, settings, seen, before)
     inputs = inputs.fitted_as(planned.inputs) if planned else inputs
     planned_use = planned.planned_use if planned else inputs.use
     wanted = wanted_limits(

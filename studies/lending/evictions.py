@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.rebalance.worlds import Sizes, world
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
 from studies.lending.fewest import fewest
 from studies.lending.victims import POLICIES, Eviction, Policy, candidates, with_slurm
 

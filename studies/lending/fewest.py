@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.slurm_plugin.rules.common.solver import LinearProgram
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
 
 _TOLERANCE = 0.5
 """Millislices within which costs are equal: they are whole, but HiGHS computes with fractions."""

@@ -23,9 +23,10 @@ from slicewise.slurm_plugin.rules.reclaim.recalls import (
     recalled,
     short_lenders,
 )
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, runs_to_end
-from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput
 from slicewise.slurm_plugin.rules.round.whole_jobs import Waits, lend_whole_jobs, own_needs
 from studies.lending.cluster import Cluster
 from studies.lending.tenants import COSTS, SPAN_S, Wishes

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, reclaim
 
 _Order = Callable[[Running], tuple[float, ...]]
 _REORDERS = 2

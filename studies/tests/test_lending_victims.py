@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
 from studies.lending import evictions
 from studies.lending.fewest import Fewest, fewest
 from studies.lending.victims import POLICIES, Eviction, with_slurm

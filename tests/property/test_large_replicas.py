@@ -14,7 +14,8 @@ from slicewise.slurm_plugin.rules.accounting.charging import Tariff, charge
 from slicewise.slurm_plugin.rules.accounting.types import TransferKind
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, wanted_on_nodes
 from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, reclaim
 from slicewise.slurm_plugin.rules.services.leases import Leased, Spare, Wall, plan_leases
 from slicewise.slurm_plugin.rules.services.slot_actions import TenantCapacity, plan_desired
 from slicewise.slurm_plugin.rules.services.state import Observation, services

@@ -18,9 +18,10 @@ from slicewise.slurm_plugin.rules.quota.demand import demand_of
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob, jobs_by_holder, shape_of
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Loan
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.ilp import Choice
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, reclaim
 from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs
 
 SMALL = Sizes(
@@ -218,8 +219,7 @@ def rooms(draw: st.DrawFn) -> tuple[Capacity, list[WaitingJob]]:
         kind, count = draw(kinds), draw(st.integers(1, 3))
         node, cost = draw(st.sampled_from(nodes)), 1000 * count * int(kind[0])
         there = {kind: count}
-        total = tuple(there.items())
-        runs.append(Candidate(job_id, "nlp", cost, False, (job_id,), {node: there}, total))
+        runs.append(Running(job_id, "nlp", cost, None, True, {node: there}))
     counts = st.dictionaries(kinds, st.integers(1, 3), min_size=1)
     needs = [
         WaitingJob(key, "vision", 0, shape_of(draw(counts)), draw(st.integers(1, 2)))

@@ -7,35 +7,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 
-_BATCH = 10**9
 _FIRST = 10.0**12
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A run that may be ended.
-
-    Attributes:
-        cost: millislices.
-        is_batch: whether it is a batch job: these are chosen only where replicas do not suffice.
-        rank: the lower is chosen first among runs of a tenant.
-        instances: GPU instances by node and type.
-        total: GPU instances by type on all nodes together.
-    """
-
-    job_id: int
-    tenant: str
-    cost: int
-    is_batch: bool
-    rank: tuple[float, ...]
-    instances: Mapping[str, Mapping[str, int]] = field(hash=False)
-    total: Shape
-
-    @property
-    def weight(self) -> int:
-        """The run's cost in comparisons: one batch job outweighs all replicas together."""
-        return self.cost * _BATCH if self.is_batch else self.cost
 
 
 JobPlaces = dict[JobKey, tuple[str, ...]]
@@ -52,7 +26,7 @@ class VictimSet:
     """
 
     size: tuple[int, int] = (0, 0)
-    runs: tuple[Candidate, ...] = ()
+    runs: tuple[Running, ...] = ()
     places: JobPlaces = field(default_factory=dict, hash=False)
 
 
@@ -74,24 +48,28 @@ class Capacity:
         taken: runs chosen to end, by job id, in the order of choice.
         above: millislices by tenant that may still be taken from it.
         weight: total weight of the taken runs.
+        now_s: Unix seconds.
         prices: by type, the least weight for which a run frees an instance.
     """
 
     def __init__(
         self,
         free: Mapping[str, Mapping[str, int]],
-        runs: Iterable[Candidate],
+        runs: Iterable[Running],
         above: Mapping[str, int],
         weights: Mapping[str, int],
         first: Mapping[str, int],
+        *,
+        now_s: float = 0,
     ) -> None:
         """``first``: millislices by tenant that are taken before anything of other tenants."""
-        self.runs = tuple(sorted(runs, key=lambda run: run.rank))
+        self.now_s = now_s
+        self.runs = tuple(sorted(runs, key=lambda run: run.rank(now_s)))
         self.free = defaultdict(Counter, {node: Counter(there) for node, there in free.items()})
         self.balance = Counter[str]()
         for there in self.free.values():
             self.balance.update(there)
-        self.taken: dict[int, Candidate] = {}
+        self.taken: dict[int, Running] = {}
         self.above = Counter(above)
         self.weight = 0
         self.prices = _prices(self.runs)
@@ -99,7 +77,7 @@ class Capacity:
         self._first = Counter(first)
         self._most = _most(self.runs)
         self._is_pure = all(len(run.total) == 1 for run in self.runs)
-        self._at: dict[str, list[Candidate]] = defaultdict(list)
+        self._at: dict[str, list[Running]] = defaultdict(list)
         self._sizes: dict[tuple[str, str, bool], Counter[int]] = defaultdict(Counter)
         for run in self.runs:
             for node in run.instances:
@@ -114,35 +92,35 @@ class Capacity:
             for kind, count in job.shape:
                 self.balance[kind] -= sign * count * job.nodes
 
-    def may_take(self, run: Candidate) -> bool:
+    def may_take(self, run: Running) -> bool:
         """Whether the run is not taken yet, and its tenant holds its cost above its guaranteed
         quota.
         """
-        return run.job_id not in self.taken and run.cost <= self.above[run.tenant]
+        return run.job_id not in self.taken and run.cost_millislices <= self.above[run.tenant]
 
-    def take(self, run: Candidate) -> None:
+    def take(self, run: Running) -> None:
         """Choose the run to end."""
         self.taken[run.job_id] = run
         self._move(run, 1)
 
-    def give_back(self, run: Candidate) -> None:
+    def give_back(self, run: Running) -> None:
         """Undo ``take``: the run stays."""
         del self.taken[run.job_id]
         self._move(run, -1)
 
-    def _move(self, run: Candidate, sign: int) -> None:
+    def _move(self, run: Running, sign: int) -> None:
         self.weight += sign * run.weight
-        self.above[run.tenant] -= sign * run.cost
-        self._first[run.tenant] -= sign * run.cost
+        self.above[run.tenant] -= sign * run.cost_millislices
+        self._first[run.tenant] -= sign * run.cost_millislices
         self._count(run, -sign)
         self.leave(run, sign)
 
-    def _count(self, run: Candidate, sign: int) -> None:
+    def _count(self, run: Running, sign: int) -> None:
         for node, there in run.instances.items():
             for kind, count in there.items():
-                self._sizes[node, kind, run.is_batch][count] += sign
+                self._sizes[node, kind, run.is_replica][count] += sign
 
-    def leave(self, run: Candidate, sign: int = 1) -> None:
+    def leave(self, run: Running, sign: int = 1) -> None:
         """Count the run's instances as free; a ``sign`` of -1 undoes this."""
         for kind, count in run.total:
             self.balance[kind] += sign * count
@@ -160,7 +138,7 @@ class Capacity:
         for stale in self._stale.values():
             stale.add(node)
 
-    def at(self, node: str) -> Sequence[Candidate]:
+    def at(self, node: str) -> Sequence[Running]:
         """All runs on the node, taken or not."""
         return self._at.get(node, ())
 
@@ -190,8 +168,8 @@ class Capacity:
         free, batch, cost, runs = self.free[node], 0, 0, 0
         for kind, count in shape:
             if (lacks := count - free[kind]) > 0:
-                given, gone, lacks = _given(self._sizes[node, kind, False], lacks)
-                more, beside, lacks = _given(self._sizes[node, kind, True], lacks)
+                given, gone, lacks = _given(self._sizes[node, kind, True], lacks)
+                more, beside, lacks = _given(self._sizes[node, kind, False], lacks)
                 if lacks:
                     return None
                 batch += more
@@ -224,14 +202,16 @@ class Capacity:
                 for kind, count in run.total:
                     pair = run.tenant, kind
                     given[pair] += count
-                    costs[pair] = min(costs.get(pair, run.cost), run.cost // count)
+                    costs[pair] = min(
+                        costs.get(pair, run.cost_millislices), run.cost_millislices // count
+                    )
         supply = Counter(self.balance)
         for (tenant, kind), count in given.items():
             cost = costs[tenant, kind]
             supply[kind] += min(count, self.above[tenant] // cost) if cost else count
         return supply
 
-    def is_needless(self, run: Candidate) -> bool:
+    def is_needless(self, run: Running) -> bool:
         """Whether every job would still have its room if the run stayed."""
         return all(self.balance[kind] >= count for kind, count in run.total) and all(
             self.free[node][kind] >= count
@@ -240,7 +220,7 @@ class Capacity:
         )
 
 
-def _prices(runs: Iterable[Candidate]) -> Mapping[str, int]:
+def _prices(runs: Iterable[Running]) -> Mapping[str, int]:
     prices: dict[str, int] = {}
     for run in runs:
         each = run.weight // max(1, sum(count for _, count in run.total))
@@ -249,7 +229,7 @@ def _prices(runs: Iterable[Candidate]) -> Mapping[str, int]:
     return prices
 
 
-def _most(runs: Iterable[Candidate]) -> Mapping[str, Sequence[int]]:
+def _most(runs: Iterable[Running]) -> Mapping[str, Sequence[int]]:
     """By type, the instances that the 1, 2, ... runs with most of that type free together."""
     counts: dict[str, list[int]] = defaultdict(list)
     for run in runs:

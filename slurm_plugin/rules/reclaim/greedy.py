@@ -6,7 +6,8 @@ from heapq import heappop, heappush
 from math import inf
 
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, Estimate, JobPlaces
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, Estimate, JobPlaces
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.victim_order import VictimQueue, victim_order
 
 _Key = tuple[Estimate, float, int, str]
@@ -74,7 +75,7 @@ class _Nodes:
         Returns None, and changes nothing, if there are not enough nodes.
         """
         nodes: list[str] = []
-        taken: list[Candidate] = []
+        taken: list[Running] = []
         while len(nodes) < need.nodes and (node := self._best(need.shape, nodes)) is not None:
             self._room.place(node, need.shape)
             nodes.append(node)
@@ -87,7 +88,7 @@ class _Nodes:
                 self._push(shape, node)
         return tuple(nodes)
 
-    def _undo(self, shape: Shape, nodes: Iterable[str], taken: Sequence[Candidate]) -> None:
+    def _undo(self, shape: Shape, nodes: Iterable[str], taken: Sequence[Running]) -> None:
         for run in reversed(taken):
             self._room.give_back(run)
         for node in nodes:
@@ -139,7 +140,7 @@ class _Nodes:
         shares = (self._room.share(run.tenant) for run in self._firsts(node, short))
         return estimate, -max(shares, default=0.0), sum(free.values()), node
 
-    def _take(self, node: str) -> Iterator[Candidate]:
+    def _take(self, node: str) -> Iterator[Running]:
         """Take runs on a node until it is short of nothing, or no run is left."""
         while lacks := self._room.lacks_at(node):
             run = _best_of(self._room, self._firsts(node, lacks), lacks)
@@ -148,7 +149,7 @@ class _Nodes:
             self._room.take(run)
             yield run
 
-    def _firsts(self, node: str, kinds: Collection[str]) -> Iterator[Candidate]:
+    def _firsts(self, node: str, kinds: Collection[str]) -> Iterator[Running]:
         if kinds and node not in self._queues:
             self._queues[node] = _queues(self._room, self._room.at(node), node)
         return _firsts(self._queues[node], kinds) if kinds else iter(())
@@ -166,9 +167,9 @@ def _take_anywhere(room: Capacity) -> None:
             room.take(run)
 
 
-def _queues(room: Capacity, runs: Iterable[Candidate], node: str = "") -> _Queues:
+def _queues(room: Capacity, runs: Iterable[Running], node: str = "") -> _Queues:
     """Queues of runs by size, with the types that they free on the node; "" means on any node."""
-    sizes: dict[tuple[Shape, int, tuple[str, ...]], list[Candidate]] = defaultdict(list)
+    sizes: dict[tuple[Shape, int, tuple[str, ...]], list[Running]] = defaultdict(list)
     for run in runs:
         if room.may_take(run):
             kinds = tuple(run.instances[node] if node else dict(run.total))
@@ -176,14 +177,12 @@ def _queues(room: Capacity, runs: Iterable[Candidate], node: str = "") -> _Queue
     return [(kinds, VictimQueue(room, those)) for (_, _, kinds), those in sizes.items()]
 
 
-def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Candidate]:
+def _firsts(queues: _Queues, kinds: Collection[str]) -> Iterator[Running]:
     """The first run of each size that frees some of these types."""
     for given, queue in queues:
         if any(kind in given for kind in kinds) and (run := queue.first()) is not None:
             yield run
 
 
-def _best_of(
-    room: Capacity, runs: Iterable[Candidate], lacks: Mapping[str, int]
-) -> Candidate | None:
+def _best_of(room: Capacity, runs: Iterable[Running], lacks: Mapping[str, int]) -> Running | None:
     return min(runs, key=lambda run: victim_order(room, run, lacks), default=None)

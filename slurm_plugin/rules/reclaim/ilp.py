@@ -8,7 +8,8 @@ from operator import mul
 from slicewise.cluster.language.errors import OutsideError
 from slicewise.slurm_plugin.rules.common.solver import LinearProgram
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity, VictimSet
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity, VictimSet
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.victim_order import in_order
 
 _Group = tuple[Shape, int]
@@ -28,7 +29,7 @@ class Choice:
     def __init__(self, room: Capacity, needs: Sequence[WaitingJob]) -> None:
         """Build the program for all of these jobs; ``room`` is left as it is."""
         self._runs = in_order(room)
-        self._unit = gcd(*(run.cost for run in self._runs)) or 1
+        self._unit = gcd(*(run.cost_millislices for run in self._runs)) or 1
         self._groups: dict[_Group, list[JobKey]] = defaultdict(list)
         for need in needs:
             if not need.is_single:
@@ -52,11 +53,11 @@ class Choice:
             rows["above", run.tenant] = -(room.above[run.tenant] // self._unit)
         return rows
 
-    def _given(self, run: Candidate) -> dict[_Row, int]:
+    def _given(self, run: Running) -> dict[_Row, int]:
         given: dict[_Row, int] = {("all", kind): count for kind, count in run.total}
         for node, there in run.instances.items():
             given |= {("on", node, kind): count for kind, count in there.items()}
-        return given | {("above", run.tenant): -(run.cost // self._unit)}
+        return given | {("above", run.tenant): -(run.cost_millislices // self._unit)}
 
     def is_possible(self) -> bool:
         """Whether some set of runs makes room for all jobs.
@@ -72,7 +73,7 @@ class Choice:
         sum of their positions. None if no runs make room, or the solver's steps do not suffice to
         find a set.
         """
-        if any(run.is_batch for run in self._runs):
+        if any(not run.is_replica for run in self._runs):
             self._hold(self._batch_costs())
         least = self._hold(self._replica_costs())
         if least is None or (known is not None and known.size <= self._found(least).size):
@@ -93,12 +94,14 @@ class Choice:
         return values
 
     def _batch_costs(self) -> Sequence[int]:
-        return [run.cost // self._unit * run.is_batch for run in self._runs]
+        return [(not run.is_replica) * run.cost_millislices // self._unit for run in self._runs]
 
     def _replica_costs(self) -> Sequence[int]:
         """Costs by which millislices count first: one unit outweighs the number of all runs."""
         more = len(self._runs) + 1
-        return [run.cost // self._unit * more * (not run.is_batch) + 1 for run in self._runs]
+        return [
+            run.is_replica * run.cost_millislices // self._unit * more + 1 for run in self._runs
+        ]
 
     def _solved(self, costs: Sequence[int]) -> Sequence[int] | None:
         """The columns' values, runs first; None without a solution.

@@ -4,14 +4,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from slicewise.slurm_plugin.rules.quota.jobs import JobKey, Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 
 
 def beneficiaries(
     needs: Iterable[WaitingJob],
     places: Mapping[JobKey, Sequence[str]],
     free: Mapping[str, Mapping[str, int]],
-    gone: Sequence[Candidate],
+    gone: Sequence[Running],
 ) -> Mapping[int, JobKey]:
     """The key of the job for which each run ends, by the run's job id; the first of several."""
     needs = tuple(needs)
@@ -27,7 +27,7 @@ def beneficiaries(
     return found
 
 
-def _alike(needs: Sequence[WaitingJob], run: Candidate) -> WaitingJob:
+def _alike(needs: Sequence[WaitingJob], run: Running) -> WaitingJob:
     """The first job that needs some of what the run has; else the first of all jobs."""
     kinds = {kind for kind, _ in run.total}
     found = (need for need in needs if any(kind in kinds for kind, _ in need.shape))
@@ -42,11 +42,11 @@ def _on_places(
     needs: Iterable[WaitingJob],
     places: Mapping[JobKey, Sequence[str]],
     free: Mapping[str, Mapping[str, int]],
-    gone: Iterable[Candidate],
+    gone: Iterable[Running],
 ) -> dict[int, JobKey]:
     """For each run that ends on the nodes of a job with ``places``: the key of that job."""
     left = {(node, kind): count for node, there in free.items() for kind, count in there.items()}
-    given: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
+    given: dict[tuple[str, str], list[Running]] = defaultdict(list)
     for run in gone:
         for node, there in run.instances.items():
             for kind in there:

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 
 from slicewise.slurm_plugin.rules.quota.jobs import Shape
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 
 
-def victim_order(room: Capacity, run: Candidate, lacks: Mapping[str, int]) -> tuple[float, ...]:
+def victim_order(room: Capacity, run: Running, lacks: Mapping[str, int]) -> tuple[float, ...]:
     """Sort key of a run; the lowest is chosen first.
 
     Replicas come before batch jobs, then runs that free the fewest instances (by price) for
@@ -17,10 +18,10 @@ def victim_order(room: Capacity, run: Candidate, lacks: Mapping[str, int]) -> tu
     run makes room is short of, by type.
     """
     return (
-        run.is_batch,
-        *_size_order(room, run.total, run.cost, lacks),
+        not run.is_replica,
+        *_size_order(room, run.total, run.cost_millislices, lacks),
         -room.share(run.tenant),
-        *run.rank,
+        *run.rank(room.now_s),
     )
 
 
@@ -40,10 +41,10 @@ class VictimQueue:
     The order stays valid while runs are taken, but not once a run was given back.
     """
 
-    def __init__(self, room: Capacity, runs: Iterable[Candidate]) -> None:
+    def __init__(self, room: Capacity, runs: Iterable[Running]) -> None:
         """``runs`` must come sorted by rank."""
         self._room = room
-        self._left: dict[str, list[Candidate]] = defaultdict(list)
+        self._left: dict[str, list[Running]] = defaultdict(list)
         for run in runs:
             self._left[run.tenant].append(run)
         for those in self._left.values():
@@ -52,9 +53,9 @@ class VictimQueue:
         heapify(self._tenants)
 
     def _next(self, tenant: str) -> tuple[float, tuple[float, ...], str]:
-        return -self._room.share(tenant), self._left[tenant][-1].rank, tenant
+        return -self._room.share(tenant), self._left[tenant][-1].rank(self._room.now_s), tenant
 
-    def first(self) -> Candidate | None:
+    def first(self) -> Running | None:
         """The next run that may be taken; None if there is none."""
         # Shares only fall, and ranks rise: a top entry that is still up to date is the first.
         while self._tenants:
@@ -71,9 +72,9 @@ class VictimQueue:
         return None
 
 
-def in_order(room: Capacity) -> Sequence[Candidate]:
+def in_order(room: Capacity) -> Sequence[Running]:
     """All runs that may be taken, in the order of taking them until no more may; then the rest."""
-    queue, found = VictimQueue(room, room.runs), list[Candidate]()
+    queue, found = VictimQueue(room, room.runs), list[Running]()
     may_go = [run for run in room.runs if room.may_take(run)]
     while (run := queue.first()) is not None:
         room.take(run)

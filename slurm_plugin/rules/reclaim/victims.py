@@ -4,15 +4,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Self
 
-from slicewise.cluster.language.jobs import JobView, RunOfJob
+from slicewise.cluster.language.jobs import RunOfJob
 from slicewise.cluster.language.units import slices_words
-from slicewise.slurm_plugin.rules.common.qos_names import holder_of
-from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob, shape_of
-from slicewise.slurm_plugin.rules.quota.nodes import gpus_on_nodes
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
+from slicewise.slurm_plugin.rules.quota.jobs import JobKey, WaitingJob
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.reasons import beneficiaries, why_no_room
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.search import all_served, some_served
 from slicewise.slurm_plugin.rules.reclaim.startable import ready
 from slicewise.slurm_plugin.rules.reclaim.subset_sum import covering
@@ -23,60 +21,6 @@ _LEFT = "would have to go: left to Slurm's preemption"
 _TOO_LITTLE = "what is free or lent is not enough for all waiting jobs"
 _IN_TERM = "what it needs is held by jobs in their term, which ends in {} s at the earliest"
 _WITHIN = "the tenants that hold what it needs hold too little above their guaranteed quota"
-
-
-@dataclass(frozen=True)
-class Running:
-    """A run on borrowed quota; in any QOS also one that is completing, or of a tenant beyond a cap.
-
-    Attributes:
-        start_s: Unix seconds; None while it is only about to start.
-        is_replica: whether it is a service's replica: another replica can serve its requests; else
-            it is a batch job.
-        instances: GPU instances by node and type; without nodes that Slurm can't use.
-        may_requeue: whether it is a batch job that Slicewise may requeue (``requeueable``); all
-            others are left to Slurm's preemption.
-    """
-
-    job_id: int
-    tenant: str
-    cost_millislices: int
-    start_s: int | None
-    is_replica: bool
-    instances: Mapping[str, Mapping[str, int]] = field(hash=False)
-    priority: int = 0
-    may_requeue: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        job: JobView,
-        cost: int,
-        usable: Collection[str],
-        *,
-        is_replica: bool,
-        may_requeue: bool = False,
-    ) -> Self:
-        """The run of a job that holds ``cost`` millislices; ``usable`` are the nodes that count."""
-        return cls(
-            job_id=job.job_id,
-            tenant=holder_of(job),
-            cost_millislices=cost,
-            start_s=job.start_s,
-            is_replica=is_replica,
-            instances={node: gpus for node, gpus in gpus_on_nodes(job) if node in usable},
-            priority=job.priority,
-            may_requeue=may_requeue,
-        )
-
-    @property
-    def run(self) -> RunOfJob:
-        """Which run of the job it is."""
-        return self.job_id, self.start_s
-
-    def age_s(self, now_s: float) -> float:
-        """Seconds since its start."""
-        return 0.0 if self.start_s is None else now_s - self.start_s
 
 
 @dataclass(frozen=True)
@@ -193,10 +137,10 @@ def may_give(reclaim_input: ReclaimInput) -> Mapping[str, int]:
     runs = _sorted(reclaim_input)
     given: Counter[str] = Counter()
     for run in runs.replicas:
-        given[run.tenant] += run.cost
+        given[run.tenant] += run.cost_millislices
     given &= runs.above
     for run in runs.leaving:
-        given[run.tenant] += run.cost
+        given[run.tenant] += run.cost_millislices
     return given
 
 
@@ -222,12 +166,12 @@ class _Runs:
             is recalled). Each is less the runs that are leaving.
     """
 
-    leaving: list[Candidate] = field(default_factory=list)
-    replicas: list[Candidate] = field(default_factory=list)
-    batch: list[Candidate] = field(default_factory=list)
-    left: list[Candidate] = field(default_factory=list)
-    young: list[Candidate] = field(default_factory=list)
-    within: list[Candidate] = field(default_factory=list)
+    leaving: list[Running] = field(default_factory=list)
+    replicas: list[Running] = field(default_factory=list)
+    batch: list[Running] = field(default_factory=list)
+    left: list[Running] = field(default_factory=list)
+    young: list[Running] = field(default_factory=list)
+    within: list[Running] = field(default_factory=list)
     above: Counter[str] = field(default_factory=Counter)
     shrink: Counter[str] = field(default_factory=Counter)
     called: Counter[str] = field(default_factory=Counter)
@@ -241,16 +185,16 @@ def _sorted(reclaim_input: ReclaimInput) -> _Runs:
     )
     for run in reclaim_input.running:
         if run.run in reclaim_input.leaving:
-            runs.leaving.append(_run(run, reclaim_input))
+            runs.leaving.append(run)
             for amounts in (runs.above, runs.shrink, runs.called):
                 amounts[run.tenant] -= run.cost_millislices
     for run in reclaim_input.running:
         if run.run not in reclaim_input.leaving:
-            _group(runs, run, reclaim_input).append(_run(run, reclaim_input))
+            _group(runs, run, reclaim_input).append(run)
     return runs
 
 
-def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candidate]:
+def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Running]:
     if run.age_s(reclaim_input.now_s) < reclaim_input.term_s:
         return runs.young
     if run.cost_millislices > runs.above[run.tenant]:
@@ -258,30 +202,6 @@ def _group(runs: _Runs, run: Running, reclaim_input: ReclaimInput) -> list[Candi
     if run.is_replica:
         return runs.replicas
     return runs.batch if run.may_requeue else runs.left
-
-
-def _run(run: Running, reclaim_input: ReclaimInput) -> Candidate:
-    age_s = run.age_s(reclaim_input.now_s)
-    lost = 0.0 if run.is_replica else age_s * run.cost_millislices
-    return Candidate(
-        run.job_id,
-        run.tenant,
-        run.cost_millislices,
-        not run.is_replica,
-        (lost, age_s, run.job_id),
-        run.instances,
-        shape_of(_total(run.instances)),
-    )
-
-
-def _total(instances: Mapping[str, Mapping[str, int]]) -> Mapping[str, int]:
-    """GPU instances by type on all nodes; nearly every run has one node only."""
-    if len(instances) == 1:
-        return next(iter(instances.values()))
-    total: Counter[str] = Counter()
-    for there in instances.values():
-        total.update(there)
-    return total
 
 
 @dataclass(frozen=True)
@@ -295,8 +215,8 @@ class _Plan:
         out: keys of jobs without room.
     """
 
-    gone: Sequence[Candidate]
-    shrunk: Sequence[Candidate]
+    gone: Sequence[Running]
+    shrunk: Sequence[Running]
     places: Mapping[JobKey, tuple[str, ...]]
     out: frozenset[JobKey]
 
@@ -313,56 +233,65 @@ def _plan(reclaim_input: ReclaimInput, runs: _Runs, jobs: Sequence[WaitingJob]) 
             got = all_served(room, jobs)
     got = got or some_served(room, jobs)
     gone = [*room.taken.values()]
-    shrunk = [*_more(runs, gone, room.above)]
+    shrunk = [*_more(runs, gone, room.above, reclaim_input.now_s)]
     for run in shrunk:
         room.leave(run)
-    going = sorted((*gone, *runs.leaving), key=lambda run: run.rank)
+    going = sorted((*gone, *runs.leaving), key=lambda run: run.rank(reclaim_input.now_s))
     needed = _needed(room, going)
     ids = {run.job_id for run in needed}
     kept = _kept(reclaim_input, [r for r in going if r.job_id not in ids], [*needed, *shrunk])
     return _Plan(needed, [*shrunk, *kept], got.places, got.out)
 
 
-def _room(reclaim_input: ReclaimInput, runs: _Runs, candidates: Iterable[Candidate]) -> Capacity:
-    room = Capacity(reclaim_input.free, candidates, runs.above, reclaim_input.weights, runs.called)
+def _room(reclaim_input: ReclaimInput, runs: _Runs, candidates: Iterable[Running]) -> Capacity:
+    room = Capacity(
+        reclaim_input.free,
+        candidates,
+        runs.above,
+        reclaim_input.weights,
+        runs.called,
+        now_s=reclaim_input.now_s,
+    )
     for run in runs.leaving:
         room.leave(run)
     return room
 
 
-def _with(kinds: Collection[str], runs: Iterable[Candidate]) -> Iterator[Candidate]:
+def _with(kinds: Collection[str], runs: Iterable[Running]) -> Iterator[Running]:
     """Runs that hold an instance of one of these types."""
     return (run for run in runs if any(kind in kinds for kind, _ in run.total))
 
 
-def _more(runs: _Runs, gone: Sequence[Candidate], above: Mapping[str, int]) -> Iterator[Candidate]:
+def _more(
+    runs: _Runs, gone: Sequence[Running], above: Mapping[str, int], now_s: float
+) -> Iterator[Running]:
     """Further replicas of tenants that must give up more than runs in ``gone`` or leaving cover."""
     ids = {run.job_id for run in gone}
     for tenant, left in runs.shrink.items():
-        amount = left - sum(run.cost for run in gone if run.tenant == tenant)
+        amount = left - sum(run.cost_millislices for run in gone if run.tenant == tenant)
         if amount > 0:
             own = [r for r in runs.replicas if r.tenant == tenant and r.job_id not in ids]
-            own.sort(key=lambda run: run.rank)
-            chosen = covering([run.cost for run in own], amount, above[tenant])
+            own.sort(key=lambda run: run.rank(now_s))
+            chosen = covering([run.cost_millislices for run in own], amount, above[tenant])
             yield from (own[nth] for nth in chosen)
 
 
 def _kept(
-    reclaim_input: ReclaimInput, spared: Iterable[Candidate], going: Iterable[Candidate]
-) -> Iterator[Candidate]:
+    reclaim_input: ReclaimInput, spared: Iterable[Running], going: Iterable[Running]
+) -> Iterator[Running]:
     """Runs of ``spared`` that no job needs, but without which a tenant would not shrink enough."""
     left = Counter(reclaim_input.shrink)
     for run in going:
-        left[run.tenant] -= run.cost
+        left[run.tenant] -= run.cost_millislices
     for run in spared:
         if left[run.tenant] > 0:
-            left[run.tenant] -= run.cost
+            left[run.tenant] -= run.cost_millislices
             yield run
 
 
-def _needed(room: Capacity, runs: Sequence[Candidate]) -> Sequence[Candidate]:
+def _needed(room: Capacity, runs: Sequence[Running]) -> Sequence[Running]:
     """Runs without which some job would have no room; the last in order are spared first."""
-    needed: list[Candidate] = []
+    needed: list[Running] = []
     for run in reversed(runs):
         if room.is_needless(run):
             room.leave(run, -1)
@@ -381,7 +310,7 @@ def _reasons(
         why[run.job_id] = f"{run.tenant} has to give back {amount}"
     for run in plan.gone:
         job = goes_for[run.job_id]
-        amount, task = slices_words(run.cost), job.task or job.job_id
+        amount, task = slices_words(run.cost_millislices), job.task or job.job_id
         why[run.job_id] = f"{job.tenant} takes back {amount}: job {task} waits"
     return why
 

@@ -15,7 +15,8 @@ from slicewise.slurm_plugin.rules.quota.jobs import (
 from slicewise.slurm_plugin.rules.quota.nodes import free_by_node
 from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.types import Policy, Recall
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput
 from slicewise.slurm_plugin.rules.round.whole_jobs import own_needs
 from slicewise.slurm_plugin.rules.round.world import SlurmView, World
 

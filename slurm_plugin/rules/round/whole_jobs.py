@@ -49,9 +49,10 @@ from slicewise.slurm_plugin.rules.quota.lending import (
 )
 from slicewise.slurm_plugin.rules.quota.tenants import downward, guaranteed_quota, parent
 from slicewise.slurm_plugin.rules.quota.types import MAX_WEIGHT, Loan, Policy
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, for_turns, reclaim_for
-from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, may_give
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, may_give
 from slicewise.slurm_plugin.rules.round.levels import LevelTree
 from slicewise.slurm_plugin.rules.round.world import World
 

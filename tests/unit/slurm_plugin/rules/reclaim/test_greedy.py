@@ -3,24 +3,22 @@
 import pytest
 
 from slicewise.slurm_plugin.rules.quota.jobs import Shape, WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.capacity import Candidate, Capacity
+from slicewise.slurm_plugin.rules.reclaim.capacity import Capacity
 from slicewise.slurm_plugin.rules.reclaim.greedy import fill
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 
 PAIR = (("1g.10gb", 2),)
 
 
-def run(job_id: int, node: str, count: int) -> Candidate:
-    there = {"1g.10gb": count}
-    return Candidate(
-        job_id, "nlp", 1000 * count, False, (job_id,), {node: there}, tuple(there.items())
-    )
+def run(job_id: int, node: str, count: int) -> Running:
+    return Running(job_id, "nlp", 1000 * count, None, True, {node: {"1g.10gb": count}})
 
 
 def wants(job_id: int, shape: Shape, nodes: int) -> WaitingJob:
     return WaitingJob(job_id, "vision", 0, shape, nodes)
 
 
-def room(*runs: Candidate, above: int = 100_000) -> Capacity:
+def room(*runs: Running, above: int = 100_000) -> Capacity:
     return Capacity({}, runs, {"nlp": above}, {}, {})
 
 

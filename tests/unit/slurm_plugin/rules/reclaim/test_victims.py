@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
-from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, Running, reclaim
+from slicewise.slurm_plugin.rules.reclaim.running import Running
+from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput, reclaim
 
 NOW_S = 100_000
 COSTS = {"1g.10gb": 1000, "3g.40gb": 3500}

@@ -17,8 +17,9 @@ from slicewise.slurm_plugin.rules.quota.calendar import Moment, Window, WindowKi
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy
 from slicewise.slurm_plugin.rules.reclaim.recalls import meanwhile
+from slicewise.slurm_plugin.rules.reclaim.running import Running
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, reclaim_for, runs_to_end
-from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, Running, reclaim
+from slicewise.slurm_plugin.rules.reclaim.victims import ReclaimInput, reclaim
 from slicewise.slurm_plugin.rules.round import reclaim_inputs
 from slicewise.slurm_plugin.rules.round.whole_jobs import (
     Waits,
