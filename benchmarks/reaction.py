@@ -29,7 +29,7 @@ from benchmarks.rpcs import ARRAY
 from benchmarks.wake import DEFAULT_SCHEDULER, until
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
-from slicewise.slurm_plugin.rules.reclaim.eviction import REST_S
+from slicewise.slurm_plugin.rules.services.eviction import REST_S
 
 SEED = 20_261_129
 """Of the moment in the daemon's and slurmctld's intervals at which a need comes."""

@@ -39,7 +39,6 @@ from slicewise.slurm_plugin.rules.quota.calendar import in_force, loosely_within
 from slicewise.slurm_plugin.rules.quota.calendar_times import moment
 from slicewise.slurm_plugin.rules.quota.jobs import JobsByHolder, jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import Loan
-from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start
 from slicewise.slurm_plugin.rules.reclaim.requeueable import kill_wait_s, requeueable
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
 from slicewise.slurm_plugin.rules.round.due import (
@@ -61,6 +60,7 @@ from slicewise.slurm_plugin.rules.round.standstill import (
 from slicewise.slurm_plugin.rules.round.wanted import Conf
 from slicewise.slurm_plugin.rules.round.what_if import ImaginedRound, imagined
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
+from slicewise.slurm_plugin.rules.services.hold_back import about_to_start
 from slicewise.slurm_plugin.state.controller import ClusterState
 
 _QUICK_S = 0.1

@@ -30,11 +30,11 @@ from slicewise.slurm_plugin.rules.admission.partitions_beside import partitions_
 from slicewise.slurm_plugin.rules.admission.snapshot import Snapshot
 from slicewise.slurm_plugin.rules.admission.unadmitted import Unadmitted, unadmitted
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.reclaim.eviction import Evictions
 from slicewise.slurm_plugin.rules.reclaim.given_way import GaveWay, gave_way
 from slicewise.slurm_plugin.rules.reclaim.requeues import Requeues
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED
 from slicewise.slurm_plugin.rules.services.avoidance import Release, waits_too_long
+from slicewise.slurm_plugin.rules.services.eviction import Evictions
 from slicewise.slurm_plugin.rules.services.leases import LeaseEnd, SlotRunKey, with_end
 from slicewise.slurm_plugin.rules.services.pace import PACE, Pace, is_moving, waits
 from slicewise.slurm_plugin.rules.services.quota_in_force import QuotaInForce

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from slicewise.slurm_plugin.rules.quota.jobs import WaitingJob
 from slicewise.slurm_plugin.rules.quota.standings import standings
 from slicewise.slurm_plugin.rules.quota.types import Loan, Recall
-from slicewise.slurm_plugin.rules.reclaim.eviction import AGAIN_S, REST_S
-from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, still_waiting
 from slicewise.slurm_plugin.rules.reclaim.recalls import (
     have_room,
     meanwhile,
@@ -28,6 +26,8 @@ from slicewise.slurm_plugin.rules.reclaim.startable import FreeInstances
 from slicewise.slurm_plugin.rules.reclaim.turns import Turn, runs_to_end
 from slicewise.slurm_plugin.rules.reclaim.victims import Reclaim, ReclaimInput
 from slicewise.slurm_plugin.rules.round.whole_jobs import Waits, lend_whole_jobs, own_needs
+from slicewise.slurm_plugin.rules.services.eviction import AGAIN_S, REST_S
+from slicewise.slurm_plugin.rules.services.hold_back import Lenders, still_waiting
 from studies.lending.cluster import Cluster
 from studies.lending.tenants import COSTS, SPAN_S, Wishes
 from studies.lending.wants import Counts, Terms, Want, policy

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stand_ins.clock import Clock
 
 from slicewise.cluster.language.leader import ALONE
-from slicewise.slurm_plugin.rules.reclaim.eviction import AGAIN_S, REST_S, Evictions
+from slicewise.slurm_plugin.rules.services.eviction import AGAIN_S, REST_S, Evictions
 
 LENDER, BORROWER = "vision", "nlp"
 JOB_ID, ENDS_S, GRACE_S = 7, 3, 60.0

@@ -19,10 +19,10 @@ from slicewise.slurm_plugin.rules.quota.calendar import Moment, Window
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.standings import by_use
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, Recall
-from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, about_to_start, still_waiting
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, Barred, barred
 from slicewise.slurm_plugin.rules.round.round import plan
 from slicewise.slurm_plugin.rules.round.world import QuotaRules, SlurmView, World, world
+from slicewise.slurm_plugin.rules.services.hold_back import Lenders, about_to_start, still_waiting
 from stand_ins.scripted import job
 
 COSTS = {

@@ -18,7 +18,7 @@ from slicewise.simulation.rules.services.launcher import ServiceLauncher
 from slicewise.simulation.rules.services.service import SimulatedService, array_of
 from slicewise.simulation.rules.slurm_model.model import SlurmModel
 from slicewise.slurm_plugin.rules.common.qos_names import borrowed_qos, holder_of, qos_name
-from slicewise.slurm_plugin.rules.reclaim.eviction import Evictions
+from slicewise.slurm_plugin.rules.services.eviction import Evictions
 from slicewise.slurm_plugin.rules.services.leases import Spare, lease_of, leased, plan_leases
 from slicewise.slurm_plugin.rules.services.slot_actions import (
     SlotActions,

@@ -36,7 +36,6 @@ from slicewise.slurm_plugin.rules.quota.tenants import guaranteed_quota
 from slicewise.slurm_plugin.rules.quota.type_limits import own_type_limits
 from slicewise.slurm_plugin.rules.quota.types import Policy
 from slicewise.slurm_plugin.rules.quota.waits import waits_of
-from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start
 from slicewise.slurm_plugin.rules.round.barred import NOTHING_BARRED, barred
 from slicewise.slurm_plugin.rules.round.standstill import (
     PASSED_OVER_S,
@@ -45,6 +44,7 @@ from slicewise.slurm_plugin.rules.round.standstill import (
     standing_still,
     stuck,
 )
+from slicewise.slurm_plugin.rules.services.hold_back import about_to_start
 from slicewise.slurm_plugin.rules.services.slot_quotas import SlotQuotas
 from slicewise.slurm_plugin.rules.services.state import Observation
 

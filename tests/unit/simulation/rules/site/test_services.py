@@ -20,7 +20,7 @@ from slicewise.simulation.rules.site.plans import SlicewisePlan
 from slicewise.simulation.rules.site.priorities import SitePriorities
 from slicewise.simulation.rules.site.records import SiteRecord
 from slicewise.slurm_plugin.rules.quota.types import Policy
-from slicewise.slurm_plugin.rules.reclaim.eviction import REST_S
+from slicewise.slurm_plugin.rules.services.eviction import REST_S
 
 LAST_S = 600.0
 GRACE_S = 60

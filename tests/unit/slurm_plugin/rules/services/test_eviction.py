@@ -11,7 +11,7 @@ from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.rpc.messages import WHEN_REPLACED_S, EvictRequest, SlotView
 from slicewise.slurm_plugin.rules.quota.types import Recall
-from slicewise.slurm_plugin.rules.reclaim.eviction import AGAIN_S, EVICTION_S, REST_S, Evictions
+from slicewise.slurm_plugin.rules.services.eviction import AGAIN_S, EVICTION_S, REST_S, Evictions
 from slicewise.slurm_plugin.rules.services.state import to_be_replaced
 from slicewise.slurm_plugin.state.controller import ClusterState
 

@@ -11,7 +11,7 @@ from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.message import DoneAnswer
 from slicewise.cluster.rpc.messages import EvictRequest, ServiceView, SlotView
 from slicewise.slurm_plugin.rules.quota.types import Recall
-from slicewise.slurm_plugin.rules.reclaim.hold_back import Lenders, still_waiting
+from slicewise.slurm_plugin.rules.services.hold_back import Lenders, still_waiting
 from slicewise.slurm_plugin.rules.services.leases import SlotRunKey
 from slicewise.slurm_plugin.rules.services.slot_actions import borrowed_waiting
 from slicewise.slurm_plugin.rules.services.state import to_be_replaced
@@ -104,7 +104,7 @@ class Evictions:
         return tuple(told for key, told in self._ends.items() if key not in before)
 
     def wait_on(self, recalls: Iterable[Recall], starting: Collection[str]) -> None:
-        """Let slots wait as long as there is a lender to wait for (see ``reclaim.hold_back``).
+        """Let slots wait as long as there is a lender to wait for (see ``hold_back``).
 
         A tenant's wait for ``REST_S`` more where its last one was over within ``AGAIN_S``.
         """

@@ -10,7 +10,7 @@ from slicewise.cluster.language.jobs import JobState, JobView
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.rules.quota.jobs import jobs_by_holder
 from slicewise.slurm_plugin.rules.quota.types import Recall
-from slicewise.slurm_plugin.rules.reclaim.hold_back import about_to_start, still_waiting
+from slicewise.slurm_plugin.rules.services.hold_back import about_to_start, still_waiting
 
 COSTS = {"1g.10gb": Millislices(1000)}
 PARTITIONS = frozenset({"gpu"})
