@@ -29,7 +29,7 @@ OPERATOR = "root"
 AIMS_S: Mapping[str, float] = {USER: 0.3, OPERATOR: 0.5}
 """Most acceptable CPU seconds, by user.
 
-Users' commands ask the daemon or no server at all, operators' commands ask the database.
+Commands ask the daemon, no server at all, or, some of operators, the database.
 """
 YARDSTICK = "squeue"
 OF_USERS = (
@@ -47,7 +47,7 @@ OF_USERS = (
 OF_OPERATORS = (
     "tenant list",
     f"tenant show {TENANT}",
-    "tenant-quota list",
+    f"tenant-quota history {TENANT}",
     f"tenant-quota set {TENANT} --nominal 2",
     "tenant-quota loans",
     "budget show",

@@ -45,9 +45,21 @@ class Message(BaseModel):  # noqa: PLW1641 -- pydantic adds __hash__
 
 
 class Answer(Message):
-    """Base of all answers."""
+    """Base of all answers.
+
+    Attributes:
+        leaves_out_none: whether fields without a value are left out; readers then take defaults.
+    """
+
+    leaves_out_none: ClassVar[bool] = True
 
     v: Literal[1] = 1
+
+    def __init_subclass__(cls, *, leaves_out_none: bool | None = None, **options: Any) -> None:
+        """Keep what the answer declares, for its own subclasses, too."""
+        super().__init_subclass__(**options)
+        if leaves_out_none is not None:
+            cls.leaves_out_none = leaves_out_none
 
 
 class DoneAnswer(Answer):

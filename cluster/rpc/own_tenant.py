@@ -19,8 +19,18 @@ def complete_tenant(incomplete: str) -> list[str]:
 def typed_account(written: str | None) -> str | None:
     """Return an argument of a command that names an account, a tenant, or a tenant's service, in
     Slurm's form: the callback of all such arguments.
+
+    Raises InvalidInputError (SW-VALUE) for bytes that are no text.
     """
-    return None if written is None else account_name(written)
+    if written is None:
+        return None
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            Code.VALUE, f"{written!r} is not UTF-8 text.", "Write the name as sacctmgr shows it."
+        ) from None
+    return account_name(written)
 
 
 def own_tenant(named: str | None) -> str:

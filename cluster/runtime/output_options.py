@@ -67,14 +67,21 @@ def _is_asked_for(ctx: Any, _option: object, value: bool) -> bool:
     return value or ctx.meta[__name__]
 
 
+def _as_it_is(seen: object) -> object:
+    return seen
+
+
 def show(
     look: Callable[[], object],
     render: Callable[[Any], RenderableType],
     *,
     watch: bool,
     as_json: bool,
+    as_values: Callable[[Any], object] = _as_it_is,
 ) -> None:
     """Print what ``look`` returns, for people or programs; with ``watch`` again and again.
+
+    ``as_values`` is what programs get of it.
 
     A terminal is drawn anew. Others get what has changed, in JSON one document on each line. A look
     that fails later than the first one is told, and tried again.
@@ -82,13 +89,13 @@ def show(
     if not watch:
         seen = look()
         if as_json:
-            print_json(seen)
+            print_json(as_values(seen))
         else:
             console().print(render(seen))
         return
     try:
         if as_json or not sys.stdout.isatty():
-            _print_changes(look, render, as_json=as_json)
+            _print_changes(look, render, as_values, as_json=as_json)
         else:
             _draw(look, render)
     except KeyboardInterrupt:
@@ -98,13 +105,14 @@ def show(
 def _print_changes(
     look: Callable[[], object],
     render: Callable[[Any], RenderableType],
+    as_values: Callable[[Any], object],
     *,
     as_json: bool,
 ) -> None:
     printed: object = None
     while True:
         seen = look()
-        if (values := plain(seen)) != printed:
+        if (values := plain(as_values(seen))) != printed:
             if as_json:
                 print_json_line(values)
             else:

@@ -37,6 +37,7 @@ from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Routes
+from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.state.controller import ClusterState
 
@@ -152,6 +153,7 @@ class Desk:
         generations: ServiceGenerations,
         keys: ServiceKeys,
         web_logins: WebLogins,
+        tenants: TenantDesk,
         daemon: Daemon,
     ) -> None:
         self._cluster_state = cluster_state
@@ -177,7 +179,7 @@ class Desk:
                 WebTokenRequest: web_logins.user_by_slurm,
                 **{
                     kind: self._as_reader(handle)
-                    for part in (keys, generations, web_logins, reads)
+                    for part in (keys, generations, web_logins, reads, tenants)
                     for kind, handle in part.handlers().items()
                 },
             },

@@ -1,8 +1,5 @@
 """Plans a file of quotas on what the daemon has seen last, and changes nothing."""
 
-from collections.abc import Iterable
-
-from slicewise.cluster.language.slurm.interface import Association
 from slicewise.cluster.rpc.quota_plan_messages import (
     PlannedHarm,
     PlannedLoan,
@@ -15,6 +12,7 @@ from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
 from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan, TenantSide
+from slicewise.slurm_plugin.rules.quota.accounts import Accounts
 from slicewise.slurm_plugin.rules.quota.quota_file import quota_updates
 from slicewise.slurm_plugin.rules.round.world import SlurmView, world_of
 from slicewise.slurm_plugin.state.controller import ClusterState
@@ -26,12 +24,12 @@ _MOST = 1000
 
 def plan_of_file(
     text: str,
-    associations: Iterable[Association],
+    accounts: Accounts,
     ledger: Ledger,
     settings: Settings,
     cluster_state: ClusterState,
 ) -> QuotaPlanAnswer:
-    """Return what the file of that text would do; ``associations`` are those of Slurm now.
+    """Return what the file of that text would do; ``accounts`` are those of Slurm now.
 
     Raises InvalidInputError (SW-INPUT-FILE) with the lines of all tables that are refused.
     """
@@ -43,7 +41,6 @@ def plan_of_file(
         cluster_state.view.services,
         lately=held_lately(ledger, settings, ledger_view.now_s),
     )
-    accounts = {row.account: row.parent for row in associations if not row.user}
     inputs = world_of(ledger_view, settings, seen)
     change = planned_change(updates, faults, accounts, inputs, settings.ledger.time_zone)
     return _answer(change, settings.cluster.name)

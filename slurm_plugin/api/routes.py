@@ -94,7 +94,9 @@ class Routes:
                 answer, status = await self.answer(asked), HTTPStatus.OK
             except Exception as error:  # noqa: BLE001 -- one bad request must not end the daemon
                 answer, status = failure_of(error, asked.uid, request_id), status_of(error)
-        return HttpReply(status, answer.model_dump_json(exclude_none=True).encode(), request_id)
+        exclude_none = getattr(answer, "leaves_out_none", True)
+        text = answer.model_dump_json(exclude_none=exclude_none)
+        return HttpReply(status, text.encode(), request_id)
 
     async def answer(self, asked: Asked) -> BaseModel:
         """The answer to a request.

@@ -29,6 +29,7 @@ from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.remote_socket import RemoteSocket
+from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.user_socket import UserSocket, user_limits
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.common.log import report
@@ -131,6 +132,7 @@ class _Daemon:
             generations=self._generations,
             keys=self._keys,
             web_logins=WebLogins(settings.web),
+            tenants=TenantDesk(settings, ledger, cluster_state, reads),
             daemon=self,
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))

@@ -196,6 +196,7 @@ class QuotaLoop:
             # This comes last: a client that reads "in force" may submit immediately.
             if ledger_view.change_id > ledger_view.compiled_id and not compiled.waits:
                 await asyncio.to_thread(self._ledger.limits.mark_compiled, ledger_view.change_id)
+            self._cluster_state.note_round()
         else:
             # This daemon does not know what another daemon does meanwhile.
             self._renewed = self._written = None

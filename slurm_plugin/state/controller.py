@@ -158,6 +158,7 @@ class ClusterState:
         self._pace = pace
         self.pacing = Pacing(pace, ASKED)
         self._looked: list[asyncio.Event] = []
+        self._round: asyncio.Future[None] | None = None
         self.service_reports = ServiceReports(leader, self.pacing.stir)
         self.events = RememberedEvents()
         self.evictions = Evictions(leader, time.monotonic)
@@ -225,6 +226,22 @@ class ClusterState:
         event = asyncio.Event()
         self._looked.append(event)
         return event
+
+    def hurry(self) -> None:
+        """Have what follows looks take its turn now, since the ledger was changed."""
+        for event in self._looked:
+            event.set()
+
+    def note_round(self) -> None:
+        """Wake who waits for a round of quotas: Slurm's limits have what the ledger had."""
+        if self._round is not None and not self._round.done():
+            self._round.set_result(None)
+
+    def next_round(self) -> "asyncio.Future[None]":
+        """Return what is done once the next round of quotas is over."""
+        if self._round is None or self._round.done():
+            self._round = asyncio.get_running_loop().create_future()
+        return self._round
 
     def require_leader(self) -> None:
         """Raise UnreachableError (SW-DAEMON-STANDBY) unless this daemon leads."""

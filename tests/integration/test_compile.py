@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from quotas import forget_tenant, record_quota, recorded_nominal
 from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
@@ -44,7 +45,7 @@ def tenant_account(sandbox: Sandbox, parent: str = "root") -> Iterator[str]:
         yield name
     finally:
         sandbox.run("slurm", ("scancel", "-A", name))
-        sandbox.run("root", ("slicewise", "tenant", "delete", name, "--yes"), check=False)
+        forget_tenant(sandbox, name)
 
 
 @pytest.fixture
@@ -286,8 +287,7 @@ def run_minutes(sandbox: Sandbox, account: str) -> list[str]:
 
 @pytest.mark.usefixtures("without_daemon")
 def test_a_change_by_hand_is_told_and_put_back(sandbox: Sandbox, account: str, tmp_path: Path):
-    argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "3")
-    sandbox.run("root", argv)
+    record_quota(sandbox, account, 3)
     compiled(sandbox)
     sacctmgr(sandbox, "modify", "qos", f"slicewise_{account}", "set", "grptres=billing=4000")
     more = "\n[lending]\nterm_s = 150\n"
@@ -297,7 +297,7 @@ def test_a_change_by_hand_is_told_and_put_back(sandbox: Sandbox, account: str, t
     (told,) = json.loads(sandbox.run("root", argv).stdout)["changed_by_hand"]
     assert (told["name"], told["was"], told["now"]) == (f"slicewise_{account}", "3000", "4000")
     assert enforced(sandbox, account) == "3000"
-    assert shown(sandbox, account)["nominal_millislices"] == 3000
+    assert recorded_nominal(sandbox, account) == 3000
     assert exempt_time(sandbox, account) == "00:02:30"
     assert compiled(sandbox)["changed_by_hand"] == []
     assert exempt_time(sandbox, account) == ""
@@ -320,7 +320,7 @@ def test_what_is_proposed_for_a_limited_account_is_taken_over_as_it_stands(
     (table,) = [one for one in text.split("\n\n") if one.startswith(f"[tenants.{account}]")]
     quotas.write_text(table)
     sandbox.run("root", ("slicewise", "tenant-quota", "apply", str(quotas)))
-    assert shown(sandbox, account)["nominal_millislices"] == 5500
+    assert recorded_nominal(sandbox, account) == 5500
     assert compiled(sandbox)["changed_by_hand"] == []
     assert account_limits(sandbox, account)[:3] == before
     assert enforced(sandbox, account) == "5500"
@@ -356,7 +356,7 @@ def qos_of_waldur(sandbox: Sandbox, account: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_daemon", "qos_of_waldur")
 def test_waldurs_limits_stay_and_of_its_two_ways_to_pause_one_holds(sandbox: Sandbox, account: str):
-    sandbox.run("root", ("slicewise", "tenant-quota", "set", account, "--nominal", "3"))
+    record_quota(sandbox, account, 3)
     compiled(sandbox)
     ours = account_limits(sandbox, account)[3]
     for step in ("make", "periodic"):
@@ -390,8 +390,7 @@ def exempt_time(sandbox: Sandbox, account: str) -> str:
 @pytest.mark.usefixtures("without_daemon", "admission_off", "installed_again")
 def test_uninstalling_leaves_no_trace_though_both_ways_are_killed(sandbox: Sandbox, account: str):
     uninstall = ("slicewise", "uninstall", "--yes")
-    argv = ("slicewise", "tenant-quota", "set", account, "--nominal", "2")
-    sandbox.run("root", argv)
+    record_quota(sandbox, account, 2)
     compiled(sandbox)
     for _ in range(3):
         submit(sandbox, account, f"--qos=slicewise_{account}", "--time=5", seconds=600)

@@ -45,6 +45,12 @@ class Half:
         self.sandbox.start(self.name, "slurm", argv)
         until(lambda: unix_socket_answers(self.run_dir / "user.sock"))
 
+    def set_quota(self, nominal: str) -> None:
+        config = ("env", f"SLICEWISE_CONFIG={self.settings}")
+        quota = (*config, "slicewise", "tenant-quota", "set", "vision", "--nominal", nominal)
+        self.sandbox.run("root", quota)
+        until_in_force(self.sandbox, "vision", config=config)
+
     def signal(self, number: signal.Signals) -> None:
         self.sandbox.kill(self.name, number)
 
@@ -91,9 +97,7 @@ def test_one_leads_and_the_other_answers_and_stands_by(pair: tuple[Half, Half]) 
     until(lambda: second.view().complete)
     # Whatever it was before, one of the two is a change.
     for nominal in ("2", "3"):
-        quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", nominal)
-        first.sandbox.run("root", quota)
-        until_in_force(first.sandbox, "vision")
+        first.set_quota(nominal)
     # It follows the policy all the same, for its answers.
     until(lambda: ("vision", 3000) in second.nominals())
     # Slurm has it before the log says so.
@@ -147,8 +151,6 @@ def test_a_killed_leader_is_followed(pair: tuple[Half, Half]) -> None:
     killed, follower = until(lambda: leader_and_other(pair))
     killed.signal(signal.SIGKILL)
     until(follower.leads)
-    quota = ("slicewise", "tenant-quota", "set", "vision", "--nominal", "4")
-    follower.sandbox.run("root", quota)
-    until_in_force(follower.sandbox, "vision")
+    follower.set_quota("4")
     killed.start()
     assert not killed.leads()

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,9 @@ class Cluster:
 
     def charged(self) -> dict[int, int]:
         """Millislice-seconds of the tenant's runs that have ended, by job."""
-        shown = json.loads(
-            self.root("slicewise", "ledger", "statement", "--journal", "--json").stdout
-        )
-        ours = (run for run in shown["runs"] if run["tenant"] == TENANT and run["end_s"])
-        return {run["job_id"]: run["used_millislice_s"] for run in ours}
+        rows = self.ledger.audit.statement(TENANT, 0, int(time.time())).rows
+        ours = (row for row in rows if row.run.tenant == TENANT and row.end_s)
+        return {row.run.key.job_id: row.used_millislice_s for row in ours}
 
     def accounted(self) -> dict[int, int]:
         runs = accounted_runs(self.sandbox)

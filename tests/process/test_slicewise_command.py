@@ -77,6 +77,13 @@ OF_THE_DAEMON = (
     "ledger balance",
     "ledger statement vision",
     "report",
+    "tenant list",
+    "tenant show vision",
+    "tenant create vision",
+    "tenant delete vision --yes",
+    "tenant-quota set vision --nominal 1",
+    "tenant-quota history vision",
+    "tenant-quota loans",
     "service list",
     "service status chat",
     "service delete chat",
@@ -85,10 +92,6 @@ OF_THE_DAEMON = (
     "admission status",
 )
 OF_THE_DATABASE = (
-    "tenant show vision",
-    "tenant delete vision",
-    "tenant-quota history vision",
-    "tenant-quota loans",
     "tenant-quota calendar list",
     "budget history vision",
     "ledger verify",
@@ -206,7 +209,8 @@ def test_what_asks_the_database_alone_imports_nothing_to_ask_slurm_or_the_daemon
 def test_what_shows_tenants_imports_nothing_that_only_plans_need(settings_file: str):
     variables = {"SLICEWISE_CONFIG": settings_file, "SLICEWISE_DATABASE_URL": NO_DATABASE}
     shown = ("tenant", "tenant-quota", "budget", "ledger balance", "ledger statement")
-    lines = ["tenant list", *(line for line in OF_THE_DATABASE if line.startswith(shown))]
+    every = (*OF_THE_DAEMON, *OF_THE_DATABASE)
+    lines = [line for line in every if line.startswith(shown)]
     found = imported_by(lines, variables, OF_PLANS)
     assert found == {line: set() for line in lines}
 

@@ -25,7 +25,6 @@ from slicewise.slurm_plugin.cli.common.options import (
     TenantName,
     author_name,
     opened_ledger,
-    require_tenant,
     wait_until,
 )
 from slicewise.slurm_plugin.cli.views import budgets as present
@@ -40,7 +39,7 @@ from slicewise.slurm_plugin.rules.quota.amounts import (
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
-from slicewise.slurm_plugin.rules.quota.tenants import check_words, payers
+from slicewise.slurm_plugin.rules.quota.tenants import check_words, payers, require_tenant
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 from slicewise.slurm_plugin.rules.quota.words import budget_text
 

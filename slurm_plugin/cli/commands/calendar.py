@@ -31,9 +31,8 @@ from slicewise.slurm_plugin.cli.common.options import (
     Reason,
     author_name,
     opened_ledger,
-    require_tenant,
 )
-from slicewise.slurm_plugin.cli.common.slurm_look import try_to_look_at_slurm
+from slicewise.slurm_plugin.cli.common.slurm_look import try_to_ask_capacity
 from slicewise.slurm_plugin.cli.common.window_words import (
     bound_from_text,
     days_from_text,
@@ -55,7 +54,7 @@ from slicewise.slurm_plugin.rules.quota.calendar import (
     overcommitted_at,
 )
 from slicewise.slurm_plugin.rules.quota.calendar_times import Span, moment, moments, spans
-from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal
+from slicewise.slurm_plugin.rules.quota.tenants import effective_nominal, require_tenant
 from slicewise.slurm_plugin.rules.quota.types import Policy
 
 if TYPE_CHECKING:
@@ -222,14 +221,13 @@ def _above_capacity(
 
     "" if they would not, or if Slurm does not answer.
     """
-    look = try_to_look_at_slurm(settings)
-    if look is None:
+    capacity = try_to_ask_capacity(settings)
+    if capacity is None:
         return ""
     windows = [
         one for one in ledger.windows.not_over() if one.kind in {WindowKind.NOMINAL, WindowKind.CAP}
     ]
     when = moments((*windows, window), wall_s(), settings.ledger.time_zone)
-    capacity = look.capacity_millislices
     found = overcommitted_at(
         ledger.tenants.policy(), windows, window, when, capacity, is_removed=is_removed
     )

@@ -1,15 +1,14 @@
 """``slicewise tenant-quota apply|propose|loans``: changes of quotas and their effect; loans."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.units import millislices_from_text
-from slicewise.cluster.runtime.console import console, print_json
-from slicewise.cluster.runtime.output_options import Json
-from slicewise.cluster.runtime.wall_clock import wall_s
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.runtime.output_options import Json, Watch, show
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
@@ -17,14 +16,9 @@ from slicewise.slurm_plugin.cli.common.options import (
     Reason,
     TimeoutS,
     opened_ledger,
-    require_tenant,
 )
 from slicewise.slurm_plugin.cli.views import quota_plan as present
-from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
+from slicewise.slurm_plugin.common.tenant_requests import LoansAnswer, LoansRequest
 
 plan_and_loans_app = typer.Typer()
 
@@ -137,9 +131,11 @@ def _example() -> str:
 )
 def show_loans(
     tenant: AnyTenant = None,
+    *,
     with_past: Annotated[
         bool, typer.Option("--all", help="Show every loan that the tenant gave or took.")
     ] = False,
+    watch: Watch = False,
     as_json: Json = False,
 ) -> None:
     """Show every loan: lender, borrower, since when, and until when it is promised.
@@ -148,36 +144,30 @@ def show_loans(
     until term_s after it last grew. Neither lender nor borrower can start jobs on a part that is
     recalled; it is back by the time shown, or sooner.
     """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        if with_past:
-            _print_history(ledger, tenant, as_json=as_json)
-            return
-        if tenant is not None:
-            require_tenant(ledger.tenants.policy(), tenant)
-        lines = loan_lines(
-            ledger.loans.terms(),
-            ledger.loans.recalls(),
-            now_s=int(wall_s()),
-            grace_s=settings.lending.grace_s,
-            term_s=settings.lending.term_s,
-        )
-    shown = [line for line in lines if tenant in {None, line.lender, line.borrower}]
-    if as_json:
-        print_json([present.loan_json(line) for line in shown])
-    else:
-        console().print(present.loans_table(shown).or_say("Nothing is lent."))
-
-
-def _print_history(ledger: "Ledger", tenant: str | None, *, as_json: bool) -> None:
-    if tenant is None:
+    if with_past and tenant is None:
         raise typer.BadParameter("--all needs one tenant: name it.")
-    changes = ledger.loans.history(tenant)
-    if as_json:
-        print_json([present.loan_change_json(one) for one in changes])
-    else:
-        console().print(
-            present.loan_history_table(changes).or_say(
+    daemon = DaemonClient(load_settings().daemon)
+
+    def look() -> LoansAnswer:
+        return daemon.call(LoansRequest.of(tenant=tenant, past=with_past))
+
+    if with_past:
+        show(
+            look,
+            lambda answer: present.loan_history_table(answer.changes).or_say(
                 f"{tenant} has never lent or borrowed anything."
-            )
+            ),
+            watch=watch,
+            as_json=as_json,
+            as_values=lambda answer: [
+                present.loan_change_json(change) for change in answer.changes
+            ],
         )
+        return
+    show(
+        look,
+        lambda answer: present.loans_table(answer.lines).or_say("Nothing is lent."),
+        watch=watch,
+        as_json=as_json,
+        as_values=lambda answer: [present.loan_json(line) for line in answer.lines],
+    )

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
 from slicewise.slurm_plugin.cli.commands.budget import amend_of
-from slicewise.slurm_plugin.cli.commands.tenant_quota import check_capacity
-from slicewise.slurm_plugin.cli.common.in_force import force_text
+from slicewise.slurm_plugin.cli.common.in_force import until_in_force
 from slicewise.slurm_plugin.cli.common.options import (
     author_name,
     opened_ledger,
     require_in_force,
-    wait_until_compiled,
 )
 from slicewise.slurm_plugin.cli.common.quota_file import read_quota_file
 from slicewise.slurm_plugin.cli.views import quota_plan as present
@@ -34,6 +33,7 @@ from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
 from slicewise.slurm_plugin.rules.limits.changes import stages
 from slicewise.slurm_plugin.rules.limits.desired import Difference, desired_limits, differences
+from slicewise.slurm_plugin.rules.quota.capacity import require_capacity
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 from slicewise.slurm_plugin.rules.round.world import SlurmView, World, world_of
 from slicewise.slurm_plugin.rules.services.orders import Ordered, ServiceKey, arrays_of
@@ -70,17 +70,15 @@ def apply(
             _print_plan(planned, settings.cluster.name)
         change = planned.change
         if not dry_run and not overcommit and change.capacity_millislices is not None:
-            check_capacity(
+            require_capacity(
                 change.before, change.policy, change.capacity_millislices, change.instances
             )
         changed_s = time.monotonic()
         change_id = None if dry_run else _apply(change.updates, ledger, settings, reason)
-        took_s = (
-            wait_until_compiled(ledger, settings, change_id, changed_s, timeout_s)
-            if change_id is not None
-            else None
-        )
-        force = "" if dry_run else force_text(ledger, settings, took_s)
+    took_s, force = None, ""
+    if change_id is not None:
+        daemon = DaemonClient(settings.daemon)
+        took_s, force = until_in_force(daemon, change_id, changed_s, timeout_s)
     if as_json:
         print_json({**_planned_json(planned), "applied": not dry_run, "in_force_after_s": took_s})
     elif not dry_run:

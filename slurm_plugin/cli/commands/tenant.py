@@ -3,56 +3,47 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from rich.console import Group
 from rich.text import Text
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.own_tenant import typed_account
 from slicewise.cluster.runtime.console import console, print_json
-from slicewise.cluster.runtime.output_options import Json
+from slicewise.cluster.runtime.output_options import Json, Watch, show
 from slicewise.cluster.runtime.questions import confirm
 from slicewise.cluster.settings.read import load_settings
-from slicewise.slurm_plugin.cli.common.in_force import force_text
+from slicewise.slurm_plugin.cli.common.in_force import until_in_force
 from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
     Reason,
     TenantName,
     TimeoutS,
     Yes,
-    author_name,
-    opened_ledger,
+    authored,
     require_in_force,
-    require_tenant,
-    wait_until_compiled,
 )
-from slicewise.slurm_plugin.cli.common.output import counting
-from slicewise.slurm_plugin.cli.common.slurm_look import (
-    SlurmLook,
-    look_at_slurm,
-    try_to_find_waiting,
-    try_to_look_at_slurm,
-)
-from slicewise.slurm_plugin.cli.common.tenant_overview import details, gathered
 from slicewise.slurm_plugin.cli.views import tenants as present
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
-from slicewise.slurm_plugin.rules.accounting.overview import tenant_statuses
-from slicewise.slurm_plugin.rules.limits.warnings import place_warning
-from slicewise.slurm_plugin.rules.quota.accounts import (
-    TakeOver,
-    differences,
-    place_in_slurm,
-    take_over,
-    tenant_parent,
+from slicewise.slurm_plugin.common.tenant_requests import (
+    AccountsRequest,
+    TenantCreateRequest,
+    TenantDeleteRequest,
+    TenantDetailsAnswer,
+    TenantDetailsRequest,
+    TenantImportRequest,
+    TenantMoveRequest,
+    TenantPlaceAnswer,
+    TenantRemainsRequest,
+    TenantStatusesAnswer,
+    TenantStatusesRequest,
 )
-from slicewise.slurm_plugin.rules.quota.tenants import changed
-from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, Policy, Tenant, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.accounts import TakeOver, below_text
 
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
+AnswerWithoutSlurm = TypeVar("AnswerWithoutSlurm", TenantStatusesAnswer, TenantDetailsAnswer)
 
 tenant_app = typer.Typer(help="Tenants: Slurm accounts that are charged.", no_args_is_help=True)
 
@@ -80,20 +71,10 @@ def create_tenant(
 
     One that is a tenant already stays as it is.
     """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-        if tenant in policy:
-            _require_place(policy[tenant], parent)
-            _print_place(tenant, policy[tenant].parent, "is already", as_json=as_json)
-            return
-        look = look_at_slurm(settings)
-        place = place_in_slurm(policy, tenant, look.accounts) if parent is None else parent
-        ledger.tenants.change(TenantUpdate(tenant, parent=place), author_name(), reason)
-    if parent is not None:
-        _warn_of_another_place(policy, tenant, place, look, settings.cluster.name)
-    _print_place(tenant, place, "is now", as_json=as_json)
-    if not as_json:
+    request = TenantCreateRequest.of(tenant=tenant, parent=parent, **authored(reason))
+    answer = _daemon().call(request)
+    _print_place(tenant, answer, as_json=as_json)
+    if answer.is_changed and not as_json:
         console().print(f"It needs a quota: slicewise tenant-quota set {tenant} --nominal SLICES")
 
 
@@ -114,70 +95,47 @@ def move_tenant(
 
     Its account stays where it is in Slurm, whose limits bind along Slurm's own tree.
     """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-        if require_tenant(policy, tenant).parent == parent:
-            _print_place(tenant, parent, "is already", as_json=as_json)
-            return
-        ledger.tenants.change(TenantUpdate(tenant, parent=parent), author_name(), reason)
-    look = try_to_look_at_slurm(settings)
-    _warn_of_another_place(policy, tenant, parent, look, settings.cluster.name)
-    _print_place(tenant, parent, "is now", as_json=as_json)
+    request = TenantMoveRequest.of(tenant=tenant, parent=parent, **authored(reason))
+    _print_place(tenant, _daemon().call(request), as_json=as_json)
 
 
-def _require_place(tenant: Tenant, parent: str | None) -> None:
-    """Raise InvalidInputError (SW-VALUE) if the tenant is elsewhere than below ``parent``."""
-    if parent not in {None, tenant.parent}:
-        raise InvalidInputError(
-            Code.VALUE,
-            f"--parent {parent!r}: {tenant.name} is a tenant already, {_below(tenant.parent)}.",
-            f"Move it: slicewise tenant move {tenant.name} --parent {parent or repr('')}",
-        )
-
-
-def _print_place(tenant: str, parent: str, verb: str, *, as_json: bool) -> None:
-    """Say where the tenant is, and by ``verb`` whether that is new."""
+def _print_place(tenant: str, answer: TenantPlaceAnswer, *, as_json: bool) -> None:
+    """Say where the tenant is, and whether that is new."""
+    if answer.warning:
+        typer.echo(answer.warning, err=True)
     if as_json:
-        print_json({"tenant": tenant, "parent": parent, "changed": verb == "is now"})
+        print_json({"tenant": tenant, "parent": answer.parent, "changed": answer.is_changed})
     else:
-        console().print(Text(f"{tenant} {verb} a tenant {_below(parent)}."))
+        verb = "is now" if answer.is_changed else "is already"
+        console().print(Text(f"{tenant} {verb} a tenant {below_text(answer.parent)}."))
 
 
-def _below(parent: str) -> str:
-    return f"below {parent}" if parent else "at the top"
+def _daemon() -> DaemonClient:
+    return DaemonClient(load_settings().daemon)
 
 
-def _warn_of_another_place(
-    policy: Policy, tenant: str, place: str, look: SlurmLook | None, cluster: str
-) -> None:
-    """Warn if Slurm has the account elsewhere: limits bind along Slurm's own tree."""
-    if look is None or (slurms := tenant_parent(tenant, look.accounts, policy)) == place:
-        return
-    typer.echo(place_warning(tenant, place, slurms, cluster), err=True)
-
-
-@tenant_app.command("list", epilog="Examples: slicewise tenant list | slicewise tenant list --json")
-def list_tenants(as_json: Json = False) -> None:
+@tenant_app.command(
+    "list", epilog="Examples: slicewise tenant list | slicewise tenant list --watch"
+)
+def list_tenants(watch: Watch = False, as_json: Json = False) -> None:
     """Show the tree: each tenant's quota, loans and limit, and what it holds now.
 
     Amounts are in slices and include what the tenants below hold. What is left of a budget is in
     slice-hours.
     """
-    settings = load_settings()
-    look = try_to_look_at_slurm(settings)
-    with opened_ledger(settings) as ledger:
-        ledger_view = ledger_view_now(ledger, settings)
-    found = tenant_statuses(gathered(ledger_view, ledger_view.policy, look))
-    if as_json:
-        print_json([present.status_json(one) for one in found])
-    else:
-        console().print(
-            present.tree_table(found).or_say(
+    daemon = _daemon()
+    show(
+        lambda: _told(daemon.call(TenantStatusesRequest())),
+        lambda answer: Group(
+            present.tree_table(answer.statuses).or_say(
                 "No tenants. Take Slurm's accounts over: slicewise tenant import"
-            )
-        )
-        _print_calendar(ledger_view.tenants, ledger_view.policy)
+            ),
+            *map(Text, answer.calendar_notes),
+        ),
+        watch=watch,
+        as_json=as_json,
+        as_values=lambda answer: [present.status_json(status) for status in answer.statuses],
+    )
 
 
 @tenant_app.command(
@@ -190,22 +148,22 @@ def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
     Without a name it shows the tree, as tenant list does.
     """
     if tenant is None:
-        list_tenants(as_json)
+        list_tenants(as_json=as_json)
         return
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        ledger_view = ledger_view_now(ledger, settings)
-        found = details(ledger, ledger_view, ledger_view.policy, settings, tenant)
+    answer = _told(_daemon().call(TenantDetailsRequest.of(tenant=tenant)))
     if as_json:
-        print_json(present.details_json(found))
+        print_json(present.details_json(answer.details))
     else:
-        console().print(present.details_table(found))
-        _print_calendar({tenant: ledger_view.tenants[tenant]}, ledger_view.policy)
+        console().print(present.details_table(answer.details))
+        for note in answer.calendar_notes:
+            console().print(Text(note))
 
 
-def _print_calendar(policy: Policy, now: Policy) -> None:
-    for note in present.calendar_notes(policy, now):
-        console().print(Text(note))
+def _told(answer: AnswerWithoutSlurm) -> AnswerWithoutSlurm:
+    """Return the answer, and say on stderr why Slurm could not be asked."""
+    if answer.without_slurm:
+        typer.echo(answer.without_slurm, err=True)
+    return answer
 
 
 @tenant_app.command(
@@ -225,26 +183,21 @@ def delete_tenant(
     Its running jobs continue and are charged; those that wait in managed partitions never start.
     Its history, runs and balance stay in the ledger, and its account stays in Slurm.
     """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        update = TenantUpdate(tenant, removed=True)
-        changed(ledger.tenants.policy(), update)
-        left = present.left_text(
-            sum(run.tenant == tenant for run in ledger.charges.open_reservations()),
-            try_to_find_waiting(settings, tenant),
-        )
-        confirm(
-            f"{tenant} may then start nothing more, and its quota and loans end. {left}Delete it?",
-            yes=yes,
-            as_json=as_json,
-        )
-        began_s = time.monotonic()
-        change = ledger.tenants.change(update, author_name(), reason)
-        took_s = wait_until_compiled(ledger, settings, change.change_id, began_s, timeout_s)
-        running = sum(run.tenant == tenant for run in ledger.charges.open_reservations())
-        force = force_text(ledger, settings, took_s)
+    daemon = _daemon()
+    remains = daemon.call(TenantRemainsRequest.of(tenant=tenant))
+    left = present.left_text(remains.running, remains.waiting)
+    confirm(
+        f"{tenant} may then start nothing more, and its quota and loans end. {left}Delete it?",
+        yes=yes,
+        as_json=as_json,
+    )
+    began_s = time.monotonic()
+    request = TenantDeleteRequest.of(tenant=tenant, **authored(reason))
+    answer = daemon.call(request)
+    took_s, force = until_in_force(daemon, answer.change.change_id, began_s, timeout_s)
     if as_json:
-        print_json({"tenant": tenant, "running": running, "in_force": took_s is not None})
+        in_force = took_s is not None
+        print_json({"tenant": tenant, "running": answer.running, "in_force": in_force})
     else:
         console().print(Text(f"{tenant} is no longer a tenant, {force}."))
         if left:
@@ -263,23 +216,11 @@ def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json =
     until they get a quota. It can be repeated at any time. Exits 8 if an account can't be taken
     over; the others are.
     """
-    settings = load_settings()
-    look = look_at_slurm(settings)
-    with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-        found = take_over(policy, look.accounts)
-        if not dry_run:
-            _take_over(ledger, found, reason)
-    absent = (one for one in differences(policy, look.accounts) if one.kind == "absent")
-    _show_import((*found, *map(TakeOver, absent)), dry_run=dry_run, as_json=as_json)
-
-
-def _take_over(ledger: "Ledger", found: Sequence[TakeOver], reason: str) -> None:
-    places = [one.difference for one in found if one.refusal is None]
-    with counting("accounts", every=1) as counted:
-        for place in counted(places):
-            update = TenantUpdate(place.account, parent=place.slurm_parent)
-            ledger.tenants.change(update, author_name(), reason)
+    daemon = _daemon()
+    request = TenantImportRequest.of(is_dry=dry_run, **authored(reason))
+    rows = daemon.call(request).rows
+    absent = (one for one in daemon.call(AccountsRequest()).differences if one.kind == "absent")
+    _show_import((*rows, *map(TakeOver, absent)), dry_run=dry_run, as_json=as_json)
 
 
 def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> None:
@@ -309,21 +250,14 @@ def check_tenants(as_json: Json = False) -> None:
     Accounts that are no tenants are named, and are no fault: in mode enforce they start no job with
     GPUs.
     """
-    settings = load_settings()
-    look = look_at_slurm(settings)
-    with opened_ledger(settings) as ledger:
-        policy = ledger.tenants.policy()
-    found = differences(policy, look.accounts)
+    answer = _daemon().call(AccountsRequest())
+    found = answer.differences
     if as_json:
         print_json([asdict(one) for one in found])
     elif found:
         console().print(present.places_table(found))
-    if not as_json and (others := sorted(look.accounts.keys() - policy.keys() - {ROOT_ACCOUNT})):
-        found_new = (
-            one for one in take_over(policy, look.accounts) if one.difference.kind == "new"
-        )
-        refused = [one.refusal for one in found_new if one.refusal is not None]
-        console().print(Text(present.no_tenants_text(others, refused)))
+    if not as_json and answer.others:
+        console().print(Text(present.no_tenants_text(answer.others, answer.refusals)))
     if found:
         raise InvalidInputError(
             Code.TENANT_ACCOUNTS,

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
-from slicewise.cluster.language.periods import next_start_s
+from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.rpc.own_tenant import complete_tenant, typed_account
-from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import database_url
-from slicewise.slurm_plugin.cli.common.in_force import sets_no_limits
-from slicewise.slurm_plugin.rules.common.known_names import names_text
-from slicewise.slurm_plugin.rules.quota.types import Budget, Policy, Tenant
+from slicewise.slurm_plugin.rules.quota.tenants import check_words
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
@@ -101,47 +97,20 @@ def author_name() -> str:
     return os.environ.get("SUDO_USER", name) if os.getuid() == 0 else name
 
 
-def require_tenant(policy: Policy, name: str) -> Tenant:
-    """Return the tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if ``name`` is none."""
-    if name not in policy:
-        raise InvalidInputError(
-            Code.TENANT_UNKNOWN,
-            f"{name!r} is not a tenant.",
-            f"Tenants: {names_text(name, policy)}. Create it: slicewise tenant create NAME",
-        )
-    return policy[name]
+def authored(reason: str) -> dict[str, str]:
+    """Return who changes something and why, as requests have it.
 
-
-def resets_s(budget: Budget | None, settings: Settings) -> int | None:
-    """Return when the budget's next period begins, in Unix seconds; None if never."""
-    zone, now_s = settings.ledger.time_zone, int(wall_s())
-    return next_start_s(budget.period, now_s, zone) if budget else None
-
-
-def wait_until_compiled(
-    ledger: "Ledger",
-    settings: Settings,
-    change_id: int,
-    began_s: float,
-    wait_s: int | None = None,
-) -> float | None:
-    """Wait until Slurm's limits have the change; return the seconds since ``began_s`` (monotonic).
-
-    None if they don't within ``wait_s`` (5 s if it is None). Where they never will, because
-    Slicewise was taken out of Slurm or the daemon sets no limits, nothing is waited for.
+    Raises InvalidInputError (SW-VALUE) for a reason that can't be shown as one line.
     """
-    if ledger.limits.is_uninstalled():
-        return None
-    if sets_no_limits(settings):
-        wait_s = 0
-    in_force = wait_until(lambda: ledger.limits.compiled(change_id), wait_s)
-    return time.monotonic() - began_s if in_force else None
+    author = author_name()
+    check_words(author, reason)
+    return {"author": author, "reason": reason}
 
 
 def require_in_force(took_s: float | None, wait_s: int | None) -> None:
     """Raise UnreachableError (SW-TIMEOUT) for a change that was waited for in vain.
 
-    ``took_s`` is what ``wait_until_compiled`` returned.
+    ``took_s`` is what ``until_in_force`` returned.
     """
     if wait_s is not None and took_s is None:
         raise UnreachableError(

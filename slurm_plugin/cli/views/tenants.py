@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 
-from slicewise.cluster.language.errors import Refusal
 from slicewise.cluster.language.units import slices_text, slices_words
 from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
 from slicewise.cluster.runtime.console import Column, Facts, FittingTable, column
@@ -20,11 +19,10 @@ from slicewise.slurm_plugin.cli.views.texts import (
     times_column,
 )
 from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
-from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver
+from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver, below_text
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 from slicewise.slurm_plugin.rules.quota.types import (
     Loan,
-    Policy,
     QuotaChange,
     Tenant,
     TenantUpdate,
@@ -38,7 +36,7 @@ from slicewise.slurm_plugin.rules.quota.words import (
 )
 
 if TYPE_CHECKING:
-    from slicewise.slurm_plugin.cli.common.slurm_look import WaitingWork
+    from slicewise.slurm_plugin.rules.quota.waiting_work import WaitingWork
 
 _INDENT = "  "
 T = TypeVar("T")
@@ -130,22 +128,6 @@ def status_json(one: TenantStatus) -> Mapping[str, object]:
 # Quotas
 
 
-def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
-    """``By the calendar vision has now: nominal 8 slices (otherwise 10 slices)``.
-
-    One for each tenant of ``policy``, the quotas as they were set, of which ``now`` has another.
-    """
-    for name, tenant in policy.items():
-        as_set, found = quota_texts(tenant.quota), quota_texts(now[name].quota)
-        words = [
-            f"{key} {text} (otherwise {as_set[key]})"
-            for key, text in found.items()
-            if text != as_set[key]
-        ]
-        if words:
-            yield f"By the calendar {name} has now: {', '.join(words)}."
-
-
 def _limit(amount_millislices: int) -> Text:
     return Text(limit_text(amount_millislices)) if amount_millislices else NOTHING
 
@@ -197,9 +179,9 @@ def left_text(running: int, waiting: "WaitingWork | None") -> str:
     return "".join(f"{one} " for one in words)
 
 
-def no_tenants_text(accounts: Sequence[str], refusals: Sequence[Refusal]) -> str:
+def no_tenants_text(accounts: Sequence[str], refusals: Sequence[str]) -> str:
     """``Accounts that are no tenants: optics, physics. ...``; ``refusals`` say which can't be."""
-    refused = "".join(f"\n{one.message} {one.hint}" for one in refusals)
+    refused = "".join(f"\n{refusal}" for refusal in refusals)
     can_be = len(accounts) > len(refusals)
     others = ", the others" if refusals else ""
     return (
@@ -392,15 +374,11 @@ def _places(found: Sequence[AccountDifference]) -> tuple[Column, ...]:
 
 
 def _ledger_place(one: AccountDifference) -> str:
-    return "not a tenant" if one.kind == "new" else _below(one.parent)
+    return "not a tenant" if one.kind == "new" else below_text(one.parent)
 
 
 def _slurm_place(one: AccountDifference) -> str:
-    return "no such account" if one.kind == "absent" else _below(one.slurm_parent)
-
-
-def _below(parent: str) -> str:
-    return f"below {parent}" if parent else "at the top"
+    return "no such account" if one.kind == "absent" else below_text(one.slurm_parent)
 
 
 def _outcome(row: TakeOver) -> Text:

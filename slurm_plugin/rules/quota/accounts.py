@@ -8,7 +8,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, Refusal
 from slicewise.slurm_plugin.rules.common.known_names import names_text
 from slicewise.slurm_plugin.rules.quota.tenants import changed
-from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, Policy, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.types import ROOT_ACCOUNT, Policy, Tenant, TenantUpdate
 
 Accounts = Mapping[str, str]
 """The parent of each of Slurm's accounts, by name; accounts at the top have root as parent."""
@@ -55,6 +55,21 @@ def place_in_slurm(policy: Policy, tenant: str, accounts: Accounts) -> str:
     changed(policy, TenantUpdate(tenant))
     require_account(accounts, tenant)
     return tenant_parent(tenant, accounts, policy)
+
+
+def require_place(tenant: Tenant, parent: str | None) -> None:
+    """Raise InvalidInputError (SW-VALUE) if the tenant is elsewhere than below ``parent``."""
+    if parent not in {None, tenant.parent}:
+        raise InvalidInputError(
+            Code.VALUE,
+            f"--parent {parent!r}: {tenant.name} is a tenant already, {below_text(tenant.parent)}.",
+            f"Move it: slicewise tenant move {tenant.name} --parent {parent or repr('')}",
+        )
+
+
+def below_text(parent: str) -> str:
+    """``below nlp``, or ``at the top``."""
+    return f"below {parent}" if parent else "at the top"
 
 
 def require_account(accounts: Accounts, name: str) -> None:

@@ -11,6 +11,7 @@ from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, slices_text
+from slicewise.slurm_plugin.rules.common.known_names import names_text
 from slicewise.slurm_plugin.rules.common.qos_names import can_have_qos, qos_name
 from slicewise.slurm_plugin.rules.quota.types import (
     MAX_BUDGET_MILLISLICE_S,
@@ -298,6 +299,17 @@ def payers(policy: Policy) -> Mapping[str, str]:
         own = policy[name].budget is not None
         budgets[name] = name if own else budgets.get(parent(policy, name), "")
     return {name: budget or name for name, budget in budgets.items()}
+
+
+def require_tenant(policy: Policy, name: str) -> Tenant:
+    """Return the tenant; raises InvalidInputError (SW-TENANT-UNKNOWN) if ``name`` is none."""
+    if name not in policy:
+        raise InvalidInputError(
+            Code.TENANT_UNKNOWN,
+            f"{name!r} is not a tenant.",
+            f"Tenants: {names_text(name, policy)}. Create it: slicewise tenant create NAME",
+        )
+    return policy[name]
 
 
 def _without(policy: Policy, name: str) -> Policy:

@@ -1,13 +1,19 @@
 """Writes quotas and budgets as operators read them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Literal
 
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, slices_words
 from slicewise.slurm_plugin.rules.quota.amounts import SLICE_HOUR_MILLISLICE_S, limit_text
-from slicewise.slurm_plugin.rules.quota.types import MAX_BUDGET_MILLISLICE_S, Budget, Quota, Tenant
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_BUDGET_MILLISLICE_S,
+    Budget,
+    Policy,
+    Quota,
+    Tenant,
+)
 
 
 def change_words(name: str, before: Tenant | None, after: Tenant | None) -> str:
@@ -63,6 +69,22 @@ def quota_words(before: Quota | None, after: Quota) -> str:
         if text != was or name == "nominal":
             words.append(f"{name} {text}" + (f" (was {was})" if before and text != was else ""))
     return ", ".join(words)
+
+
+def calendar_notes(policy: Policy, now: Policy) -> Iterable[str]:
+    """``By the calendar vision has now: nominal 8 slices (otherwise 10 slices)``.
+
+    One for each tenant of ``policy``, the quotas as they were set, of which ``now`` has another.
+    """
+    for name, tenant in policy.items():
+        as_set, found = quota_texts(tenant.quota), quota_texts(now[name].quota)
+        words = [
+            f"{key} {text} (otherwise {as_set[key]})"
+            for key, text in found.items()
+            if text != as_set[key]
+        ]
+        if words:
+            yield f"By the calendar {name} has now: {', '.join(words)}."
 
 
 def quota_texts(quota: Quota) -> Mapping[str, str]:

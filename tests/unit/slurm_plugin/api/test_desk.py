@@ -42,6 +42,7 @@ from slicewise.slurm_plugin.api.orders import ServiceOrders
 from slicewise.slurm_plugin.api.rate_limit import OF_USER, RateLimiter
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked
+from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.api.web_logins import WebLogins
 from slicewise.slurm_plugin.state.controller import ClusterState
 from slicewise.slurm_plugin.state.reports import OLD_S
@@ -114,6 +115,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
             ledger, cluster_state, reads, ALONE, rates=rates, operators=who.administrators
         ),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
+        tenants=TenantDesk(settings(), ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),
     )
     return Asking(desk, slurm, daemon, cluster_state)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from slicewise.cluster.language.errors import InvalidInputError
 from slicewise.cluster.language.units import Millislices
 from slicewise.slurm_plugin.cli.commands import calendar
-from slicewise.slurm_plugin.cli.common.slurm_look import SlurmLook
 from slicewise.slurm_plugin.cli.common.window_words import (
     bound_from_text,
     days_from_text,
@@ -82,10 +81,9 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     def opened(_settings: object) -> Iterator[FakeLedger]:
         yield fake
 
-    look = SlurmLook({}, 14_000, {})
     monkeypatch.setattr(calendar, "load_settings", lambda: SETTINGS)
     monkeypatch.setattr(calendar, "opened_ledger", opened)
-    monkeypatch.setattr(calendar, "try_to_look_at_slurm", lambda _settings: look)
+    monkeypatch.setattr(calendar, "try_to_ask_capacity", lambda _settings: 14_000)
     monkeypatch.setattr(time, "time", lambda: MONDAY_S + 12 * 3600.0)
     return fake
 

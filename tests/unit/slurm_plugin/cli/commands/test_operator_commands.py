@@ -6,7 +6,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -21,30 +22,25 @@ from builders.settings import site_settings
 from stand_ins.daemon_in_process import answer_from
 from stand_ins.memory_ledger import MemoryStore
 from stand_ins.scripted import ScriptedSlurm, job, sync_of
-from stand_ins.slurm_database import Row, SlurmDatabase
 from typer.testing import CliRunner
 
 from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
 from slicewise.cluster.language.jobs import JobState
 from slicewise.cluster.language.periods import Period, period_start_s
-from slicewise.cluster.language.slurm.interface import Qos
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
-from slicewise.cluster.rpc.messages import StatusAnswer
+from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime import questions
 from slicewise.cluster.settings.file import LedgerSettings, Settings
 from slicewise.launcher.main import app
+from slicewise.slurm_plugin.api import tenant_desk
 from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.cli.commands import budget, costs, daemon, ledger_db, tenant, why
 from slicewise.slurm_plugin.cli.commands import ledger as ledger_commands
 from slicewise.slurm_plugin.cli.commands import tenant_quota as quota
-from slicewise.slurm_plugin.cli.common import (
-    in_force,
-    options,
-    slurm_look,
-    tenant_overview,
-)
-from slicewise.slurm_plugin.cli.common.slurm_look import SlurmLook, WaitingWork
+from slicewise.slurm_plugin.cli.common import in_force, options
 from slicewise.slurm_plugin.cli.views.ledger import balances_csv
+from slicewise.slurm_plugin.common.tenant_requests import InForceRequest
 from slicewise.slurm_plugin.ledger import schema_revisions
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend, unspent
@@ -58,17 +54,17 @@ from slicewise.slurm_plugin.rules.accounting.types import (
     TransferKind,
     Verification,
 )
-from slicewise.slurm_plugin.rules.common.qos_names import uninstalled_qos
 from slicewise.slurm_plugin.rules.quota.calendar import Window, WindowKind
 from slicewise.slurm_plugin.rules.quota.tenants import changed, check_words
 from slicewise.slurm_plugin.rules.quota.types import Loan, Policy, QuotaChange, Recall, TenantUpdate
+from slicewise.slurm_plugin.rules.quota.waiting_work import WaitingWork, waiting_work
+from slicewise.slurm_plugin.state.controller import ClusterState
 
 pytestmark = pytest.mark.usefixtures("clock")
 
 SETTINGS = site_settings(types=["1g.10gb", "3g.40gb"])
 ACCOUNTS = {"root": "", "physics": "root", "optics": "physics", "bio": "root"}
 INSTANCES = {"1g.10gb": 7, "3g.40gb": 2}
-TRY_TO_LOOK = slurm_look.try_to_look_at_slurm
 MODULES = (
     tenant,
     quota,
@@ -77,7 +73,6 @@ MODULES = (
     costs,
     why,
     options,
-    slurm_look,
 )
 
 
@@ -85,6 +80,8 @@ class FakeLedger(MemoryStore):
     """What was written stays; every change is in force at once."""
 
     compiled_id = 10**9
+    cluster_state: ClusterState
+    tenant_desk: TenantDesk
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,6 +144,11 @@ class FakeLedger(MemoryStore):
             raise UnreachableError("SW-DATABASE-DOWN", "gone")
 
 
+def in_mode(mode: str) -> Settings:
+    daemon = SETTINGS.daemon.model_copy(update={"mode": mode})
+    return SETTINGS.model_copy(update={"daemon": daemon})
+
+
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     fake = FakeLedger()
@@ -156,21 +158,39 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         yield fake
 
     monkeypatch.setattr(options, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(in_force, "_PATIENCE_S", 0.0)
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
     for module in MODULES:
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS, raising=False)
         monkeypatch.setattr(module, "opened_ledger", opened, raising=False)
-    for module in (*MODULES, tenant_overview):
-        for name in ("look_at_slurm", "try_to_look_at_slurm"):
-            look = SlurmLook(ACCOUNTS, 14_000, INSTANCES)
-            monkeypatch.setattr(module, name, lambda _settings, look=look: look, raising=False)
-    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: WaitingWork())
+    slurm_has(monkeypatch, ACCOUNTS)
     slurm = ScriptedSlurm()
     cluster_state = sync_of(slurm)
     asyncio.run(cluster_state.turn())
     reads = Reads(SETTINGS, slurm, fake, cluster_state)  # type: ignore[arg-type]
-    answer_from(monkeypatch, reads.handlers())
+    tenants = TenantDesk(in_mode("enforce"), fake, cluster_state, reads)  # type: ignore[arg-type]
+    answer_from(monkeypatch, {**reads.handlers(), **tenants.handlers()})
+    fake.cluster_state, fake.tenant_desk = cluster_state, tenants
     return fake
+
+
+def slurm_has(
+    monkeypatch: pytest.MonkeyPatch,
+    accounts: Mapping[str, str] | SlicewiseError,
+    *,
+    capacity_millislices: int = 14_000,
+    instances: Mapping[str, int] = INSTANCES,
+) -> None:
+    """What the daemon sees of Slurm's accounts and GPUs; an error in their place is raised."""
+
+    async def found(_: Reads, __: int) -> Mapping[str, str]:
+        if isinstance(accounts, SlicewiseError):
+            raise accounts
+        return accounts
+
+    monkeypatch.setattr(Reads, "accounts", found)
+    monkeypatch.setattr(tenant_desk, "capacity", lambda *_: capacity_millislices)
+    monkeypatch.setattr(tenant_desk, "instances_of", lambda *_: instances)
 
 
 def said(*words: str) -> str:
@@ -264,9 +284,7 @@ def test_check_says_why_an_account_can_not_be_a_tenant(
     """It sent such an account to tenant import, which refuses it."""
     said("tenant", "import")
     accounts = {**ACCOUNTS, "b io": "root"}
-    monkeypatch.setattr(
-        tenant, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000, INSTANCES)
-    )
+    slurm_has(monkeypatch, accounts)
     text = said("tenant", "check")
     assert "Accounts that are no tenants: b io." in text
     assert "'b io' can't be a tenant. A tenant is a Slurm account other than root" in text
@@ -280,7 +298,7 @@ def test_the_question_says_what_becomes_of_a_tenants_jobs(
 ):
     said("tenant", "create", "bio")
     waiting = WaitingWork(26, ("bert", "ocr"))
-    monkeypatch.setattr(tenant, "try_to_find_waiting", lambda _settings, _account: waiting)
+    monkeypatch.setattr(tenant_desk, "waiting_work", lambda *_: waiting)
     words = (
         "26 of its jobs and array tasks wait, and never start. "
         "Its services start no more replicas: bert, ocr."
@@ -289,7 +307,10 @@ def test_the_question_says_what_becomes_of_a_tenants_jobs(
     assert said("tenant", "delete", "bio", "--yes").endswith(f"{words}\n")
 
 
-def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.MonkeyPatch):
+PARTITIONS = frozenset({"gpu"})
+
+
+def test_what_waits_in_an_account_is_counted_by_tasks():
     batch = partial(job, account="bio", qos="slicewise_bio", held=False, admin_comment="")
     jobs = (
         batch(1),
@@ -300,17 +321,17 @@ def test_what_waits_in_an_account_is_counted_by_tasks(monkeypatch: pytest.Monkey
         batch(1, partition="cpu"),
         batch(1, qos="normal"),
     )
-    monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
-    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == WaitingWork(4)
-
-    def down(_settings: Settings) -> None:
-        raise UnreachableError("SW-SLURM-DOWN", "gone")
-
-    monkeypatch.setattr(slurm_look, "jobs_and_nodes", down)
-    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") is None
+    assert waiting_work(jobs, "bio", PARTITIONS) == WaitingWork(4)
 
 
-def test_slots_of_services_that_rest_do_not_wait(monkeypatch: pytest.MonkeyPatch):
+def test_without_a_look_at_slurm_nothing_is_said_of_what_waits(ledger: FakeLedger):
+    said("tenant", "create", "bio")
+    slurm_is_unseen(ledger)
+    message = refused(ledger, "tenant", "delete", "bio").refusal.message
+    assert "wait" not in message
+
+
+def test_slots_of_services_that_rest_do_not_wait():
     slot = partial(job, account="bio", qos="slicewise_bio")
     ocr = "slicewise:1 token=cd34 tenant=bio service=ocr"
     jobs = (
@@ -318,35 +339,78 @@ def test_slots_of_services_that_rest_do_not_wait(monkeypatch: pytest.MonkeyPatch
         slot(8, JobState.RUNNING),
         slot(9, held=False, reason="QOSGrpBilling", admin_comment=ocr),
     )
-    monkeypatch.setattr(slurm_look, "jobs_and_nodes", lambda _settings: (jobs, ()))
-    assert slurm_look.try_to_find_waiting(SETTINGS, "bio") == WaitingWork(1, ("bert", "ocr"))
+    assert waiting_work(jobs, "bio", PARTITIONS) == WaitingWork(1, ("bert", "ocr"))
 
 
-STATUS = StatusAnswer(
-    version="1", mode="enforce", host="head", is_leader=True, complete=True, observed_s=0
-)
+def slurm_is_unseen(ledger: FakeLedger) -> None:
+    """The daemon has no complete look at Slurm any more."""
+    state = ledger.cluster_state
+    state.view = state.view.model_copy(update={"complete": False})
+
+
+def observe(ledger: FakeLedger) -> None:
+    ledger.tenant_desk._settings = in_mode("observe")
+
+
+def take_out(ledger: FakeLedger) -> None:
+    ledger.cluster_state.is_uninstalled = True
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("happens", "words"),
     [
-        (UnreachableError("SW-DAEMON-DOWN", "gone"), "gives no answer (SW-DAEMON-DOWN)"),
-        (STATUS.model_copy(update={"mode": "observe"}), "head is in mode observe"),
-        (STATUS.model_copy(update={"is_leader": False}), "head stands by"),
-        (STATUS.model_copy(update={"is_uninstalled": True}), "slicewise compile --again"),
-        (STATUS.model_copy(update={"complete": False}), "no complete look"),
-        (STATUS, "head is busy"),
+        (observe, "the daemon is in mode observe, in which Slurm's limits stay"),
+        (take_out, "slicewise compile --again"),
+        (slurm_is_unseen, "no complete look"),
+        (lambda _: None, "the daemon is busy"),
     ],
 )
 def test_one_reason_says_why_a_change_is_not_in_force(
     ledger: FakeLedger,
     monkeypatch: pytest.MonkeyPatch,
-    status: StatusAnswer | SlicewiseError,
+    happens: Callable[[FakeLedger], None],
     words: str,
 ):
-    monkeypatch.setattr(in_force, "_status", lambda _settings: status)
+    said("tenant", "create", "bio")
     monkeypatch.setattr(FakeLedger, "compiled", lambda *_: False)
-    assert words in said("tenant-quota", "set", "bio", "--nominal", "6")
+    happens(ledger)
+    assert words in said("tenant", "delete", "bio", "--yes")
+
+
+def test_a_daemon_that_dies_after_a_change_leaves_it_recorded(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    call = DaemonClient.call
+
+    def dies(client: DaemonClient, request: Any) -> Any:
+        if isinstance(request, InForceRequest):
+            raise UnreachableError("SW-DAEMON-DOWN", "gone")
+        return call(client, request)
+
+    monkeypatch.setattr(DaemonClient, "call", dies)
+    text = said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert "recorded, and not in force yet: the daemon gives no answer (SW-DAEMON-DOWN)" in text
+    assert ledger.tenants.policy()["bio"].quota.nominal_millislices == 6000
+
+
+def test_a_change_without_an_answer_is_not_known_and_may_be_repeated(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    send = DaemonClient._send
+
+    def hangs_up(client: DaemonClient, place: str, request: Any) -> bytes:
+        send(client, place, request)
+        return b""
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DaemonClient, "_send", hangs_up)
+        with pytest.raises(UnreachableError, match="look before you repeat it") as error:
+            CliRunner().invoke(
+                app, ("tenant-quota", "set", "bio", "--nominal", "6"), catch_exceptions=False
+            )
+    assert error.value.refusal.code == "SW-DAEMON-UNSURE"
+    assert "has this already" in said("tenant-quota", "set", "bio", "--nominal", "6")
+    assert len(ledger.changes) == 1
 
 
 def test_quotas_say_where_the_calendar_has_another_now(
@@ -358,7 +422,7 @@ def test_quotas_say_where_the_calendar_has_another_now(
     view = ledger_view_now(ledger, SETTINGS)  # type: ignore[arg-type]
     at_night = Window(1, "bio", WindowKind.NOMINAL, Millislices(2000))
     seen = replace(view, windows=(at_night,))
-    monkeypatch.setattr(tenant, "ledger_view_now", lambda *_: seen)
+    monkeypatch.setattr(tenant_desk, "ledger_view_now", lambda *_: seen)
     words = "By the calendar bio has now: nominal 2 slices (otherwise 6 slices).\n"
     assert said("tenant", "list").endswith(words)
     assert words in said("tenant", "show", "bio")
@@ -376,13 +440,9 @@ def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
 ):
     run = job(0, JobState.RUNNING, account="bio", qos="slicewise_bio")
     jobs = (run, replace(run, job_id=7, qos="slicewise_bio_borrowed"))
-    asked = list[object]()
-    monkeypatch.setattr(
-        tenant_overview, "jobs_and_nodes", lambda settings: (asked.append(settings), (jobs, ()))[1]
-    )
+    monkeypatch.setattr(ClusterState, "jobs", jobs)
     said("tenant-quota", "set", "bio", "--nominal", "6")
     assert "of 2 guaranteed" not in said("tenant", "show", "bio")
-    assert asked == [], "Slurm is asked for jobs where quotas name types"
     said("tenant-quota", "set", "bio", "--type-nominal", "1g.10gb=2", "--limit", "3g.40gb=1")
     of_bio = "2 × 1g.10gb, 1 of 2 guaranteed; 0 × 3g.40gb (at most 1)"
     assert of_bio in " ".join(said("tenant", "show", "bio").split())
@@ -397,19 +457,11 @@ def test_a_quota_shows_what_is_used_of_its_limits_and_guarantees_by_type(
     }
 
 
-def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(
-    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
-):
-    def down(_settings: Settings) -> None:
-        raise UnreachableError("SW-SLURM-DOWN", "gone")
-
+def test_without_slurm_a_quota_says_nothing_of_what_is_used_by_type(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6", "--type-nominal", "1g.10gb=2")
-    monkeypatch.setattr(tenant_overview, "jobs_and_nodes", down)
+    assert "of 2 guaranteed" in said("tenant", "show", "bio")
+    slurm_is_unseen(ledger)
     assert "of 2 guaranteed" not in said("tenant", "show", "bio")
-    shown = read("tenant", "show", "bio")
-    assert isinstance(shown, dict)
-    assert shown["types"] is None
-    monkeypatch.setattr(tenant_overview, "try_to_look_at_slurm", lambda _settings: None)
     shown = read("tenant", "show", "bio")
     assert isinstance(shown, dict)
     assert (shown["types"], shown["in_slurm"]) == (None, None)
@@ -485,11 +537,7 @@ def test_without_slurm_the_tree_is_shown_as_the_ledger_has_it(
 ):
     said("tenant", "import")
 
-    def down(_settings: object) -> SlurmLook:
-        raise UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer.")
-
-    monkeypatch.setattr(slurm_look, "look_at_slurm", down)
-    monkeypatch.setattr(tenant, "try_to_look_at_slurm", TRY_TO_LOOK)
+    slurm_has(monkeypatch, UnreachableError("SW-SLURM-DOWN", "slurmctld does not answer."))
     result = CliRunner().invoke(app, ("tenant", "list"))
     assert "Without Slurm: slurmctld does not answer." in result.stderr
     assert "?" in result.stdout
@@ -500,9 +548,7 @@ def test_while_slurm_shows_no_gpu_limits_are_what_is_compiled(
 ):
     said("tenant", "import")
     said("tenant-quota", "set", "bio", "--nominal", "7")
-    monkeypatch.setattr(
-        tenant, "try_to_look_at_slurm", lambda _settings: SlurmLook(ACCOUNTS, 0, {})
-    )
+    slurm_has(monkeypatch, ACCOUNTS, capacity_millislices=0, instances={})
     (bio,) = (one for one in read("tenant", "list") if one["tenant"] == "bio")  # type: ignore[attr-defined]
     assert bio["limit_millislices"] == 7000
 
@@ -534,9 +580,7 @@ def test_of_hundreds_of_accounts_the_nearest_are_named(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, typo: str, near: str
 ):
     accounts = {"root": "", **{f"team{number}": "root" for number in range(402)}}
-    monkeypatch.setattr(
-        quota, "look_at_slurm", lambda _settings: SlurmLook(accounts, 14_000, INSTANCES)
-    )
+    slurm_has(monkeypatch, accounts)
     hint = refused(ledger, "tenant-quota", "set", typo, "--nominal", "1").refusal.hint
     assert f"Accounts: 402, {'the nearest ' if '7' in near else ''}{near}" in hint
     assert hint.count("team") <= 5
@@ -598,55 +642,32 @@ def test_more_instances_than_there_are_are_guaranteed_only_if_that_is_meant(ledg
     assert CliRunner().invoke(app, fewer).stderr == ""
 
 
-def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch):
+def test_after_an_uninstall_no_quota_is_set(ledger: FakeLedger):
     said("tenant-quota", "set", "bio", "--nominal", "6")
     more = ("tenant-quota", "set", "bio", "--nominal", "7")
-    with monkeypatch.context() as patched:
-        look = SlurmLook(ACCOUNTS, 14_000, {}, is_uninstalled=True)
-        patched.setattr(quota, "try_to_look_at_slurm", lambda _settings: look)
-        assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+    take_out(ledger)
+    assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
+    ledger.cluster_state.is_uninstalled = False
     ledger.compiled_id = UNINSTALLED_ID
     assert refused(ledger, *more).refusal.code == "SW-UNINSTALLED"
 
 
-@pytest.mark.parametrize("is_out", [True, False])
-def test_one_look_at_slurm_says_whether_it_was_taken_out(
-    is_out: bool, monkeypatch: pytest.MonkeyPatch
-):
-    slurm = SlurmDatabase([Row("bio", parent="root")])
-    if is_out:
-        mark = uninstalled_qos("c")
-        slurm.known[mark] = Qos(mark, {}, frozenset())
-    monkeypatch.setattr(slurm_look, "open_slurm", lambda _: slurm)
-    look = slurm_look.look_at_slurm(SETTINGS)
-    assert look.is_uninstalled == is_out
-
-
-def test_after_an_uninstall_nobody_waits_for_limits(
-    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("happens", "waits"), [(observe, False), (take_out, False), (lambda _: None, True)]
+)
+def test_limits_that_the_daemon_never_sets_are_not_waited_for(
+    ledger: FakeLedger,
+    monkeypatch: pytest.MonkeyPatch,
+    happens: Callable[[FakeLedger], None],
+    waits: bool,
 ):
     said("tenant", "create", "bio")
-    ledger.compiled_id = UNINSTALLED_ID
-    monkeypatch.setattr(options, "wait_until", lambda _condition: pytest.fail("it waits"))
-    assert "slicewise compile --again" in said("tenant", "delete", "bio", "--yes")
-
-
-@pytest.mark.parametrize(("mode", "waits"), [("observe", False), ("enforce", True)])
-def test_limits_that_the_daemon_never_sets_are_not_waited_for(
-    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch, mode: str, waits: bool
-):
-    waited: list[int | None] = []
-
-    def no_change(_condition: object, wait_s: int | None) -> bool:
-        waited.append(wait_s)
-        return False
-
-    monkeypatch.setattr(options, "wait_until", no_change)
-    status = STATUS.model_copy(update={"mode": mode})
-    monkeypatch.setattr(in_force, "_status", lambda _settings: status)
-    text = said("tenant-quota", "set", "bio", "--nominal", "6")
-    assert waited == ([None] if waits else [0])
-    assert ("in mode observe, in which Slurm's limits stay" in text) == (not waits)
+    looked = list[int]()
+    monkeypatch.setattr(in_force, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(FakeLedger, "compiled", lambda _, change_id: bool(looked.append(change_id)))
+    happens(ledger)
+    said("tenant", "delete", "bio", "--yes")
+    assert (len(looked) > 1) is waits
 
 
 def test_a_quotas_outcome_as_values(ledger: FakeLedger):
@@ -1133,8 +1154,7 @@ def test_a_time_that_is_none_is_told_how_to_write_one(budgeted: FakeLedger):
 def test_an_account_with_an_odd_name_is_left_out_of_an_import(
     ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    look = SlurmLook({**ACCOUNTS, "a b": "root"}, 14_000, INSTANCES)
-    monkeypatch.setattr(tenant, "look_at_slurm", lambda _settings: look)
+    slurm_has(monkeypatch, {**ACCOUNTS, "a b": "root"})
     result = CliRunner().invoke(app, ("tenant", "import"))
     assert isinstance(result.exception, SlicewiseError)
     assert result.exception.refusal.code == "SW-TENANT-IMPORT"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from builders.settings import site_settings
+from stand_ins.daemon_in_process import answer_from
+from stand_ins.scripted import ScriptedSlurm, sync_of
 from stand_ins.slurm_database import LimitLedger, Row, SlurmDatabase
 from typer.testing import CliRunner
 
@@ -18,6 +20,8 @@ from slicewise.cluster.language.slurm.interface import Submission
 from slicewise.cluster.language.units import Millislices
 from slicewise.cluster.runtime.console import plain
 from slicewise.launcher.main import app
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.cli.commands import quota, quota_plan
 from slicewise.slurm_plugin.cli.common import options
 from slicewise.slurm_plugin.quota_cycle.compile import look
@@ -115,6 +119,10 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
         monkeypatch.setattr(module, "opened_ledger", opened)
     monkeypatch.setattr(quota_plan, "open_slurm", lambda _: Slurm(rows))
+    cluster_state = sync_of(ScriptedSlurm())
+    reads = Reads(SETTINGS, ScriptedSlurm(), fake, cluster_state)  # type: ignore[arg-type]
+    desk = TenantDesk(SETTINGS, fake, cluster_state, reads)  # type: ignore[arg-type]
+    answer_from(monkeypatch, desk.handlers())
     return fake
 
 

@@ -1,0 +1,448 @@
+"""Answers operators about tenants and quotas, and changes them in the ledger."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
+from slicewise.cluster.language.periods import next_start_s
+from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.reads import Reads, hiding_places
+from slicewise.slurm_plugin.common.tenant_requests import (
+    AccountsAnswer,
+    AccountsRequest,
+    Authored,
+    InForceAnswer,
+    InForceRequest,
+    LoansAnswer,
+    LoansRequest,
+    QuotaSetAnswer,
+    QuotaSetRequest,
+    TenantCreateRequest,
+    TenantDeleteAnswer,
+    TenantDeleteRequest,
+    TenantDetailsAnswer,
+    TenantDetailsRequest,
+    TenantHistoryAnswer,
+    TenantHistoryRequest,
+    TenantImportAnswer,
+    TenantImportRequest,
+    TenantMoveRequest,
+    TenantPlaceAnswer,
+    TenantRemainsAnswer,
+    TenantRemainsRequest,
+    TenantStatusesAnswer,
+    TenantStatusesRequest,
+)
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
+from slicewise.slurm_plugin.rules.accounting.overview import Details, OverviewInput, tenant_statuses
+from slicewise.slurm_plugin.rules.common.known_names import names_text
+from slicewise.slurm_plugin.rules.common.uninstalled import require_installed
+from slicewise.slurm_plugin.rules.limits.warnings import place_warning
+from slicewise.slurm_plugin.rules.overview.types_in_use import types_in_use
+from slicewise.slurm_plugin.rules.quota.accounts import (
+    Accounts,
+    differences,
+    place_in_slurm,
+    require_place,
+    take_over,
+    tenant_parent,
+)
+from slicewise.slurm_plugin.rules.quota.amounts import limits_from_texts, type_nominals_from_texts
+from slicewise.slurm_plugin.rules.quota.capacity import overcommitment_warnings, require_capacity
+from slicewise.slurm_plugin.rules.quota.loan_lines import loan_lines
+from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
+from slicewise.slurm_plugin.rules.quota.tenants import changed, children, require_tenant
+from slicewise.slurm_plugin.rules.quota.types import (
+    ROOT_ACCOUNT,
+    Policy,
+    Quota,
+    QuotaChange,
+    TenantUpdate,
+)
+from slicewise.slurm_plugin.rules.quota.waiting_work import waiting_work
+from slicewise.slurm_plugin.rules.quota.words import calendar_notes
+from slicewise.slurm_plugin.state.controller import ClusterState
+
+T = TypeVar("T")
+
+_LOOK_AGAIN_S = 1.0
+"""Seconds after which the ledger is asked again, as another daemon may have compiled."""
+
+
+@dataclass(frozen=True)
+class SlurmSeen:
+    """What Slurm has.
+
+    Attributes:
+        accounts: parents of its accounts, by account name.
+        capacity_millislices: of all managed GPUs.
+        instances: of managed GPUs by GRES type, as they are cut now.
+    """
+
+    accounts: Accounts = field(hash=False)
+    capacity_millislices: int
+    instances: Mapping[str, int] = field(hash=False)
+
+
+class TenantDesk:
+    """Reads and changes of the policy; only root and SlurmUser may ask for them.
+
+    A change is in one transaction of the ledger, so it is whole or not at all, and says what it
+    says also when it is asked for again. The daemon that leads makes it, and a round at once.
+    """
+
+    def __init__(
+        self, settings: Settings, ledger: Ledger, cluster_state: ClusterState, reads: Reads
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._cluster_state = cluster_state
+        self._reads = reads
+
+    def handlers(self) -> ReaderHandlers:
+        """What answers each request.
+
+        A handler raises InvalidInputError for what is refused, and UnreachableError: SW-SLURM-DOWN,
+        SW-DAEMON-STANDBY for changes, SW-BUSY and the ledger's own.
+        """
+        return hiding_places(
+            {
+                TenantStatusesRequest: self._statuses,
+                TenantDetailsRequest: self._details,
+                TenantHistoryRequest: self._history,
+                LoansRequest: self._loans,
+                AccountsRequest: self._accounts,
+                TenantRemainsRequest: self._remains,
+                InForceRequest: self._in_force,
+                TenantCreateRequest: self._create,
+                TenantMoveRequest: self._move,
+                TenantImportRequest: self._import,
+                TenantDeleteRequest: self._delete,
+                QuotaSetRequest: self._set,
+            }
+        )
+
+    # Reads
+
+    async def _read(self, principal: Principal, read: Callable[[], T]) -> T:
+        return await self._reads.from_ledger(principal.uid, read)
+
+    async def _statuses(
+        self, _: TenantStatusesRequest, principal: Principal
+    ) -> TenantStatusesAnswer:
+        seen, why_not = await self._try_to_look(principal)
+        view = await self._read(principal, self._view)
+        return TenantStatusesAnswer(
+            statuses=tenant_statuses(_gathered(view, seen)),
+            calendar_notes=tuple(calendar_notes(view.tenants, view.policy)),
+            without_slurm=why_not,
+        )
+
+    async def _details(
+        self, request: TenantDetailsRequest, principal: Principal
+    ) -> TenantDetailsAnswer:
+        name = request.tenant
+        seen, why_not = await self._try_to_look(principal)
+
+        def read() -> tuple[LedgerView, QuotaChange]:
+            view = self._view()
+            require_tenant(view.policy, name)
+            return view, self._ledger.tenants.history(name)[0]
+
+        view, last = await self._read(principal, read)
+        budget = view.policy[name].budget
+        zone = self._settings.ledger.time_zone
+        statuses = tenant_statuses(_gathered(view, seen))
+        details = Details(
+            status=next(status for status in statuses if status.tenant.name == name),
+            children=children(view.policy, name),
+            loans=tuple(loan for loan in view.loans if name in {loan.lender, loan.borrower}),
+            resets_s=next_start_s(budget.period, view.now_s, zone) if budget else None,
+            last=last,
+            in_force=view.compiled_id >= last.change_id,
+            types=None if seen is None else self._types(view.policy, name),
+        )
+        notes = calendar_notes({name: view.tenants[name]}, view.policy)
+        return TenantDetailsAnswer(
+            details=details, calendar_notes=tuple(notes), without_slurm=why_not
+        )
+
+    def _types(self, policy: Policy, name: str) -> tuple[TypeOfQuota, ...]:
+        """What is used of limits and guarantees by type."""
+        settings, state = self._settings, self._cluster_state
+        found = types_in_use(
+            policy,
+            state.jobs,
+            state.nodes,
+            self._partitions,
+            costs=settings.costs,
+            models=settings.models,
+        )
+        return found.get(name, ())
+
+    async def _history(
+        self, request: TenantHistoryRequest, principal: Principal
+    ) -> TenantHistoryAnswer:
+        name, tenants = request.tenant, self._ledger.tenants
+
+        def read() -> TenantHistoryAnswer:
+            if changes := tenants.history(name):
+                return TenantHistoryAnswer(changes=changes)
+            raise InvalidInputError(
+                Code.QUOTA_NONE,
+                f"Tenant {name!r} has no quota.",
+                f"Tenants with one: {names_text(name, tenants.policy())}. Set it: slicewise"
+                " tenant-quota set NAME --nominal N",
+            )
+
+        return await self._read(principal, read)
+
+    async def _loans(self, request: LoansRequest, principal: Principal) -> LoansAnswer:
+        tenant, loans, lending = request.tenant, self._ledger.loans, self._settings.lending
+        if request.past and tenant is not None:
+            return LoansAnswer(changes=await self._read(principal, partial(loans.history, tenant)))
+
+        def read() -> LoansAnswer:
+            if tenant is not None:
+                require_tenant(self._ledger.tenants.policy(), tenant)
+            lines = loan_lines(
+                loans.terms(),
+                loans.recalls(),
+                now_s=int(self._cluster_state.clock.shown_s),
+                grace_s=lending.grace_s,
+                term_s=lending.term_s,
+            )
+            return LoansAnswer(
+                lines=tuple(ln for ln in lines if tenant in {None, ln.lender, ln.borrower})
+            )
+
+        return await self._read(principal, read)
+
+    async def _accounts(self, _: AccountsRequest, principal: Principal) -> AccountsAnswer:
+        accounts = await self._reads.accounts(principal.uid)
+        policy = await self._read(principal, self._ledger.tenants.policy)
+        rows = [row for row in take_over(policy, accounts) if row.difference.kind == "new"]
+        refusals = (row.refusal for row in rows if row.refusal is not None)
+        return AccountsAnswer(
+            differences=differences(policy, accounts),
+            others=tuple(sorted(accounts.keys() - policy.keys() - {ROOT_ACCOUNT})),
+            refusals=tuple(f"{refusal.message} {refusal.hint}" for refusal in refusals),
+        )
+
+    async def _remains(
+        self, request: TenantRemainsRequest, principal: Principal
+    ) -> TenantRemainsAnswer:
+        tenant, state = request.tenant, self._cluster_state
+
+        def read() -> int:
+            changed(self._ledger.tenants.policy(), TenantUpdate(tenant, removed=True))
+            return self._running(tenant)
+
+        running = await self._read(principal, read)
+        waiting = waiting_work(state.jobs, tenant, self._partitions)
+        return TenantRemainsAnswer(
+            running=running, waiting=waiting if state.view.complete else None
+        )
+
+    def _running(self, tenant: str) -> int:
+        return sum(run.tenant == tenant for run in self._ledger.charges.open_reservations())
+
+    async def _in_force(self, request: InForceRequest, principal: Principal) -> InForceAnswer:
+        until_s = time.monotonic() + request.wait_s
+        while True:
+            compiled = self._cluster_state.next_round()
+            limits = self._ledger.limits
+            if await self._read(principal, partial(limits.compiled, request.change_id)):
+                return InForceAnswer(in_force=True)
+            if why_not := self._sets_no_limits():
+                return InForceAnswer(in_force=False, why_not=why_not, sets_no_limits=True)
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return InForceAnswer(in_force=False, why_not=self._why_late())
+            await asyncio.wait((compiled,), timeout=min(left_s, _LOOK_AGAIN_S))
+
+    def _sets_no_limits(self) -> str:
+        """Why this daemon sets no limits; "" if it does."""
+        state, mode = self._cluster_state, self._settings.daemon.mode
+        if state.is_uninstalled:
+            return "Slicewise was taken out of Slurm (slicewise compile --again)"
+        if mode != "enforce":
+            return f"the daemon is in mode {mode}, in which Slurm's limits stay as they are"
+        return ""
+
+    def _why_late(self) -> str:
+        if not self._cluster_state.view.complete:
+            return "the daemon has no complete look at Slurm: slicewise admission status"
+        return "the daemon is busy; slicewise tenant show NAME says when"
+
+    # Changes
+
+    async def _change(self, principal: Principal, change: Callable[[], T]) -> T:
+        """Change the ledger, and have a round made at once."""
+        self._cluster_state.require_leader()
+        done = await self._read(principal, change)
+        self._cluster_state.hurry()
+        return done
+
+    async def _create(
+        self, request: TenantCreateRequest, principal: Principal
+    ) -> TenantPlaceAnswer:
+        tenant, asked = request.tenant, request.parent
+        policy = await self._read(principal, self._ledger.tenants.policy)
+        if tenant in policy:
+            require_place(policy[tenant], asked)
+            return TenantPlaceAnswer(parent=policy[tenant].parent, is_changed=False)
+        accounts = await self._reads.accounts(principal.uid)
+        place = place_in_slurm(policy, tenant, accounts) if asked is None else asked
+        await self._update(TenantUpdate(tenant, parent=place), request, principal)
+        warning = "" if asked is None else self._elsewhere(policy, tenant, place, accounts)
+        return TenantPlaceAnswer(parent=place, is_changed=True, warning=warning)
+
+    async def _move(self, request: TenantMoveRequest, principal: Principal) -> TenantPlaceAnswer:
+        tenant, parent = request.tenant, request.parent
+        policy = await self._read(principal, self._ledger.tenants.policy)
+        if require_tenant(policy, tenant).parent == parent:
+            return TenantPlaceAnswer(parent=parent, is_changed=False)
+        await self._update(TenantUpdate(tenant, parent=parent), request, principal)
+        try:
+            accounts = await self._reads.accounts(principal.uid)
+        except SlicewiseError as error:
+            return TenantPlaceAnswer(
+                parent=parent, is_changed=True, warning=f"Without Slurm: {error}"
+            )
+        warning = self._elsewhere(policy, tenant, parent, accounts)
+        return TenantPlaceAnswer(parent=parent, is_changed=True, warning=warning)
+
+    def _elsewhere(self, policy: Policy, tenant: str, place: str, accounts: Accounts) -> str:
+        """Warn if Slurm has the account elsewhere: limits bind along Slurm's own tree."""
+        slurms = tenant_parent(tenant, accounts, policy)
+        cluster = self._settings.cluster.name
+        return "" if slurms == place else place_warning(tenant, place, slurms, cluster)
+
+    async def _update(
+        self, update: TenantUpdate, request: Authored, principal: Principal
+    ) -> QuotaChange:
+        author = request.author or principal.user
+        change = partial(self._ledger.tenants.change, update, author, request.reason)
+        return await self._change(principal, change)
+
+    async def _import(
+        self, request: TenantImportRequest, principal: Principal
+    ) -> TenantImportAnswer:
+        accounts = await self._reads.accounts(principal.uid)
+        policy = await self._read(principal, self._ledger.tenants.policy)
+        rows = take_over(policy, accounts)
+        if not request.is_dry:
+            for row in rows:
+                place = row.difference
+                if row.refusal is None:
+                    update = TenantUpdate(place.account, parent=place.slurm_parent)
+                    await self._update(update, request, principal)
+        return TenantImportAnswer(rows=rows)
+
+    async def _delete(
+        self, request: TenantDeleteRequest, principal: Principal
+    ) -> TenantDeleteAnswer:
+        change = await self._update(TenantUpdate(request.tenant, removed=True), request, principal)
+        running = await self._read(principal, partial(self._running, request.tenant))
+        return TenantDeleteAnswer(change=change, running=running)
+
+    async def _set(self, request: QuotaSetRequest, principal: Principal) -> QuotaSetAnswer:
+        tenant, ledger = request.tenant, self._ledger
+        require_installed(self._cluster_state.is_uninstalled)
+        seen, why_not = await self._try_to_look(principal)
+
+        def read() -> tuple[Policy, bool]:
+            return ledger.tenants.policy(), ledger.limits.is_uninstalled()
+
+        policy, is_uninstalled = await self._read(principal, read)
+        require_installed(is_uninstalled)
+        update = self._quota_update(request, policy)
+        if tenant not in policy:
+            accounts = await self._reads.accounts(principal.uid) if seen is None else seen.accounts
+            update = replace(update, parent=place_in_slurm(policy, tenant, accounts))
+        after = changed(policy, update)
+        if seen is not None and not request.overcommit:
+            require_capacity(policy, after, seen.capacity_millislices, seen.instances)
+        if policy == after:
+            last = await self._read(principal, partial(ledger.tenants.history, tenant))
+            change = last[0]
+        else:
+            change = await self._update(update, request, principal)
+        warnings: tuple[str, ...] = (why_not,) if why_not else ()
+        if seen is not None:
+            warnings = overcommitment_warnings(after, seen.capacity_millislices, seen.instances)
+        return QuotaSetAnswer(
+            before=policy.get(tenant), after=after[tenant], change=change, warnings=warnings
+        )
+
+    def _quota_update(self, request: QuotaSetRequest, policy: Policy) -> TenantUpdate:
+        """The update with all limits of types and models, or all guarantees by type.
+
+        Of what is set of one of both, unchanged ones are included.
+        """
+        settings, tenant = self._settings, request.tenant
+        update = TenantUpdate(
+            tenant,
+            nominal_millislices=_amount(request.nominal_millislices),
+            borrowing_limit_millislices=_amount(request.borrowing_limit_millislices),
+            lending_limit_millislices=_amount(request.lending_limit_millislices),
+            weight=request.weight,
+        )
+        quota = policy[tenant].quota if tenant in policy else Quota(Millislices(0))
+        if request.limits:
+            found = limits_from_texts(request.limits, quota, settings.costs, settings.gpus)
+            update = replace(update, type_limits=found.types, model_limits=found.models)
+        if request.type_nominals:
+            types = type_nominals_from_texts(request.type_nominals, quota, settings.costs)
+            update = replace(update, type_nominals=types)
+        return update
+
+    # Looks
+
+    def _view(self) -> LedgerView:
+        return ledger_view_now(self._ledger, self._settings, self._cluster_state.clock.shown_s)
+
+    @property
+    def _partitions(self) -> frozenset[str]:
+        return frozenset(self._settings.cluster.partitions)
+
+    async def _try_to_look(self, principal: Principal) -> tuple[SlurmSeen | None, str]:
+        """What Slurm has, and ""; None and why not if it does not answer."""
+        try:
+            return await self._look(principal), ""
+        except SlicewiseError as error:
+            return None, f"Without Slurm: {error}"
+
+    async def _look(self, principal: Principal) -> SlurmSeen:
+        self._reads.require_complete_view()
+        accounts = await self._reads.accounts(principal.uid)
+        nodes, settings = self._cluster_state.nodes, self._settings
+        whole = capacity(nodes, self._partitions, settings.costs, settings.whole_boards)
+        return SlurmSeen(accounts, whole, instances_of(nodes, self._partitions))
+
+
+def _amount(amount: int | None) -> Millislices | None:
+    return None if amount is None else Millislices(amount)
+
+
+def _gathered(view: LedgerView, seen: SlurmSeen | None) -> OverviewInput:
+    """Join what the ledger has of tenants with Slurm's answer; None if there was none."""
+    return OverviewInput(
+        policy=view.policy,
+        loans=view.loans,
+        recalls=view.recalls,
+        reservations=view.reservations,
+        left_millislice_s=left_millislice_s(view),
+        accounts=frozenset(seen.accounts) if seen else None,
+    )

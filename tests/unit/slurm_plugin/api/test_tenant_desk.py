@@ -1,0 +1,149 @@
+"""Tests who may ask about tenants and change them, and when an answer comes."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from builders.tenants import policy_of, tenant
+from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, sync_of
+
+from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
+from slicewise.cluster.rpc.message import ACTING_PATH, VERSION_PATH, Request, requests
+from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.desk import Roles
+from slicewise.slurm_plugin.api.reads import Reads
+from slicewise.slurm_plugin.api.routes import Asked, Routes
+from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
+from slicewise.slurm_plugin.common import tenant_requests
+from slicewise.slurm_plugin.common.tenant_requests import (
+    InForceRequest,
+    TenantCreateRequest,
+    TenantDeleteRequest,
+    TenantImportRequest,
+    TenantMoveRequest,
+)
+from slicewise.slurm_plugin.state.controller import ClusterState
+
+pytestmark = pytest.mark.usefixtures("clock")
+
+ROOT, ALICE, WEB, LAUNCHER = 0, 61001, 61002, 61003
+ROLES = Roles(frozenset({ROOT}), LAUNCHER, web=WEB, web_operators=frozenset({"olga"}))
+OURS = [one for one in requests() if one.__module__ == tenant_requests.__name__]
+FIELDS: dict[str, Any] = {"tenant": "vision", "parent": "", "change_id": 1}
+
+
+class Ledger(ScriptedLedger):
+    """Counts what is written."""
+
+    compiled_ids = frozenset[int]()
+
+    def change(self, *words: object) -> Any:
+        self.said.append(words)  # type: ignore[arg-type]
+
+    def compiled(self, change_id: int) -> bool:
+        return change_id in self.compiled_ids
+
+    def history(self, _: str) -> tuple[Any, ...]:
+        return ()
+
+
+class Site:
+    """The desk with its ledger, asked as the sockets ask."""
+
+    def __init__(self, ledger: Ledger, cluster_state: ClusterState, slurm: ScriptedSlurm) -> None:
+        self.ledger, self.cluster_state = ledger, cluster_state
+        reads = Reads(settings(), slurm, ledger, cluster_state)  # type: ignore[arg-type]
+        desk = TenantDesk(settings(), ledger, cluster_state, reads)  # type: ignore[arg-type]
+        self.handlers = desk.handlers()
+        self._routes = Routes(
+            {
+                kind: lambda request, uid, handle=handle: handle(request, Principal(uid, "x", None))
+                for kind, handle in self.handlers.items()
+            },
+            ROLES.allows,
+            ROLES.acting,
+        )
+
+    async def answered(self, request: Request, uid: int, acting_for: str = "") -> bytes:
+        target, body = request.sent()
+        if acting_for:
+            target = f"{ACTING_PATH}{acting_for}/{target.removeprefix(VERSION_PATH)}"
+        return (await self._routes.reply(Asked(request.method, target, body, uid))).body
+
+
+@pytest.fixture
+async def site() -> Site:
+    slurm = ScriptedSlurm(job(0))
+    cluster_state = sync_of(slurm)
+    await cluster_state.turn()
+    return Site(Ledger(shown=policy_of(tenant("vision", 2000))), cluster_state, slurm)
+
+
+def request_of(kind: type[Request]) -> Request:
+    names = kind.model_fields.keys() & FIELDS.keys()
+    return kind.of(**{name: FIELDS[name] for name in names})
+
+
+@pytest.mark.parametrize("kind", OURS)
+@pytest.mark.parametrize("uid", [ALICE, LAUNCHER, WEB])
+async def test_who_is_no_operator_is_refused_and_nothing_is_written(
+    site: Site, kind: type[Request], uid: int
+):
+    answer = await site.answered(request_of(kind), uid)
+    assert b"SW-FORBIDDEN" in answer
+    assert b"Only root and SlurmUser may do that." in answer
+    assert site.ledger.said == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OURS if kind.changes])
+async def test_no_page_changes_tenants_not_even_for_an_operator(site: Site, kind: type[Request]):
+    answer = await site.answered(request_of(kind), WEB, acting_for="olga")
+    assert b"SW-FORBIDDEN" in answer
+    assert site.ledger.said == []
+
+
+def test_every_request_of_operators_about_tenants_has_a_handler(site: Site):
+    assert site.handlers.keys() == set(OURS)
+    assert {kind.asker for kind in OURS} == {"operators"}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        TenantCreateRequest(tenant="new", parent=""),
+        TenantMoveRequest(tenant="vision", parent="lab"),
+        TenantDeleteRequest(tenant="vision"),
+    ],
+)
+async def test_a_daemon_that_stands_by_changes_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, request_: Request
+):
+    def standby(_: ClusterState) -> None:
+        raise UnreachableError("SW-DAEMON-STANDBY", "Another one leads.")
+
+    monkeypatch.setattr(ClusterState, "require_leader", standby)
+    with pytest.raises(SlicewiseError, match="SW-DAEMON-STANDBY"):
+        await site.handlers[type(request_)](request_, Principal(ROOT, "root", None))
+    assert site.ledger.said == []
+
+
+async def test_a_change_has_a_round_made_at_once_and_an_answer_when_it_is_over(site: Site):
+    news = site.cluster_state.after_looks()
+    await site.handlers[TenantMoveRequest](
+        TenantMoveRequest(tenant="vision", parent="lab"), Principal(ROOT, "root", None)
+    )
+    assert news.is_set()
+    assert site.ledger.said
+    waiting = asyncio.create_task(site.answered(InForceRequest(change_id=7, wait_s=9), ROOT))
+    done, _ = await asyncio.wait((waiting,), timeout=0.05)
+    assert not done
+    site.ledger.compiled_ids = frozenset({7})
+    site.cluster_state.note_round()
+    done, _ = await asyncio.wait((waiting,), timeout=0.5)
+    assert b'"in_force":true' in waiting.result()
+
+
+async def test_a_dry_import_writes_nothing(site: Site):
+    request = TenantImportRequest(is_dry=True)
+    await site.handlers[TenantImportRequest](request, Principal(ROOT, "root", None))
+    assert site.ledger.said == []
