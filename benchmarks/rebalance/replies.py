@@ -15,6 +15,7 @@ from slicewise.cluster.language.slurm.interface import (
     Submission,
     Target,
 )
+from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.slurm.batch import named_qos
 from slicewise.cluster.slurm.commands import CommandSlurm
 from slicewise.slurm_plugin.rules.common.qos_names import GATE_QOS
@@ -39,6 +40,10 @@ class Replies(CommandSlurm):
         self._site = shown
         self._records = site.records(shown)
         self._scripts = site.directives(shown)
+
+    async def clock_s(self, known_for_s: float = 0.0) -> float:  # noqa: ARG002
+        """The time of this host."""
+        return wall_s()
 
     async def config(self) -> Mapping[str, str]:
         """The part of Slurm's configuration that is read."""

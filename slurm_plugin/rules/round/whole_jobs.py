@@ -225,7 +225,7 @@ class _Grants:
         self._places: dict[Shape, Mapping[tuple[str, int], deque[Running]]] = {}
         self._left = FreeInstances(waits.free)
         self._nowhere: set[tuple[Shape, int]] = set()
-        self._hopeless: set[tuple[Shape, int]] = set()
+        self._drained: dict[tuple[Shape, int], Reclaim | None] = {}
         self._in_vain: set[tuple[str, Shape]] = set()
         self._reserved = Counter[str]()
 
@@ -337,11 +337,12 @@ class _Grants:
         return self._soon.may_raise(name, level) and self._drained_for(job) is not None
 
     def _drained_for(self, job: WaitingJob) -> Reclaim | None:
-        """The replicas that could end to free GPUs for one task of the job."""
-        found = None if job.alike in self._hopeless else self._room(Turn(job))
-        if found is None:
-            self._hopeless.add(job.alike)
-        return found
+        """The replicas that could end to free GPUs for one task of the job: the same ones for all
+        jobs alike.
+        """
+        if job.alike not in self._drained:
+            self._drained[job.alike] = self._room(Turn(job))
+        return self._drained[job.alike]
 
     def _kept_for(self, name: str, job: WaitingJob) -> Turn | None:
         """Keep available GPUs and quota for one task; None if others can't give up the rest."""
@@ -354,7 +355,8 @@ class _Grants:
             found = self._room(turn)
         if found is None:
             return None
-        nodes = found.places.get(job.job_id, ())
+        # The turn's job is the only one.
+        nodes = next(iter(found.places.values()), ())
         self._left.take(job, nodes or self._left.nodes(job))
         share = min(self._shares[name], self._demand[name])
         self._raise(self._tree, {name: max(share, level)})
