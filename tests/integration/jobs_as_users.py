@@ -9,10 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from waiting import until, until_is
+from quotas import until_daemon_leads
+from waiting import until_is
 
 from slicewise.sandbox.cluster import Sandbox
-from slicewise.sandbox.host.probes import unix_socket_answers
 
 TAG = re.compile(r"slicewise:1 token=[0-9a-f]{16} tenant=(\w+)( service=\w+)?( class=\w+)?( \w+)*")
 
@@ -160,7 +160,7 @@ class Modes:
     def restart_daemon(self) -> None:
         self._sandbox.stop("daemon")
         self._sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-        until(lambda: unix_socket_answers(self._socket))
+        until_daemon_leads(self._sandbox)
 
     def status(self) -> dict[str, Any]:
         argv = ("slicewise", "admission", "status", "--json")

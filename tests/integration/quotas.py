@@ -6,7 +6,11 @@ from contextlib import contextmanager
 
 from waiting import until
 
+from slicewise.cluster.language.errors import SlicewiseError
 from slicewise.cluster.language.units import Millislices
+from slicewise.cluster.rpc.client import DaemonClient
+from slicewise.cluster.rpc.messages import StatusRequest
+from slicewise.cluster.settings.file import DaemonSettings
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host.inventory import CLUSTER
 from slicewise.slurm_plugin.ledger.store import Ledger
@@ -21,6 +25,19 @@ def until_in_force(sandbox: Sandbox, *tenants: str, config: tuple[str, ...] = ()
     for tenant in tenants:
         show = (*config, "slicewise", "tenant", "show", tenant, "--json")
         until(lambda argv=show: json.loads(sandbox.run("root", argv).stdout)["in_force"])
+
+
+def until_daemon_leads(sandbox: Sandbox) -> None:
+    """One that was started anew takes a moment: until then it changes nothing that it is asked."""
+    client = DaemonClient(DaemonSettings(run_dir=sandbox.layout.run_dir))
+
+    def leads() -> bool:
+        try:
+            return client.call(StatusRequest()).is_leader
+        except SlicewiseError:
+            return False
+
+    until(leads)
 
 
 @contextmanager

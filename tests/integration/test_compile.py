@@ -16,14 +16,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from quotas import forget_tenant, record_quota, recorded_nominal
+from quotas import forget_tenant, record_quota, recorded_nominal, until_daemon_leads
 from run_folder import path_for
 from second_witness import accounted_runs
 from waiting import until, until_is
 
 from slicewise.cluster.language.codes import Code
 from slicewise.sandbox.cluster import Sandbox
-from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +53,7 @@ def without_daemon(sandbox: Sandbox) -> Iterator[None]:
     sandbox.stop("daemon")
     yield
     sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    until(lambda: unix_socket_answers(sandbox.layout.run_dir / "user.sock"))
+    until_daemon_leads(sandbox)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from effort import is_nightly
-from quotas import until_in_force
+from quotas import until_daemon_leads, until_in_force
 from second_witness import accounted_runs
 from service_status import status
 from steady_load import SteadyLoad
@@ -22,7 +22,6 @@ from slicewise.cluster.rpc.messages import EvictRequest
 from slicewise.cluster.settings.read import load_settings
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
-from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -141,7 +140,7 @@ class Leased:
     def restart_daemon(self) -> None:
         self.sandbox.stop("daemon")
         self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-        until(lambda: unix_socket_answers(self.sandbox.layout.run_dir / "user.sock"))
+        until_daemon_leads(self.sandbox)
 
 
 def _texts(shown: object) -> Iterator[str]:

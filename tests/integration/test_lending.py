@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from jobs_as_users import Users
-from quotas import until_in_force
+from quotas import until_daemon_leads, until_in_force
 from waiting import PATIENCE_S, until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
-from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -139,7 +138,7 @@ def test_a_loan_starts_jobs_however_rarely_slurm_schedules(users: Users) -> None
 def restart_daemon(users: Users, *argv: str) -> None:
     users.sandbox.kill("daemon", signal.SIGKILL)
     users.sandbox.start("daemon", "slurm", argv or ("slicewise", "daemon"))
-    until(lambda: unix_socket_answers(users.sandbox.layout.run_dir / "user.sock"))
+    until_daemon_leads(users.sandbox)
 
 
 @pytest.fixture

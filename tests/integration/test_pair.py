@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from quotas import until_in_force
+from quotas import until_daemon_leads, until_in_force
 from waiting import until, until_is
 
 from slicewise.cluster.rpc.client import DaemonClient
@@ -86,7 +86,7 @@ def pair(sandbox: Sandbox) -> Iterator[tuple[Half, Half]]:
     for each in (first, second):
         each.signal(signal.SIGKILL)
     sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-    until(lambda: unix_socket_answers(sandbox.layout.run_dir / "user.sock"))
+    until_daemon_leads(sandbox)
     sandbox.start("launcher", "slicewise", ("slicewise", "launcher"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from quotas import until_in_force
+from quotas import until_daemon_leads, until_in_force
 from second_witness import accounted_runs
 from service_status import status
 from steady_load import SteadyLoad
@@ -20,7 +20,6 @@ from waiting import until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.demo.commands import publish_models
-from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -127,7 +126,7 @@ class Lent:
 
     def start_daemon(self) -> None:
         self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-        until(lambda: unix_socket_answers(self.sandbox.layout.run_dir / "user.sock"))
+        until_daemon_leads(self.sandbox)
 
     @contextmanager
     def grace(self) -> Iterator[None]:

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from effort import is_nightly
 from jobs_as_users import Users
+from quotas import until_daemon_leads
 from waiting import until, until_is
 
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host import process
-from slicewise.sandbox.host.probes import unix_socket_answers
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +86,7 @@ class World:
 
     def start_daemon(self) -> None:
         self.sandbox.start("daemon", "slurm", ("slicewise", "daemon"))
-        until(lambda: unix_socket_answers(self.sandbox.layout.run_dir / "user.sock"))
+        until_daemon_leads(self.sandbox)
 
     def kill_daemon(self) -> None:
         self.sandbox.kill("daemon")
