@@ -49,10 +49,9 @@ _TENANT = (
 )
 _DETAILS = (*_TENANT, f"{_SITE}:TenantDetailsJson")
 _CHANGE = f"{_SITE}:ChangeOfTenantJson"
-_ENTRY = ("slicewise.slurm_plugin.rules.accounting.types:BudgetEntry", f"{_SITE}:LeftJson")
 _REPARTITION = "slicewise.cluster.language.gpus.repartitions:Repartition"
 _RUN = "slicewise.cluster.language.rebalances:RebalanceRun"
-_COMMANDS = "slicewise.slurm_plugin.cli.commands"
+_COMMANDS, _VIEWS = "slicewise.slurm_plugin.cli.commands", "slicewise.slurm_plugin.cli.views"
 
 _APPLIED = (
     *_one(f"{_CLI}.service:Applied"),
@@ -86,26 +85,19 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "profile show": _many("slicewise.cluster.language.measurements:Measurement"),
     "key create": _one(f"{_CLI}.keys:CreatedKey"),
     "key list": _many("slicewise.cluster.rpc.key_messages:KeyView"),
-    "mig costs": _many("slicewise.slurm_plugin.cli.views.headroom:ProfileCost"),
+    "mig costs": _many(f"{_VIEWS}.headroom:ProfileCost"),
     "mig profiles": _one(f"{_COMMANDS}.mig:ShownBoards"),
     "mig layouts": (Document(("slicewise.cluster.language.gpus.layouts:Placement",), depth=2),),
     "mig import": _many(f"{_COMMANDS}.mig:ModelLayout"),
-    "mig instances": _one("slicewise.slurm_plugin.cli.views.instances:ChosenInstances"),
-    "report": _one(f"{_SITE}:ReportJson"),
+    "mig instances": _one(f"{_VIEWS}.instances:ChosenInstances"),
+    "report": _one("slicewise.slurm_plugin.rules.pages.month:MonthReport"),
     "ledger statement": (
-        *(
-            Document((f"{_SITE}:{what}", f"{_SITE}:{lines}"))
-            for what in ("StatementJson", "JournalJson")
-            for lines in ("ByServiceJson", "ByUserJson", "ByDayJson")
-        ),
-        *_many(f"{_SITE}:FocusRowJson"),
+        *_one(f"{_VIEWS}.ledger:StatementShown"),
+        *_one(f"{_VIEWS}.ledger:JournalShown"),
+        *_many(f"{_VIEWS}.focus:FocusRow"),
     ),
-    "ledger balance": _many(
-        "slicewise.slurm_plugin.rules.accounting.types:Balance", f"{_SITE}:LeftJson"
-    ),
-    "ledger verify": _one(
-        "slicewise.slurm_plugin.rules.accounting.types:Verification", f"{_SITE}:SecondsJson"
-    ),
+    "ledger balance": _many("slicewise.slurm_plugin.rules.accounting.types:BalanceLine"),
+    "ledger verify": _one(f"{_VIEWS}.ledger:TimedVerification"),
     "ledger db current": _one(f"{_COMMANDS}.ledger_db:DatabaseRevisions"),
     "ledger db backup": _one("slicewise.slurm_plugin.rules.accounting.types:BackupRecord"),
     "ledger db check-backup": _one("slicewise.slurm_plugin.rules.accounting.types:BackupRecord"),
@@ -129,14 +121,12 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
         *_many(f"{_SITE}:PastWindowJson"),
     ),
     "tenant-quota calendar delete": _one(f"{_SITE}:WindowJson"),
-    "budget set": _one(f"{_SITE}:BudgetSetJson", f"{_QUOTA}:Budget"),
-    "budget delete": _one(f"{_SITE}:PayerJson"),
-    "budget show": _many(
-        "slicewise.slurm_plugin.rules.accounting.overview:BudgetStatus", f"{_SITE}:HadJson"
-    ),
-    "budget grant": _one(*_ENTRY),
-    "budget adjust": _one(*_ENTRY),
-    "budget history": _many("slicewise.slurm_plugin.cli.views.budgets:Event"),
+    "budget set": _one(f"{_VIEWS}.budgets:SetBudget"),
+    "budget delete": _one(f"{_VIEWS}.budgets:Payer"),
+    "budget show": _many("slicewise.slurm_plugin.rules.accounting.overview:BudgetStatus"),
+    "budget grant": _one(f"{_VIEWS}.budgets:BookedEntry"),
+    "budget adjust": _one(f"{_VIEWS}.budgets:BookedEntry"),
+    "budget history": _many(f"{_VIEWS}.budgets:Event"),
     "simulate": _one(
         "slicewise.simulation.rules.runs.figures:SimulationResult",
         "slicewise.simulation.rules.report.documents:ComparedJson",
@@ -174,7 +164,7 @@ OUTPUTS: Mapping[str, tuple[Document, ...]] = {
     "admission adopt": _one(f"{_COMMANDS}.adopt:AdoptedJobs"),
     "admission install": _one(f"{_COMMANDS}.admission:LuaTrial"),
     "sandbox status": _one("slicewise.sandbox.host.status:SandboxJson"),
-    "admission status": _one("slicewise.slurm_plugin.cli.views.admission:AdmissionStatus"),
+    "admission status": _one(f"{_VIEWS}.admission:AdmissionStatus"),
 }
 """The documents that each command may print, one of them at a time.
 

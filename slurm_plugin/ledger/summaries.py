@@ -47,7 +47,7 @@ def balance_lines(
     """Balances of these tenants (None: all) that ever had a run or a budget, by name."""
     left = left_millislice_s(ledger_view)
     return tuple(
-        BalanceLine(balance, left.get(name))
+        BalanceLine(**vars(balance), left_millislice_s=left.get(name))
         for name, balance in sorted(ledger_view.balances.items())
         if names is None or name in names
     )

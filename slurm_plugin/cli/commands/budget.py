@@ -1,6 +1,5 @@
 """``slicewise budget``: what tenants may use up in a period."""
 
-from dataclasses import asdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Literal
 from uuid import uuid4
@@ -116,8 +115,15 @@ def set_budget(
         )
         begun = wait_until(lambda: _has_begun(ledger, tenant, start_s))
     if as_json:
-        outcome = {"adjusted_millislice_s": adjusted, "started": begun, "lost_millislice_s": gone}
-        print_json({"tenant": tenant, **asdict(budget), **outcome})
+        print_json(
+            present.SetBudget(
+                **vars(budget),
+                tenant=tenant,
+                adjusted_millislice_s=adjusted,
+                started=begun,
+                lost_millislice_s=gone,
+            )
+        )
         return
     was = f" (was {budget_text(before)})" if before else ""
     console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
@@ -194,7 +200,7 @@ def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
         ledger.tenants.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
         payer = payers(ledger.tenants.policy())[tenant]
     if as_json:
-        print_json({"tenant": tenant, "payer": payer})
+        print_json(present.Payer(tenant, payer))
         return
     pays = "only its quota limits it" if payer == tenant else f"{payer} pays for its new runs"
     console().print(Text(f"{tenant} has no budget any more; {pays}."))
@@ -213,7 +219,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
     if tenant is not None and not found:
         raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:
-        print_json([present.budget_json(one) for one in found])
+        print_json(found)
     else:
         console().print(
             present.budgets_table(found, int(wall_s())).or_say(
@@ -326,7 +332,7 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
         _enter(ledger, entry)
         left = left_millislice_s(ledger_view_now(ledger, settings)).get(entry.tenant)
     if as_json:
-        print_json({**asdict(entry), "left_millislice_s": left})
+        print_json(present.BookedEntry(**vars(entry), left_millislice_s=left))
         return
     now = "" if left is None else f"; {slice_hours_text(left)} are left"
     change = hours_change_text(entry.amount_millislice_s)
@@ -359,6 +365,6 @@ def budget_history(tenant: TenantName, as_json: Json = False) -> None:
         if not found:
             _require_budget(ledger, tenant)
     if as_json:
-        print_json([asdict(event) for event in found])
+        print_json(found)
     else:
         console().print(present.events_table(found).or_say("Nothing has changed it yet."))

@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -34,10 +34,10 @@ from slicewise.slurm_plugin.cli.common.options import (
 )
 from slicewise.slurm_plugin.cli.common.output import counting, spinner, whole_file
 from slicewise.slurm_plugin.cli.views import ledger as present
-from slicewise.slurm_plugin.cli.views.focus import Billing, focus_json, focus_rows
+from slicewise.slurm_plugin.cli.views.focus import Billing, FocusRow, focus_rows
 from slicewise.slurm_plugin.cli.views.texts import slice_seconds_text
 from slicewise.slurm_plugin.rules.accounting.charge_lines import charge_lines
-from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, inert, runs_csv, runs_json
+from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, inert, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import (
     by_day,
     by_service,
@@ -175,9 +175,14 @@ def statement(
         found = Statement(rows, totals(rows))
     lines = _by_day(whole, from_s, until_s) if by is Grouping.DAY else _lines(found.rows, by)
     if as_json:
-        shown = present.statement_json(found.totals, lines, by, now_s)
-        runs = {"runs": runs_json(found.rows, now_s)} if journal else {}
-        print_json({**shown, **runs})
+        shown = present.StatementShown(
+            now_s=now_s,
+            by=by.value,
+            lines=present.shown_lines(lines, by),
+            tenants=found.totals,
+        )
+        runs = [run_line(row, now_s) for row in found.rows] if journal else []
+        print_json(present.JournalShown(**vars(shown), runs=runs) if journal else shown)
     elif as_csv:
         text = runs_csv(found.rows, now_s) if journal else present.invoice_csv(lines, by)
         sys.stdout.write(text)
@@ -210,11 +215,9 @@ def _print_focus(rows: Sequence[StatementRow], from_s: int, until_s: int, *, as_
     billing = Billing(settings.cluster.name, from_s, until_s, price, settings.ledger.currency)
     shown = focus_rows(lines, billing)
     if as_json:
-        print_json(focus_json(shown))
+        print_json(shown)
     else:
-        from slicewise.slurm_plugin.cli.common.json_shapes import FocusRowJson  # noqa: PLC0415 -- not for --help
-
-        sys.stdout.write(csv_text(shown, FocusRowJson.__annotations__))
+        sys.stdout.write(csv_text(map(vars, shown), (one.name for one in fields(FocusRow))))
 
 
 def _require_one_form(*, as_json: bool, as_csv: bool) -> None:
@@ -240,7 +243,7 @@ def balance(tenant: AnyTenant = None, as_json: Json = False, as_csv: Csv = False
     _require_one_form(as_json=as_json, as_csv=as_csv)
     found = Books(DaemonClient(load_settings().daemon)).balances(tenant)
     if as_json:
-        print_json([present.balance_json(line) for line in found])
+        print_json(found)
     elif as_csv:
         sys.stdout.write(present.balances_csv(found))
     else:
@@ -278,7 +281,7 @@ def verify(
             found = _lacking(found, kept)
         took_s = time.monotonic() - began_s
     if as_json:
-        print_json({**asdict(found), "seconds": round(took_s, 3)})
+        print_json(present.TimedVerification(**vars(found), seconds=round(took_s, 3)))
     if found.imbalance_millislice_s or found.faults:
         raise _imbalance(found)
     if not as_json:

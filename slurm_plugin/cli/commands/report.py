@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -81,15 +82,16 @@ def report(
             file.write(report_html(facts, now_s))
         typer.echo(f"{output}: written", err=True)
     if as_csv:
-        from slicewise.slurm_plugin.cli.common.json_shapes import ReportDayJson  # noqa: PLC0415 -- as above
         from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text  # noqa: PLC0415 -- as above
-        from slicewise.slurm_plugin.rules.pages.month import day_rows  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.rules.pages.month import ReportDay, day_rows  # noqa: PLC0415 -- as above
 
-        sys.stdout.write(csv_text(day_rows(facts), ReportDayJson.__annotations__))
+        sys.stdout.write(
+            csv_text(map(vars, day_rows(facts)), (one.name for one in fields(ReportDay)))
+        )
     elif as_json:
-        from slicewise.slurm_plugin.rules.pages.month import report_json  # noqa: PLC0415 -- as above
+        from slicewise.slurm_plugin.rules.pages.month import month_report  # noqa: PLC0415 -- as above
 
-        print_json(report_json(facts))
+        print_json(month_report(facts))
     elif output is None:
         from slicewise.slurm_plugin.cli.views.report import report_table, report_text  # noqa: PLC0415
 

@@ -4,10 +4,13 @@ https://focus.finops.org/focus-specification/v1-2/
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer
 
 from slicewise.slurm_plugin.rules.accounting.charge_lines import ChargeLine
 
@@ -17,6 +20,50 @@ _HOURS_PLACES = Decimal("1e-9")
 
 Value = str | Decimal | None
 """None is what FOCUS calls null."""
+Number = Annotated[Decimal, PlainSerializer(float, return_type=float)]
+"""JSON's numbers hold 15 digits exactly."""
+
+
+@dataclass(frozen=True)
+class FocusRow:
+    """A row of a statement for billing, in the columns of FOCUS 1.2; null without a price."""
+
+    BilledCost: Number | None
+    BillingAccountId: str
+    BillingAccountName: str
+    BillingAccountType: str
+    BillingCurrency: str | None
+    BillingPeriodEnd: str
+    BillingPeriodStart: str
+    ChargeCategory: str
+    ChargeClass: None
+    ChargeDescription: str
+    ChargeFrequency: str
+    ChargePeriodEnd: str
+    ChargePeriodStart: str
+    ConsumedQuantity: Number
+    ConsumedUnit: str
+    ContractedCost: Number | None
+    ContractedUnitPrice: Number | None
+    EffectiveCost: Number | None
+    InvoiceIssuerName: str
+    ListCost: Number | None
+    ListUnitPrice: Number | None
+    PricingQuantity: Number
+    PricingUnit: str
+    ProviderName: str
+    PublisherName: str
+    ResourceId: str | None
+    ResourceName: str | None
+    ResourceType: str | None
+    ServiceCategory: str
+    ServiceName: str
+    ServiceSubcategory: str
+    SkuId: str
+    SubAccountId: str
+    SubAccountName: str
+    SubAccountType: str
+    Tags: str
 
 
 @dataclass(frozen=True)
@@ -37,12 +84,12 @@ class Billing:
     currency: str
 
 
-def focus_rows(lines: Iterable[ChargeLine], billing: Billing) -> list[Mapping[str, Value]]:
-    """One row a line, with all columns in FOCUS's own order."""
-    return [dict(sorted(_row(line, billing).items())) for line in lines]
+def focus_rows(lines: Iterable[ChargeLine], billing: Billing) -> list[FocusRow]:
+    """One row a line."""
+    return [FocusRow(**_row(line, billing)) for line in lines]
 
 
-def _row(line: ChargeLine, billing: Billing) -> dict[str, Value]:
+def _row(line: ChargeLine, billing: Billing) -> dict[str, Any]:
     of, price = line.of, billing.slice_hour_price
     hours = (Decimal(line.used_millislice_s) / _SLICE_HOUR).quantize(_HOURS_PLACES)
     cost = None if price is None else hours * price
@@ -103,11 +150,3 @@ def _service(tenant: str, service: str) -> dict[str, Value]:
 
 def _time(at_s: int) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def focus_json(rows: Iterable[Mapping[str, Value]]) -> list[Mapping[str, str | float | None]]:
-    """The rows with JSON's numbers, which hold 15 digits exactly."""
-    return [
-        {name: float(value) if isinstance(value, Decimal) else value for name, value in row.items()}
-        for row in rows
-    ]

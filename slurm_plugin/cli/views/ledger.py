@@ -1,8 +1,9 @@
-"""Statements and balances for people, as JSON and as CSV."""
+"""Statements and balances for people, programs and as CSV."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import Any, Literal
 
 from rich.text import Text
 
@@ -15,9 +16,13 @@ from slicewise.slurm_plugin.cli.views.texts import (
     slices_cells,
     times_column,
 )
-from slicewise.slurm_plugin.rules.accounting.run_csv import csv_text, gres_text, run_seconds
+from slicewise.slurm_plugin.rules.accounting.run_csv import (
+    RunLine,
+    csv_text,
+    gres_text,
+    run_seconds,
+)
 from slicewise.slurm_plugin.rules.accounting.types import (
-    Balance,
     BalanceLine,
     InvoiceLine,
     StatementRow,
@@ -88,27 +93,59 @@ def invoice_table(lines: Sequence[InvoiceLine], by: str) -> FittingTable:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServiceLine(TenantTotal):
+    """What a tenant's service used; "" stands for its other jobs."""
+
+    service: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserLine(TenantTotal):
+    """What a tenant's user used."""
+
+    user: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayLine(TenantTotal):
+    """What a tenant used on a day, such as ``2026-01-31``."""
+
+    day: str
+
+
+KINDS: Mapping[str, type[TenantTotal]] = {"service": ServiceLine, "user": UserLine, "day": DayLine}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementShown:
+    """A statement in integers; running jobs count up to ``now_s``."""
+
+    now_s: int
+    by: Literal["service", "user", "day"]
+    lines: Sequence[ServiceLine] | Sequence[UserLine] | Sequence[DayLine]
+    tenants: Sequence[TenantTotal]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalShown(StatementShown):
+    """A statement with every run."""
+
+    runs: Sequence[RunLine]
+
+
 def invoice_csv(lines: Sequence[InvoiceLine], by: str) -> str:
     """One line per line of the invoice, with the same names and integers as JSON."""
     columns = (by if one.name == "key" else one.name for one in fields(InvoiceLine))
-    return csv_text((_line_json(line, by) for line in lines), columns)
+    return csv_text(map(vars, shown_lines(lines, by)), columns)
 
 
-def statement_json(
-    totals: Sequence[TenantTotal], lines: Sequence[InvoiceLine], by: str, now_s: int
-) -> Mapping[str, object]:
-    """A statement in integers; ``now_s`` is the time up to which running jobs are counted."""
-    return {
-        "now_s": now_s,
-        "by": by,
-        "lines": [_line_json(line, by) for line in lines],
-        "tenants": [asdict(total) for total in totals],
-    }
-
-
-def _line_json(line: InvoiceLine, by: str) -> Mapping[str, object]:
-    values = asdict(line)
-    return {"tenant": values.pop("tenant"), by: values.pop("key"), **values}
+def shown_lines(lines: Sequence[InvoiceLine], by: str) -> Any:
+    """The lines of that kind."""
+    return [
+        KINDS[by](**{by if name == "key" else name: value for name, value in vars(line).items()})
+        for line in lines
+    ]
 
 
 _MINUTE = "%Y-%m-%d %H:%M %Z"
@@ -119,16 +156,15 @@ _MINUTE = "%Y-%m-%d %H:%M %Z"
 
 def balances_table(lines: Sequence[BalanceLine]) -> FittingTable:
     """One line per tenant, in slice-hours; without a budget it has nothing granted or left."""
-    balances = [line.balance for line in lines]
-    granted = (_budgeted(line, line.balance.granted_millislice_s) for line in lines)
-    available = (_budgeted(line, line.balance.available_millislice_s) for line in lines)
+    granted = (_budgeted(line, line.granted_millislice_s) for line in lines)
+    available = (_budgeted(line, line.available_millislice_s) for line in lines)
     return FittingTable(
         (
-            column("tenant", (balance.tenant for balance in balances)),
+            column("tenant", (balance.tenant for balance in lines)),
             column("granted", granted, right=True, rank=2),
-            column("used", _hours(b.used_millislice_s for b in balances), right=True),
-            column("waived", _hours(b.waived_millislice_s for b in balances), right=True, rank=3),
-            column("reserved", _hours(b.reserved_millislice_s for b in balances), right=True),
+            column("used", _hours(b.used_millislice_s for b in lines), right=True),
+            column("waived", _hours(b.waived_millislice_s for b in lines), right=True, rank=3),
+            column("reserved", _hours(b.reserved_millislice_s for b in lines), right=True),
             column("available", available, right=True, rank=1),
             column("left now", map(_left, lines), right=True),
         )
@@ -141,7 +177,7 @@ def _hours(amounts_millislice_s: Iterable[int]) -> Iterable[Text]:
 
 def _budgeted(line: BalanceLine, amount_millislice_s: int) -> Text:
     """The amount; nothing for a tenant without a budget, where it only mirrors what was used."""
-    budgeted = line.left_millislice_s is not None or line.balance.granted_millislice_s
+    budgeted = line.left_millislice_s is not None or line.granted_millislice_s
     return hours_cell(amount_millislice_s) if budgeted else NOTHING
 
 
@@ -149,15 +185,16 @@ def _left(line: BalanceLine) -> Text:
     return NOTHING if line.left_millislice_s is None else hours_cell(line.left_millislice_s)
 
 
-def balance_json(line: BalanceLine) -> Mapping[str, object]:
-    """A balance in millislice-seconds."""
-    return {**asdict(line.balance), "left_millislice_s": line.left_millislice_s}
-
-
 def balances_csv(lines: Iterable[BalanceLine]) -> str:
     """One line per tenant, with the same names and integers as JSON."""
-    columns = (*(one.name for one in fields(Balance)), "left_millislice_s")
-    return csv_text(map(balance_json, lines), columns)
+    return csv_text(map(vars, lines), (one.name for one in fields(BalanceLine)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedVerification(Verification):
+    """What was verified, and how long it took."""
+
+    seconds: float
 
 
 def period_text(begin: datetime | None, end: datetime | None, since: datetime | None) -> str:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pydantic import computed_field
+
 from slicewise.cluster.language.periods import next_start_s
 from slicewise.cluster.rpc.tenant_messages import TypeOfQuota
 from slicewise.slurm_plugin.rules.accounting.budgets import unspent
@@ -141,6 +143,7 @@ class BudgetStatus:
     ends_s: int | None
     resets_s: int | None
 
+    @computed_field
     @property
     def had_millislice_s(self) -> int | None:
         """What the running period had: its amount, with what was carried over, granted, adjusted.

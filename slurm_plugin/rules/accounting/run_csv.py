@@ -2,18 +2,34 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from decimal import Decimal
 
 from slicewise.slurm_plugin.rules.accounting.types import StatementRow
 
 _FORMULA = tuple("=+-@\t\r")
-_RUN_FIELDS = ("tenant", "payer", "user", "task", "gres", "cost_millislices")
-_RUN_COLUMNS = (
-    *("cluster", "job_id", "start_s", *_RUN_FIELDS, "service", "end_s", "seconds"),
-    *("used_millislice_s", "waived_millislice_s", "reserved_millislice_s"),
-)
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run of a job in a statement, in integers."""
+
+    cluster: str
+    job_id: int
+    start_s: int
+    tenant: str
+    payer: str
+    user: str
+    task: str
+    gres: Mapping[str, int]
+    cost_millislices: int
+    service: str
+    end_s: int | None
+    seconds: int
+    used_millislice_s: int
+    waived_millislice_s: int
+    reserved_millislice_s: int
 
 
 def csv_text(
@@ -46,32 +62,32 @@ def gres_text(gres: Mapping[str, int]) -> str:
     )
 
 
-def runs_json(rows: Iterable[StatementRow], now_s: int) -> Sequence[Mapping[str, object]]:
-    """Every run, in integers."""
-    return [_row_json(row, now_s) for row in rows]
+def run_line(row: StatementRow, now_s: int) -> RunLine:
+    """The run of that row; ``now_s`` is the time up to which running ones are counted."""
+    run = row.run
+    return RunLine(
+        **vars(run.key),
+        tenant=run.tenant,
+        payer=run.payer,
+        user=run.user,
+        task=run.task,
+        gres=run.gres,
+        cost_millislices=run.cost_millislices,
+        service=row.service,
+        end_s=row.end_s,
+        seconds=run_seconds(row, now_s),
+        used_millislice_s=row.used_millislice_s,
+        waived_millislice_s=row.waived_millislice_s,
+        reserved_millislice_s=row.reserved_millislice_s,
+    )
 
 
 def runs_csv(rows: Iterable[StatementRow], now_s: int, *, header: bool = True) -> str:
     """One line per run, with the same names and integers as JSON."""
-    shown = ({**_row_json(row, now_s), "gres": gres_text(row.run.gres)} for row in rows)
-    return csv_text(shown, _RUN_COLUMNS, header=header)
+    shown = ({**vars(run_line(row, now_s)), "gres": gres_text(row.run.gres)} for row in rows)
+    return csv_text(shown, (one.name for one in fields(RunLine)), header=header)
 
 
 def run_seconds(row: StatementRow, now_s: int) -> int:
     """Seconds that a run has lasted, of a running one up to ``now_s``."""
     return max(0, (now_s if row.end_s is None else row.end_s) - row.run.key.start_s)
-
-
-def _row_json(row: StatementRow, now_s: int) -> Mapping[str, object]:
-    run = asdict(row.run)
-    # A running job's run is a Reservation; its further fields would say the same twice.
-    return {
-        **run["key"],
-        **{name: run[name] for name in _RUN_FIELDS},
-        "service": row.service,
-        "end_s": row.end_s,
-        "seconds": run_seconds(row, now_s),
-        "used_millislice_s": row.used_millislice_s,
-        "waived_millislice_s": row.waived_millislice_s,
-        "reserved_millislice_s": row.reserved_millislice_s,
-    }

@@ -248,10 +248,9 @@ class Balance:
 
 
 @dataclass(frozen=True)
-class BalanceLine:
+class BalanceLine(Balance):
     """A tenant's balance, and what its budget has left now: None without a budget."""
 
-    balance: Balance
     left_millislice_s: int | None
 
 

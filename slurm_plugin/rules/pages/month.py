@@ -67,6 +67,69 @@ class MonthFacts:
     tenants: tuple[TenantMonth, ...]
 
 
+@dataclass(frozen=True)
+class ReportService:
+    """What a service was charged in a month; of a tenant's other jobs the name is empty."""
+
+    service: str
+    charged_millislice_s: int
+
+
+@dataclass(frozen=True)
+class ReportTenant:
+    """A tenant's month: what it was charged, and means with the tenants below it.
+
+    ``guarantee_kept`` is the part of the guaranteed slices that were wanted and there in time.
+    """
+
+    tenant: str
+    runs: int
+    charged_millislice_s: int
+    waived_millislice_s: int
+    nominal_millislices: int | None
+    in_use_millislices: int | None
+    borrowed_millislices: int | None
+    lent_millislices: int | None
+    waiting_millislices: int | None
+    late_millislices: int | None
+    guarantee_kept: float | None
+    budget_left_millislice_s: int | None
+    services: Sequence[ReportService]
+
+
+@dataclass(frozen=True)
+class MonthReport:
+    """A month: parts of 1, of the time that was recorded, and slices by state."""
+
+    cluster: str
+    month: str
+    from_s: int
+    until_s: int
+    zone: str
+    in_use: float | None
+    guarantee_kept: float | None
+    recorded: float | None
+    slices_millislice_s: Mapping[str, int]
+    tenants: Sequence[ReportTenant]
+
+
+@dataclass(frozen=True)
+class ReportDay:
+    """A row of the report's CSV: a tenant on a day."""
+
+    tenant: str
+    day: str
+    charged_millislice_s: int
+    waived_millislice_s: int
+    nominal_millislices: int | None
+    in_use_millislices: int | None
+    borrowed_millislices: int | None
+    lent_millislices: int | None
+    waiting_millislices: int | None
+    late_millislices: int | None
+    budget_left_millislice_s: int | None
+
+
 def values_of(answer: HistoryAnswer, name: str) -> tuple[float | None, ...]:
     """The means of a series; all gaps if there is none of that name."""
     found = (one.values for one in answer.series if one.name == name)
@@ -124,28 +187,28 @@ def kept(answer: HistoryAnswer) -> float | None:
     return ratio(held, held + late)
 
 
-def day_rows(facts: MonthFacts) -> list[Mapping[str, object]]:
+def day_rows(facts: MonthFacts) -> list[ReportDay]:
     """A row for each tenant and day: what was charged, and the day's means; None is not known."""
     return [row for tenant in facts.tenants for row in _days_of(tenant, facts)]
 
 
-def _days_of(tenant: TenantMonth, facts: MonthFacts) -> Iterable[Mapping[str, object]]:
+def _days_of(tenant: TenantMonth, facts: MonthFacts) -> Iterable[ReportDay]:
     charged = {line.key: line for line in tenant.days}
     ends_s = (*(day.start_s for day in facts.days[1:]), facts.until_s)
     for day, end_s in zip(facts.days, ends_s, strict=True):
         line = charged.get(day.text)
         left = _within(tenant.history, "budget_left", day.start_s, end_s)
-        yield {
-            "tenant": tenant.name,
-            "day": day.text,
-            "charged_millislice_s": line.used_millislice_s if line else 0,
-            "waived_millislice_s": line.waived_millislice_s if line else 0,
+        yield ReportDay(
+            tenant=tenant.name,
+            day=day.text,
+            charged_millislice_s=line.used_millislice_s if line else 0,
+            waived_millislice_s=line.waived_millislice_s if line else 0,
             **{
                 f"{name}_millislices": _whole(mean(tenant.history, name, range(day.start_s, end_s)))
                 for name in HELD
             },
-            "budget_left_millislice_s": _whole(last(left)),
-        }
+            budget_left_millislice_s=_whole(last(left)),
+        )
 
 
 def last(values: Sequence[float | None]) -> float | None:
@@ -162,37 +225,34 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def report_json(facts: MonthFacts) -> Mapping[str, object]:
+def month_report(facts: MonthFacts) -> MonthReport:
     """The month with amounts in integers; means of what is known, null where nothing is."""
-    return {
-        "cluster": facts.cluster,
-        "month": facts.month,
-        "from_s": facts.from_s,
-        "until_s": facts.until_s,
-        "zone": facts.zone,
-        "in_use": in_use(facts.slices),
-        "guarantee_kept": kept(facts.slices),
-        "recorded": recorded(facts.slices),
-        "slices_millislice_s": {name: sum_millislice_s(facts.slices, name) for name in STATES},
-        "tenants": [_tenant_json(one) for one in facts.tenants],
-    }
+    return MonthReport(
+        cluster=facts.cluster,
+        month=facts.month,
+        from_s=facts.from_s,
+        until_s=facts.until_s,
+        zone=facts.zone,
+        in_use=in_use(facts.slices),
+        guarantee_kept=kept(facts.slices),
+        recorded=recorded(facts.slices),
+        slices_millislice_s={name: sum_millislice_s(facts.slices, name) for name in STATES},
+        tenants=[_tenant(one) for one in facts.tenants],
+    )
 
 
-def _tenant_json(tenant: TenantMonth) -> Mapping[str, object]:
+def _tenant(tenant: TenantMonth) -> ReportTenant:
     history = tenant.history
-    return {
-        "tenant": tenant.name,
-        "runs": tenant.charged.runs if tenant.charged else 0,
-        "charged_millislice_s": tenant.used_millislice_s,
-        "waived_millislice_s": tenant.charged.waived_millislice_s if tenant.charged else 0,
+    return ReportTenant(
+        tenant=tenant.name,
+        runs=tenant.charged.runs if tenant.charged else 0,
+        charged_millislice_s=tenant.used_millislice_s,
+        waived_millislice_s=tenant.charged.waived_millislice_s if tenant.charged else 0,
         **{f"{name}_millislices": _whole(mean(history, name)) for name in HELD},
-        "guarantee_kept": kept_by_tenant(history),
-        "budget_left_millislice_s": _whole(last(values_of(history, "budget_left"))),
-        "services": [
-            {"service": one.name, "charged_millislice_s": one.used_millislice_s}
-            for one in tenant.services
-        ],
-    }
+        guarantee_kept=kept_by_tenant(history),
+        budget_left_millislice_s=_whole(last(values_of(history, "budget_left"))),
+        services=[ReportService(one.name, one.used_millislice_s) for one in tenant.services],
+    )
 
 
 def kept_by_tenant(history: HistoryAnswer) -> float | None:

@@ -5,7 +5,8 @@ from printed_text import printed_text
 
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import MillisliceSeconds
-from slicewise.slurm_plugin.cli.views.budgets import budget_json, budgets_table
+from slicewise.cluster.runtime.console import plain
+from slicewise.slurm_plugin.cli.views.budgets import budgets_table
 from slicewise.slurm_plugin.rules.accounting.overview import BudgetStatus
 from slicewise.slurm_plugin.rules.quota.types import Budget
 
@@ -41,5 +42,5 @@ def test_left_and_used_are_what_the_period_had() -> None:
     one = status(None, None)
     text = shown(one)
     assert [word for word in ("10.00", "4.00", "6.00", "1.00", "never") if word not in text] == []
-    assert budget_json(one)["had_millislice_s"] == 10 * HOUR
+    assert plain(one)["had_millislice_s"] == 10 * HOUR
     assert "had" not in shown(status(None, None, used=None))

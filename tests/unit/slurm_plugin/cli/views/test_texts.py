@@ -1,10 +1,13 @@
 import csv
 import io
+from collections.abc import Sequence
+from typing import Any
 
 from printed_text import printed_text
 
 from slicewise.cluster.language.periods import Period
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
+from slicewise.cluster.runtime.console import plain
 from slicewise.slurm_plugin.cli.views import budgets, ledger, tenants
 from slicewise.slurm_plugin.cli.views.texts import (
     slice_hours_text,
@@ -12,10 +15,9 @@ from slicewise.slurm_plugin.cli.views.texts import (
     time_text,
 )
 from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStatus
-from slicewise.slurm_plugin.rules.accounting.run_csv import gres_text, runs_csv, runs_json
+from slicewise.slurm_plugin.rules.accounting.run_csv import gres_text, run_line, runs_csv
 from slicewise.slurm_plugin.rules.accounting.statement import Day, by_day, by_user, open_row, totals
 from slicewise.slurm_plugin.rules.accounting.types import (
-    Balance,
     BalanceLine,
     BudgetEntry,
     Reservation,
@@ -92,10 +94,21 @@ def test_gpus_as_people_write_them():
     assert gres_text({"3g.40gb": 1, "1g.10gb": 2}) == "2 × 1g.10gb + 3g.40gb"
 
 
+def shown(rows: Sequence[StatementRow]) -> Any:
+    return plain(
+        ledger.StatementShown(
+            now_s=1003,
+            by="user",
+            lines=ledger.shown_lines(by_user(rows), "user"),
+            tenants=totals(rows),
+        )
+    )
+
+
 def test_a_statement_in_integers():
     rows = (SETTLED, RUNNING)
-    content = ledger.statement_json(totals(rows), by_user(rows), "user", 1003)
-    first, second = runs_json(rows, 1003)
+    content = shown(rows)
+    first, second = (plain(run_line(row, 1003)) for row in rows)
     assert first["used_millislice_s"] == 55_000
     assert (first["cluster"], first["job_id"], first["start_s"], first["end_s"]) == (
         "c",
@@ -105,7 +118,7 @@ def test_a_statement_in_integers():
     )
     assert (first["seconds"], second["seconds"], second["end_s"]) == (10, 3, None)
     assert second["reserved_millislice_s"] == 313_500
-    assert content["tenants"][0]["tenant"] == "nlp"  # type: ignore[index]
+    assert content["tenants"][0]["tenant"] == "nlp"
 
 
 def test_a_statement_for_people():
@@ -137,11 +150,11 @@ def test_a_statement_as_csv_has_the_same_integers_as_json():
     first, second = csv.DictReader(io.StringIO(runs_csv(rows, 1003)))
     assert first["used_millislice_s"] == "55000"
     assert (second["gres"], second["end_s"]) == ("2 × 1g.10gb + 3g.40gb", "")
-    assert list(first) == list(runs_json(rows, 1003)[0])
+    assert list(first) == list(plain(run_line(rows[0], 1003)))
     lines = by_user(rows)
-    content = ledger.statement_json(totals(rows), lines, "user", 1003)
+    content = shown(rows)
     in_csv = list(csv.DictReader(io.StringIO(ledger.invoice_csv(lines, "user"))))
-    assert [{name: str(value) for name, value in line.items()} for line in content["lines"]] == (  # type: ignore[attr-defined]
+    assert [{name: str(value) for name, value in line.items()} for line in content["lines"]] == (
         in_csv
     )
     assert in_csv[1]["user"] == "alice"
@@ -252,12 +265,10 @@ def test_a_budgets_history_mixes_rules_and_entries_the_newest_first():
 
 def balance_line(left: int | None, granted: int) -> BalanceLine:
     amounts = (MillisliceSeconds(3_600_000 * hours) for hours in (granted, -2, 4, 8, 0))
-    return BalanceLine(Balance("vision", *amounts), left)
+    return BalanceLine("vision", *amounts, left)
 
 
 def test_a_tenant_without_a_budget_shows_no_debt():
     assert "-2.00" in printed_text(ledger.balances_table([balance_line(0, granted=10)]))
     assert "-2.00" not in printed_text(ledger.balances_table([balance_line(None, granted=0)]))
-    assert (
-        ledger.balance_json(balance_line(None, granted=0))["available_millislice_s"] == -7_200_000
-    )
+    assert plain(balance_line(None, granted=0))["available_millislice_s"] == -7_200_000
