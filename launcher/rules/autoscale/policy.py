@@ -725,7 +725,8 @@ def _missed_words(scaling: Scaling, memory: Memory, look: ServiceLook) -> str:
     if attained.short < attained.late / 2:
         if scaling.learns:
             return ""
-        return f"{late}: starts come too late for its bursts; min_replicas = {replicas} would do"
+        least = min(replicas, scaling.max_replicas)
+        return f"{late}: starts come too late for its bursts; min_replicas = {least} would do"
     if look.supply.ready < scaling.max_replicas:
         return f"{late}: quota lets no more replicas run{_would_do(replicas, look.supply.ready)}"
     enough = _would_do(replicas, scaling.max_replicas)
