@@ -20,14 +20,13 @@ from rich.table import Table
 
 from benchmarks.machine import machine
 from benchmarks.reporting import run
-from slicewise.cluster.language.periods import Period
+from slicewise.cluster.language.periods import Period, period_start_s
 from slicewise.cluster.language.units import Millislices, MillisliceSeconds
 from slicewise.cluster.settings.read import load_settings
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host.inventory import CLUSTER
-from slicewise.slurm_plugin.cli.commands.budget import amend_of
 from slicewise.slurm_plugin.ledger.store import Ledger
-from slicewise.slurm_plugin.rules.accounting.budgets import Amend
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend, amend_of
 from slicewise.slurm_plugin.rules.common.qos_names import qos_name
 from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 
@@ -184,8 +183,13 @@ def _nominal(name: str, amount: int, parent: str | None = None) -> TenantUpdate:
 
 
 def _amend(sandbox: Sandbox) -> Callable[[str, Budget], Amend]:
-    settings = load_settings(sandbox.layout.settings_file)
-    return lambda tenant, budget: amend_of(tenant, budget, settings, "bench")
+    zone = load_settings(sandbox.layout.settings_file).ledger.time_zone
+
+    def amend(tenant: str, budget: Budget) -> Amend:
+        begun_s = period_start_s(budget.period, int(time.time()), zone)
+        return amend_of(tenant, budget, begun_s, "root", "bench")
+
+    return amend
 
 
 def _run_jobs(sandbox: Sandbox) -> int:

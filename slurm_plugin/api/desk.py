@@ -32,6 +32,7 @@ from slicewise.cluster.rpc.web_messages import WebTokenRequest, WebUserRequest
 from slicewise.cluster.settings.file import DaemonSettings, WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandler
+from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.keys import ServiceKeys
 from slicewise.slurm_plugin.api.orders import ServiceOrders
@@ -154,6 +155,7 @@ class Desk:
         keys: ServiceKeys,
         web_logins: WebLogins,
         tenants: TenantDesk,
+        budgets: BudgetDesk,
         daemon: Daemon,
     ) -> None:
         self._cluster_state = cluster_state
@@ -179,7 +181,7 @@ class Desk:
                 WebTokenRequest: web_logins.user_by_slurm,
                 **{
                     kind: self._as_reader(handle)
-                    for part in (keys, generations, web_logins, reads, tenants)
+                    for part in (keys, generations, web_logins, reads, tenants, budgets)
                     for kind, handle in part.handlers().items()
                 },
             },

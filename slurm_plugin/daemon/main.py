@@ -22,6 +22,7 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.slurm_plugin.admission_server.pipe import Decided
 from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
+from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Desk, roles
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.keys import ServiceKeys
@@ -133,6 +134,7 @@ class _Daemon:
             keys=self._keys,
             web_logins=WebLogins(settings.web),
             tenants=TenantDesk(settings, ledger, cluster_state, reads),
+            budgets=BudgetDesk(settings, ledger, cluster_state, reads),
             daemon=self,
         )
         self._user_socket = UserSocket(own.user_socket, desk.routes, user_limits(self._who))

@@ -74,6 +74,9 @@ OF_THE_DAEMON = (
     "why vision --limits",
     "why 814 --priority",
     "budget show",
+    "budget set vision --amount 1",
+    "budget grant vision --amount 1 --reason why",
+    "budget history vision",
     "ledger balance",
     "ledger statement vision",
     "report",
@@ -93,7 +96,6 @@ OF_THE_DAEMON = (
 )
 OF_THE_DATABASE = (
     "tenant-quota calendar list",
-    "budget history vision",
     "ledger verify",
     "ledger export",
     "repartition history",

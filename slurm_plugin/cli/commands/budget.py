@@ -1,20 +1,19 @@
 """``slicewise budget``: what tenants may use up in a period."""
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 import typer
 from rich.text import Text
 
 from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError, UnreachableError
-from slicewise.cluster.language.periods import RENEWED, period_start_s
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError, UnreachableError
+from slicewise.cluster.language.periods import RENEWED
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime.console import console, print_json
 from slicewise.cluster.runtime.output_options import Json
 from slicewise.cluster.runtime.wall_clock import wall_s
-from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.slurm_plugin.cli.common.books import Books
 from slicewise.slurm_plugin.cli.common.options import (
@@ -22,29 +21,23 @@ from slicewise.slurm_plugin.cli.common.options import (
     AnyTenant,
     Reason,
     TenantName,
-    author_name,
-    opened_ledger,
-    wait_until,
+    authored,
 )
 from slicewise.slurm_plugin.cli.views import budgets as present
 from slicewise.slurm_plugin.cli.views.texts import hours_change_text, slice_hours_text
-from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
-from slicewise.slurm_plugin.rules.accounting.budgets import Amend, amended, lost
-from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.common.budget_requests import (
+    BudgetDeleteRequest,
+    BudgetEnterAnswer,
+    BudgetEnterRequest,
+    BudgetHistoryRequest,
+    BudgetSetRequest,
+)
 from slicewise.slurm_plugin.rules.quota.amounts import (
     SLICE_HOUR_MILLISLICE_S,
-    BudgetWords,
-    budget_from_words,
     signed_slice_hours_from_text,
     slice_hours_from_text,
 )
-from slicewise.slurm_plugin.rules.quota.tenants import check_words, payers, require_tenant
-from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
 from slicewise.slurm_plugin.rules.quota.words import budget_text
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.ledger.store import Ledger
-
 
 budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
 
@@ -100,51 +93,39 @@ def set_budget(
     immediately: the difference is booked as an adjustment. Another --period begins at once, and
     keeps of what was left the carry-over at most; the answer says what is gone.
     """
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        before = require_tenant(ledger.tenants.policy(), tenant).budget
-        words = BudgetWords(period, amount, carry_over, overdraft)
-        budget = budget_from_words(tenant, before, words)
-        start_s = period_begun_s(budget, settings)
-        gone = _lost(ledger, settings, tenant, budget)
-        adjusted = ledger.tenants.set_budget(
-            TenantUpdate(tenant, budget=budget),
-            author_name(),
-            reason,
-            amend_of(tenant, budget, settings, reason),
-        )
-        begun = wait_until(lambda: _has_begun(ledger, tenant, start_s))
+    request = BudgetSetRequest.of(
+        tenant=tenant,
+        period=period,
+        amount=amount,
+        carry_over=carry_over,
+        overdraft=overdraft,
+        **authored(reason),
+    )
+    answer = _daemon().call(request)
+    adjusted, gone, budget = answer.adjusted_millislice_s, answer.lost_millislice_s, answer.after
     if as_json:
         print_json(
             present.SetBudget(
                 **vars(budget),
                 tenant=tenant,
                 adjusted_millislice_s=adjusted,
-                started=begun,
+                started=answer.has_started,
                 lost_millislice_s=gone,
             )
         )
         return
-    was = f" (was {budget_text(before)})" if before else ""
+    was = f" (was {budget_text(answer.before)})" if answer.before else ""
     console().print(Text(f"{tenant}: {budget_text(budget)}{was}"))
     if adjusted:
         console().print(f"Applies now: {hours_change_text(adjusted)} in this period.")
     if gone:
         console().print(Text(_lost_text(tenant, gone)))
-    if not begun:
-        console().print("The daemon is not running, or busy: it begins the period later.")
+    if not answer.has_started:
+        console().print("The daemon is busy: it begins the period later.")
 
 
-def _lost(ledger: "Ledger", settings: Settings, tenant: str, budget: Budget) -> int:
-    """Return what of the budget that holds now is gone with the new one, in millislice-seconds."""
-    view = ledger_view_now(ledger, settings)
-    return lost(
-        view.tenants[tenant].budget,
-        budget,
-        period_start_s=period_begun_s(budget, settings),
-        last_rollover_s=view.rollovers.get(tenant),
-        left_millislice_s=left_millislice_s(view).get(tenant, 0),
-    )
+def _daemon() -> DaemonClient:
+    return DaemonClient(load_settings().daemon)
 
 
 def _lost_text(tenant: str, gone_millislice_s: int) -> str:
@@ -154,35 +135,6 @@ def _lost_text(tenant: str, gone_millislice_s: int) -> str:
         f" left are gone. To give them again: slicewise budget grant {tenant} --amount {amount}"
         " --reason WHY"
     )
-
-
-def amend_of(tenant: str, budget: Budget, settings: Settings, reason: str) -> Amend:
-    """Return a function that computes what the running period gets or loses by a new budget.
-
-    The ledger calls it with the budget as it was, the last roll and what is unspent; None means
-    that nothing has to be booked.
-    """
-
-    def entry(
-        was: Budget | None, last_rollover_s: int | None, unspent_millislice_s: int
-    ) -> BudgetEntry | None:
-        return amended(
-            tenant,
-            was,
-            budget,
-            period_start_s=period_begun_s(budget, settings),
-            last_rollover_s=last_rollover_s,
-            unspent_millislice_s=unspent_millislice_s,
-            author=author_name(),
-            reason=reason,
-        )
-
-    return entry
-
-
-def period_begun_s(budget: Budget, settings: Settings) -> int:
-    """Return when the budget's running period began, in Unix seconds."""
-    return period_start_s(budget.period, int(wall_s()), settings.ledger.time_zone)
 
 
 @budget_app.command(
@@ -195,10 +147,8 @@ def delete_budget(tenant: TenantName, reason: Reason = "", as_json: Json = False
 
     If there is none, only quotas bind. What running jobs have reserved stays with this tenant.
     """
-    with opened_ledger(load_settings()) as ledger:
-        _require_budget(ledger, tenant)
-        ledger.tenants.change(TenantUpdate(tenant, budget="off"), author_name(), reason)
-        payer = payers(ledger.tenants.policy())[tenant]
+    request = BudgetDeleteRequest.of(tenant=tenant, **authored(reason))
+    payer = _daemon().call(request).payer
     if as_json:
         print_json(present.Payer(tenant, payer))
         return
@@ -215,7 +165,7 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
     For a single tenant it is the budget that pays for it, with what was used: left and used add up
     to what the period had. Users see the budgets that pay for the tenants that they belong to.
     """
-    found = Books(DaemonClient(load_settings().daemon)).budgets(tenant)
+    found = Books(_daemon()).budgets(tenant)
     if tenant is not None and not found:
         raise _no_budget(f"No budget pays for tenant {tenant!r}.")
     if as_json:
@@ -229,36 +179,12 @@ def show_budgets(tenant: AnyTenant = None, as_json: Json = False) -> None:
         )
 
 
-def _require_budget(ledger: "Ledger", tenant: str) -> Budget:
-    budget = require_tenant(ledger.tenants.policy(), tenant).budget
-    if budget is None:
-        raise _no_budget(f"Tenant {tenant!r} has no budget of its own.")
-    return budget
-
-
 def _no_budget(message: str) -> InvalidInputError:
     return InvalidInputError(
         Code.BUDGET_NONE,
         message,
         "Operators set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
     )
-
-
-def _require_begun(ledger: "Ledger", tenant: str, start_s: int) -> None:
-    """Refuse to book before the running period has begun: its roll would take the entry back.
-
-    Raises InvalidInputError (SW-BUSY).
-    """
-    if not _has_begun(ledger, tenant, start_s):
-        raise InvalidInputError(
-            Code.BUSY,
-            f"The running period of {tenant}'s budget has not begun in the ledger yet.",
-            "A running daemon begins it within seconds. Then try again.",
-        )
-
-
-def _has_begun(ledger: "Ledger", tenant: str, start_s: int) -> bool:
-    return ledger.budgets.rollovers().get(tenant, -1) >= start_s
 
 
 @budget_app.command(
@@ -277,7 +203,7 @@ def grant_budget(
     granted = slice_hours_from_text(amount, "--amount")
     if not granted:
         raise _no_amount()
-    _book(_entry(tenant, "grant", granted, reason, key), as_json=as_json)
+    _book(tenant, "grant", granted, reason, key, as_json=as_json)
 
 
 @budget_app.command(
@@ -297,21 +223,7 @@ def adjust_budget(
     adjusted = signed_slice_hours_from_text(amount, "--amount")
     if not adjusted:
         raise _no_amount()
-    _book(_entry(tenant, "adjust", adjusted, reason, key), as_json=as_json)
-
-
-def _entry(
-    tenant: str, kind: Literal["grant", "adjust"], amount: int, reason: str, key: str | None
-) -> BudgetEntry:
-    """Build the entry, always with a key: if the ledger's answer is lost, it may be booked.
-
-    Raises InvalidInputError (SW-VALUE) if ``key`` is empty.
-    """
-    if key is not None and not key.strip():
-        raise InvalidInputError(Code.VALUE, "--key: it is empty.", "Give one, or leave it out.")
-    return BudgetEntry(
-        tenant, kind, amount, None, author_name(), reason, key=key or f"command-{uuid4().hex}"
-    )
+    _book(tenant, "adjust", adjusted, reason, key, as_json=as_json)
 
 
 def _no_amount() -> InvalidInputError:
@@ -320,17 +232,32 @@ def _no_amount() -> InvalidInputError:
     )
 
 
-def _book(entry: BudgetEntry, *, as_json: bool) -> None:
-    """Book what an operator gives or takes, and print what is left."""
-    check_words(entry.author, entry.reason)
-    if not entry.reason.strip():
+def _book(
+    tenant: str,
+    kind: Literal["grant", "adjust"],
+    amount_millislice_s: int,
+    reason: str,
+    key: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Have booked what an operator gives or takes, and print what is left.
+
+    It always has a key: if an answer is lost, it may be booked.
+    """
+    if not reason.strip():
         raise InvalidInputError(Code.VALUE, "--reason: it is empty.", "Say why, in a few words.")
-    settings = load_settings()
-    with opened_ledger(settings) as ledger:
-        budget = _require_budget(ledger, entry.tenant)
-        _require_begun(ledger, entry.tenant, period_begun_s(budget, settings))
-        _enter(ledger, entry)
-        left = left_millislice_s(ledger_view_now(ledger, settings)).get(entry.tenant)
+    if key is not None and not key.strip():
+        raise InvalidInputError(Code.VALUE, "--key: it is empty.", "Give one, or leave it out.")
+    request = BudgetEnterRequest.of(
+        tenant=tenant,
+        kind=kind,
+        amount_millislice_s=amount_millislice_s,
+        key=key or f"command-{uuid4().hex}",
+        **authored(reason),
+    )
+    answer = _entered(request)
+    entry, left = answer.entry, answer.left_millislice_s
     if as_json:
         print_json(present.BookedEntry(**vars(entry), left_millislice_s=left))
         return
@@ -339,19 +266,28 @@ def _book(entry: BudgetEntry, *, as_json: bool) -> None:
     console().print(Text(f"{entry.tenant}: {change}{now}"))
 
 
-def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
-    """Book the entry, and try again if no answer came: its key prevents booking it twice."""
+def _entered(request: BudgetEnterRequest) -> BudgetEnterAnswer:
+    """Have it booked, and ask again if no answer came: its key prevents booking it twice."""
+    daemon = _daemon()
     try:
-        ledger.budgets.enter(entry, None)
-    except UnreachableError:
-        try:
-            ledger.budgets.enter(entry, None)
-        except UnreachableError as error:
-            raise UnreachableError(
-                error.refusal.code,
-                f"{error.refusal.message} It is not known whether the entry was booked.",
-                f"Run the same again with --key {entry.key}: it is booked only once.",
-            ) from None
+        return daemon.call(request)
+    except SlicewiseError as error:
+        if error.refusal.code not in _UNANSWERED:
+            raise
+    try:
+        return daemon.call(request)
+    except SlicewiseError as error:
+        if error.refusal.code not in _UNANSWERED:
+            raise
+        raise UnreachableError(
+            error.refusal.code,
+            f"{error.refusal.message} It is not known whether the entry was booked.",
+            f"Run the same again with --key {request.key}: it is booked only once.",
+        ) from None
+
+
+_UNANSWERED = frozenset({Code.DAEMON_UNSURE, Code.DATABASE_DOWN, Code.DATABASE_FAILED})
+"""After a failure with one of these codes an entry may have been booked."""
 
 
 @budget_app.command(
@@ -360,10 +296,8 @@ def _enter(ledger: "Ledger", entry: BudgetEntry) -> None:
 )
 def budget_history(tenant: TenantName, as_json: Json = False) -> None:
     """Show every rule, roll (start of a period), grant and adjustment of a budget, newest first."""
-    with opened_ledger(load_settings()) as ledger:
-        found = present.events(ledger.tenants.history(tenant), ledger.budgets.entries(tenant, 0))
-        if not found:
-            _require_budget(ledger, tenant)
+    answer = _daemon().call(BudgetHistoryRequest.of(tenant=tenant))
+    found = present.events(answer.changes, answer.entries)
     if as_json:
         print_json(found)
     else:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from slicewise.cluster.language.periods import period_start_s
 from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.cluster.runtime.console import console, print_json
+from slicewise.cluster.runtime.wall_clock import wall_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 from slicewise.cluster.slurm.open import open_slurm
-from slicewise.slurm_plugin.cli.commands.budget import amend_of
 from slicewise.slurm_plugin.cli.common.in_force import until_in_force
 from slicewise.slurm_plugin.cli.common.options import (
     author_name,
@@ -28,7 +29,7 @@ from slicewise.slurm_plugin.cli.views import quota_plan as present
 from slicewise.slurm_plugin.cli.views.limits import differences_table
 from slicewise.slurm_plugin.ledger.summaries import held_lately, ledger_view_now
 from slicewise.slurm_plugin.quota_cycle.compile import LimitComparison, compared, slurm_now
-from slicewise.slurm_plugin.rules.accounting.budgets import Amend
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend, amend_of
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
 from slicewise.slurm_plugin.rules.limits.changes import stages
@@ -158,7 +159,8 @@ def _apply(
     """Apply all updates or none; return the newest change's id."""
 
     def amend(tenant: str, budget: Budget) -> Amend:
-        return amend_of(tenant, budget, settings, reason)
+        begun_s = period_start_s(budget.period, int(wall_s()), settings.ledger.time_zone)
+        return amend_of(tenant, budget, begun_s, author_name(), reason)
 
     return ledger.tenants.change_together(updates, author_name(), reason, amend)[-1].change_id
 

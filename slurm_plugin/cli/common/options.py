@@ -2,8 +2,7 @@
 
 import os
 import pwd
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +17,6 @@ from slicewise.slurm_plugin.rules.quota.tenants import check_words
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
-
-
-_PATIENCE_S = 5.0
-_POLL_S, _LONGEST_POLL_S = 0.05, 0.4
 
 
 @contextmanager
@@ -118,18 +113,3 @@ def require_in_force(took_s: float | None, wait_s: int | None) -> None:
             f"The change is recorded, and is not in force in Slurm after {wait_s} s.",
             "The daemon brings it into force: systemctl status slicewise-daemon",
         )
-
-
-def wait_until(condition: Callable[[], bool], wait_s: float | None = None) -> bool:
-    """Poll until the condition holds; return whether it did within ``wait_s``; None is 5 s.
-
-    Conditions look at what the daemon writes into the ledger: the daemon itself is not asked.
-    """
-    patience_s = _PATIENCE_S if wait_s is None else wait_s
-    until_s, pause_s = time.monotonic() + patience_s, _POLL_S
-    while not condition():
-        if time.monotonic() > until_s:
-            return False
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_POLL_S)
-    return True

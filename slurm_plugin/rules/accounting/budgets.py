@@ -238,3 +238,28 @@ def run_minutes(
 
 def _upwards(policy: Policy, tenant: str) -> tuple[str, ...]:
     return (tenant, *ancestors(policy, tenant)) if tenant in policy else ()
+
+
+def amend_of(tenant: str, budget: Budget, begun_s: int, author: str, reason: str) -> Amend:
+    """Return a function that computes what the running period gets or loses by a new budget.
+
+    ``begun_s`` is when the running period of the new one began, in Unix seconds. The ledger calls
+    it with the budget as it was, the last roll and what is unspent; None means that nothing has to
+    be booked.
+    """
+
+    def entry(
+        was: Budget | None, last_rollover_s: int | None, unspent_millislice_s: int
+    ) -> BudgetEntry | None:
+        return amended(
+            tenant,
+            was,
+            budget,
+            period_start_s=begun_s,
+            last_rollover_s=last_rollover_s,
+            unspent_millislice_s=unspent_millislice_s,
+            author=author,
+            reason=reason,
+        )
+
+    return entry

@@ -35,6 +35,7 @@ from slicewise.cluster.settings.file import WebSettings
 from slicewise.slurm_plugin.admission_server.admit import Admission
 from slicewise.slurm_plugin.api import desk as desk_module
 from slicewise.slurm_plugin.api import keys as keys_module
+from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Desk, Roles
 from slicewise.slurm_plugin.api.generations import ServiceGenerations
 from slicewise.slurm_plugin.api.keys import ServiceKeys
@@ -116,6 +117,7 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> Asking:
         ),
         web_logins=WebLogins(WebSettings(listen="127.0.0.1:8690")),
         tenants=TenantDesk(settings(), ledger, cluster_state, reads),
+        budgets=BudgetDesk(settings(), ledger, cluster_state, reads),
         daemon=(daemon := Daemon()),
     )
     return Asking(desk, slurm, daemon, cluster_state)

@@ -10,11 +10,17 @@ from stand_ins.scripted import ScriptedLedger, ScriptedSlurm, job, settings, syn
 from slicewise.cluster.language.errors import SlicewiseError, UnreachableError
 from slicewise.cluster.rpc.message import ACTING_PATH, VERSION_PATH, Request, requests
 from slicewise.slurm_plugin.api.access import Principal
+from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.desk import Roles
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.routes import Asked, Routes
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
-from slicewise.slurm_plugin.common import tenant_requests
+from slicewise.slurm_plugin.common import budget_requests, tenant_requests
+from slicewise.slurm_plugin.common.budget_requests import (
+    BudgetDeleteRequest,
+    BudgetEnterRequest,
+    BudgetSetRequest,
+)
 from slicewise.slurm_plugin.common.tenant_requests import (
     InForceRequest,
     TenantCreateRequest,
@@ -28,8 +34,16 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 ROOT, ALICE, WEB, LAUNCHER = 0, 61001, 61002, 61003
 ROLES = Roles(frozenset({ROOT}), LAUNCHER, web=WEB, web_operators=frozenset({"olga"}))
-OURS = [one for one in requests() if one.__module__ == tenant_requests.__name__]
-FIELDS: dict[str, Any] = {"tenant": "vision", "parent": "", "change_id": 1}
+MODULES = {tenant_requests.__name__, budget_requests.__name__}
+OURS = [kind for kind in requests() if kind.__module__ in MODULES]
+FIELDS: dict[str, Any] = {
+    "tenant": "vision",
+    "parent": "",
+    "change_id": 1,
+    "kind": "grant",
+    "amount_millislice_s": 1,
+    "key": "k",
+}
 
 
 class Ledger(ScriptedLedger):
@@ -54,7 +68,8 @@ class Site:
         self.ledger, self.cluster_state = ledger, cluster_state
         reads = Reads(settings(), slurm, ledger, cluster_state)  # type: ignore[arg-type]
         desk = TenantDesk(settings(), ledger, cluster_state, reads)  # type: ignore[arg-type]
-        self.handlers = desk.handlers()
+        budgets = BudgetDesk(settings(), ledger, cluster_state, reads)  # type: ignore[arg-type]
+        self.handlers = {**desk.handlers(), **budgets.handlers()}
         self._routes = Routes(
             {
                 kind: lambda request, uid, handle=handle: handle(request, Principal(uid, "x", None))
@@ -92,14 +107,14 @@ async def test_who_is_no_operator_is_refused_and_nothing_is_written(
     answer = await site.answered(request_of(kind), uid)
     assert b"SW-FORBIDDEN" in answer
     assert b"Only root and SlurmUser may do that." in answer
-    assert site.ledger.said == []
+    assert (site.ledger.said, site.ledger.entered) == ([], [])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OURS if kind.changes])
 async def test_no_page_changes_tenants_not_even_for_an_operator(site: Site, kind: type[Request]):
     answer = await site.answered(request_of(kind), WEB, acting_for="olga")
     assert b"SW-FORBIDDEN" in answer
-    assert site.ledger.said == []
+    assert (site.ledger.said, site.ledger.entered) == ([], [])
 
 
 def test_every_request_of_operators_about_tenants_has_a_handler(site: Site):
@@ -113,6 +128,9 @@ def test_every_request_of_operators_about_tenants_has_a_handler(site: Site):
         TenantCreateRequest(tenant="new", parent=""),
         TenantMoveRequest(tenant="vision", parent="lab"),
         TenantDeleteRequest(tenant="vision"),
+        BudgetSetRequest(tenant="vision", period="day", amount="1"),
+        BudgetDeleteRequest(tenant="vision"),
+        BudgetEnterRequest(tenant="vision", kind="grant", amount_millislice_s=1, key="k"),
     ],
 )
 async def test_a_daemon_that_stands_by_changes_nothing(
@@ -124,7 +142,7 @@ async def test_a_daemon_that_stands_by_changes_nothing(
     monkeypatch.setattr(ClusterState, "require_leader", standby)
     with pytest.raises(SlicewiseError, match="SW-DAEMON-STANDBY"):
         await site.handlers[type(request_)](request_, Principal(ROOT, "root", None))
-    assert site.ledger.said == []
+    assert (site.ledger.said, site.ledger.entered) == ([], [])
 
 
 async def test_a_change_has_a_round_made_at_once_and_an_answer_when_it_is_over(site: Site):
@@ -146,4 +164,4 @@ async def test_a_change_has_a_round_made_at_once_and_an_answer_when_it_is_over(s
 async def test_a_dry_import_writes_nothing(site: Site):
     request = TenantImportRequest(is_dry=True)
     await site.handlers[TenantImportRequest](request, Principal(ROOT, "root", None))
-    assert site.ledger.said == []
+    assert (site.ledger.said, site.ledger.entered) == ([], [])

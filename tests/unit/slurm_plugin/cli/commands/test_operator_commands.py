@@ -32,7 +32,8 @@ from slicewise.cluster.rpc.client import DaemonClient
 from slicewise.cluster.runtime import questions
 from slicewise.cluster.settings.file import LedgerSettings, Settings
 from slicewise.launcher.main import app
-from slicewise.slurm_plugin.api import tenant_desk
+from slicewise.slurm_plugin.api import budget_desk, tenant_desk
+from slicewise.slurm_plugin.api.budget_desk import BudgetDesk
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.cli.commands import budget, costs, daemon, ledger_db, tenant, why
@@ -157,7 +158,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     def opened(_settings: object) -> Iterator[FakeLedger]:
         yield fake
 
-    monkeypatch.setattr(options, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(in_force, "_PATIENCE_S", 0.0)
     monkeypatch.setenv("SLICEWISE_DATABASE_URL", "postgresql:///ledger")
     for module in MODULES:
@@ -169,7 +169,9 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     asyncio.run(cluster_state.turn())
     reads = Reads(SETTINGS, slurm, fake, cluster_state)  # type: ignore[arg-type]
     tenants = TenantDesk(in_mode("enforce"), fake, cluster_state, reads)  # type: ignore[arg-type]
-    answer_from(monkeypatch, {**reads.handlers(), **tenants.handlers()})
+    budgets = BudgetDesk(SETTINGS, fake, cluster_state, reads)  # type: ignore[arg-type]
+    monkeypatch.setattr(budget_desk, "_PATIENCE_S", 0.0)
+    answer_from(monkeypatch, {**reads.handlers(), **tenants.handlers(), **budgets.handlers()})
     fake.cluster_state, fake.tenant_desk = cluster_state, tenants
     return fake
 

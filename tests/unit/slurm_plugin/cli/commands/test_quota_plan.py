@@ -23,7 +23,6 @@ from slicewise.launcher.main import app
 from slicewise.slurm_plugin.api.reads import Reads
 from slicewise.slurm_plugin.api.tenant_desk import TenantDesk
 from slicewise.slurm_plugin.cli.commands import quota, quota_plan
-from slicewise.slurm_plugin.cli.common import options
 from slicewise.slurm_plugin.quota_cycle.compile import look
 from slicewise.slurm_plugin.rules.admission.decayed_use import Holding
 from slicewise.slurm_plugin.rules.quota.types import (
@@ -114,7 +113,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> FakeLedger:
     def opened(_settings: object) -> Iterator[FakeLedger]:
         yield fake
 
-    monkeypatch.setattr(options, "_PATIENCE_S", 0.0)
     for module in (quota, quota_plan):
         monkeypatch.setattr(module, "load_settings", lambda: SETTINGS)
         monkeypatch.setattr(module, "opened_ledger", opened)

@@ -1,0 +1,182 @@
+"""Changes budgets for operators, and shows their history."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from slicewise.cluster.language.codes import Code
+from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.periods import period_start_s
+from slicewise.cluster.settings.file import Settings
+from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
+from slicewise.slurm_plugin.api.reads import Reads, hiding_places
+from slicewise.slurm_plugin.common.budget_requests import (
+    BudgetDeleteAnswer,
+    BudgetDeleteRequest,
+    BudgetEnterAnswer,
+    BudgetEnterRequest,
+    BudgetHistoryAnswer,
+    BudgetHistoryRequest,
+    BudgetSetAnswer,
+    BudgetSetRequest,
+)
+from slicewise.slurm_plugin.ledger.store import Ledger
+from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slicewise.slurm_plugin.rules.accounting.budgets import amend_of, lost
+from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
+from slicewise.slurm_plugin.rules.quota.amounts import BudgetWords, budget_from_words
+from slicewise.slurm_plugin.rules.quota.tenants import check_words, payers, require_tenant
+from slicewise.slurm_plugin.rules.quota.types import Budget, TenantUpdate
+from slicewise.slurm_plugin.state.controller import ClusterState
+
+T = TypeVar("T")
+
+_PATIENCE_S = 5.0
+_LOOK_AGAIN_S = 0.2
+"""Seconds between two looks whether the charging loop has begun the period."""
+
+
+class BudgetDesk:
+    """Changes are each in one transaction of the ledger; an entry is booked once for its key."""
+
+    def __init__(
+        self, settings: Settings, ledger: Ledger, cluster_state: ClusterState, reads: Reads
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._cluster_state = cluster_state
+        self._reads = reads
+
+    def handlers(self) -> ReaderHandlers:
+        """What answers each request; they raise what those of ``TenantDesk`` do."""
+        return hiding_places(
+            {
+                BudgetSetRequest: self._set,
+                BudgetDeleteRequest: self._delete,
+                BudgetEnterRequest: self._enter,
+                BudgetHistoryRequest: self._history,
+            }
+        )
+
+    async def _read(self, principal: Principal, read: Callable[[], T]) -> T:
+        return await self._reads.from_ledger(principal.uid, read)
+
+    async def _set(self, request: BudgetSetRequest, principal: Principal) -> BudgetSetAnswer:
+        self._cluster_state.require_leader()
+        tenant, ledger, zone = request.tenant, self._ledger, self._settings.ledger.time_zone
+        now_s = int(self._cluster_state.clock.shown_s)
+        author = request.author or principal.user
+        words = BudgetWords(request.period, request.amount, request.carry_over, request.overdraft)
+
+        def change() -> tuple[Budget | None, Budget, int, int]:
+            view = ledger_view_now(ledger, self._settings, now_s)
+            before = require_tenant(view.tenants, tenant).budget
+            after = budget_from_words(tenant, before, words)
+            begun_s = period_start_s(after.period, now_s, zone)
+            gone = lost(
+                before,
+                after,
+                period_start_s=begun_s,
+                last_rollover_s=view.rollovers.get(tenant),
+                left_millislice_s=left_millislice_s(view).get(tenant, 0),
+            )
+            amend = amend_of(tenant, after, begun_s, author, request.reason)
+            update = TenantUpdate(tenant, budget=after)
+            adjusted = ledger.tenants.set_budget(update, author, request.reason, amend)
+            return before, after, gone, adjusted
+
+        before, after, gone, adjusted = await self._read(principal, change)
+        self._cluster_state.hurry()
+        return BudgetSetAnswer(
+            before=before,
+            after=after,
+            adjusted_millislice_s=adjusted,
+            lost_millislice_s=gone,
+            has_started=await self._until_begun(principal, tenant, after),
+        )
+
+    async def _until_begun(self, principal: Principal, tenant: str, budget: Budget) -> bool:
+        until_s = time.monotonic() + _PATIENCE_S
+        while not await self._read(principal, partial(self._has_begun, tenant, budget)):
+            if time.monotonic() >= until_s:
+                return False
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return True
+
+    def _has_begun(self, tenant: str, budget: Budget) -> bool:
+        now_s = int(self._cluster_state.clock.shown_s)
+        start_s = period_start_s(budget.period, now_s, self._settings.ledger.time_zone)
+        return self._ledger.budgets.rollovers().get(tenant, -1) >= start_s
+
+    async def _delete(
+        self, request: BudgetDeleteRequest, principal: Principal
+    ) -> BudgetDeleteAnswer:
+        self._cluster_state.require_leader()
+        tenant, tenants = request.tenant, self._ledger.tenants
+
+        def change() -> str:
+            self._require_budget(tenant)
+            author = request.author or principal.user
+            tenants.change(TenantUpdate(tenant, budget="off"), author, request.reason)
+            return payers(tenants.policy())[tenant]
+
+        payer = await self._read(principal, change)
+        self._cluster_state.hurry()
+        return BudgetDeleteAnswer(payer=payer)
+
+    def _require_budget(self, tenant: str) -> Budget:
+        budget = require_tenant(self._ledger.tenants.policy(), tenant).budget
+        if budget is None:
+            raise InvalidInputError(
+                Code.BUDGET_NONE,
+                f"Tenant {tenant!r} has no budget of its own.",
+                "Operators set one: slicewise budget set NAME --period month --amount SLICE_HOURS",
+            )
+        return budget
+
+    async def _enter(self, request: BudgetEnterRequest, principal: Principal) -> BudgetEnterAnswer:
+        self._cluster_state.require_leader()
+        entry = BudgetEntry(
+            request.tenant,
+            request.kind,
+            request.amount_millislice_s,
+            None,
+            request.author or principal.user,
+            request.reason,
+            key=request.key,
+        )
+
+        def change() -> int | None:
+            check_words(entry.author, entry.reason)
+            if not self._has_begun(entry.tenant, self._require_budget(entry.tenant)):
+                # Its roll would take the entry back.
+                raise InvalidInputError(
+                    Code.BUSY,
+                    f"The running period of {entry.tenant}'s budget has not begun in the ledger"
+                    " yet.",
+                    "The daemon begins it within seconds. Then try again.",
+                )
+            self._ledger.budgets.enter(entry, None)
+            at_s = self._cluster_state.clock.shown_s
+            view = ledger_view_now(self._ledger, self._settings, at_s)
+            return left_millislice_s(view).get(entry.tenant)
+
+        left = await self._read(principal, change)
+        self._cluster_state.hurry()
+        return BudgetEnterAnswer(entry=entry, left_millislice_s=left)
+
+    async def _history(
+        self, request: BudgetHistoryRequest, principal: Principal
+    ) -> BudgetHistoryAnswer:
+        tenant, ledger = request.tenant, self._ledger
+
+        def read() -> BudgetHistoryAnswer:
+            changes = ledger.tenants.history(tenant)
+            entries = ledger.budgets.entries(tenant, 0)
+            if not entries and not any(change.update.budget for change in changes):
+                self._require_budget(tenant)
+            return BudgetHistoryAnswer(changes=changes, entries=entries)
+
+        return await self._read(principal, read)
