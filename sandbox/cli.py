@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,7 +18,7 @@ from slicewise.sandbox import lifecycle
 from slicewise.sandbox.cluster import Sandbox
 from slicewise.sandbox.host import process
 from slicewise.sandbox.host.directory import default_directory
-from slicewise.sandbox.host.status import NodeRow, ServerRow, node_rows, server_rows
+from slicewise.sandbox.host.status import NodeRow, SandboxStatus, ServerRow, node_rows, server_rows
 from slicewise.sandbox.servers import gpus
 
 app = typer.Typer(
@@ -132,13 +131,8 @@ def status(
             raise
         _fail(error)
     if as_json:
-        content = {
-            "directory": str(sandbox.layout.directory),
-            "gateway_url": sandbox.layout.gateway_url,
-            "servers": [asdict(row) for row in servers],
-            "nodes": [asdict(row) for row in nodes],
-        }
-        print_json(content)
+        layout = sandbox.layout
+        print_json(SandboxStatus(str(layout.directory), layout.gateway_url, servers, nodes))
         return
     console = terminal_console()
     console.print(f"Sandbox in {sandbox.layout.directory}", highlight=False, soft_wrap=True)

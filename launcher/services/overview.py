@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import computed_field
 
-from slicewise.cluster.language.documents import HIDDEN, TextOrNull, key_of
+from slicewise.cluster.language.documents import HIDDEN, TextOrNull, key_or_null
 from slicewise.cluster.language.errors import UnreachableError
 from slicewise.cluster.language.replica_shape import ReplicaShape
 from slicewise.cluster.language.service import follows_by_adapters, whole_number
@@ -130,22 +130,22 @@ class ServiceObservation:
     note: str
     token_objective: TextOrNull = ""
 
-    rate_per_s = key_of("report", ServiceReport, "rate_per_s")
-    desired_replicas = key_of("report", ServiceReport, "desired_replicas")
-    reason = key_of("report", ServiceReport, "reason")
-    failed_starts = key_of("report", ServiceReport, "failed_starts")
-    next_start_s = key_of("report", ServiceReport, "next_start_s")
-    concurrency = key_of("report", ServiceReport, "concurrency")
-    is_concurrency_learnt = key_of("report", ServiceReport, "is_concurrency_learnt")
-    concurrency_source = key_of("report", ServiceReport, "concurrency_source")
-    ttft_ms = key_of("report", ServiceReport, "ttft_ms")
-    ttft_p95_ms = key_of("report", ServiceReport, "ttft_p95_ms")
-    tpot_ms = key_of("report", ServiceReport, "tpot_ms")
-    engine_load = key_of("report", ServiceReport, "engine_load")
-    quality = key_of("report", ServiceReport, "quality")
-    nominal_millislices = key_of("quota", TenantView, "nominal_millislices")
-    limit_millislices = key_of("quota", TenantView, "limit_millislices")
-    in_use_millislices = key_of("quota", TenantView, "in_use_millislices")
+    rate_per_s = key_or_null("report", ServiceReport, "rate_per_s")
+    desired_replicas = key_or_null("report", ServiceReport, "desired_replicas")
+    reason = key_or_null("report", ServiceReport, "reason")
+    failed_starts = key_or_null("report", ServiceReport, "failed_starts")
+    next_start_s = key_or_null("report", ServiceReport, "next_start_s")
+    concurrency = key_or_null("report", ServiceReport, "concurrency")
+    is_concurrency_learnt = key_or_null("report", ServiceReport, "is_concurrency_learnt")
+    concurrency_source = key_or_null("report", ServiceReport, "concurrency_source")
+    ttft_ms = key_or_null("report", ServiceReport, "ttft_ms")
+    ttft_p95_ms = key_or_null("report", ServiceReport, "ttft_p95_ms")
+    tpot_ms = key_or_null("report", ServiceReport, "tpot_ms")
+    engine_load = key_or_null("report", ServiceReport, "engine_load")
+    quality = key_or_null("report", ServiceReport, "quality")
+    nominal_millislices = key_or_null("quota", TenantView, "nominal_millislices")
+    limit_millislices = key_or_null("quota", TenantView, "limit_millislices")
+    in_use_millislices = key_or_null("quota", TenantView, "in_use_millislices")
 
     @computed_field
     @property

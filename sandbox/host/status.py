@@ -1,9 +1,7 @@
 """Servers and nodes of a sandbox, as rows for a table or for JSON."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from typing_extensions import TypedDict
 
 from slicewise.sandbox.host.inventory import NODES
 from slicewise.sandbox.host.layout import Layout
@@ -40,13 +38,14 @@ class NodeRow:
     state: str
 
 
-class SandboxJson(TypedDict):
+@dataclass(frozen=True)
+class SandboxStatus:
     """What ``sandbox status --json`` prints."""
 
     directory: str
     gateway_url: str
-    servers: list[ServerRow]
-    nodes: list[NodeRow]
+    servers: Sequence[ServerRow]
+    nodes: Sequence[NodeRow]
 
 
 def server_rows(state: State, is_alive: Callable[[Process], bool]) -> tuple[ServerRow, ...]:

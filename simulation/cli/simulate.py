@@ -299,9 +299,9 @@ def _write(page: IO[str], result: "SimulationResult", changes: Sequence[str], zo
 
 def _print(result: "SimulationResult", changes: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        from slicewise.simulation.rules.report.documents import result_json  # noqa: PLC0415 -- not for --help
+        from slicewise.simulation.rules.report.documents import compared  # noqa: PLC0415 -- not for --help
 
-        print_json(result_json(result, changes))
+        print_json(compared(result, changes))
         return
     from slicewise.simulation.report.screen import result_shown  # noqa: PLC0415 -- as above
 

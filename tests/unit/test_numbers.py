@@ -20,7 +20,7 @@ from slicewise.cluster.runtime.console import plain
 from slicewise.cluster.slurm.unread_log import UnreadLog
 from slicewise.launcher.services.overview import join
 from slicewise.slurm_plugin.admission_server.process import AdmissionProcess
-from slicewise.slurm_plugin.cli.views.tenants import status_json
+from slicewise.slurm_plugin.cli.views.tenants import shown_tenant
 from slicewise.slurm_plugin.daemon.metric_catalogue import METRICS
 from slicewise.slurm_plugin.daemon.metrics import Metrics
 from slicewise.slurm_plugin.rules.accounting.overview import OverviewInput, tenant_statuses
@@ -110,7 +110,7 @@ def test_tenant_list() -> None:
         for index, name in enumerate(HOLDERS)
     )
     found = tenant_statuses(OverviewInput(POLICY, LOANS, (), runs, {}, None))
-    assert {one.tenant.name: own_names(status_json(one)) for one in found} == NUMBERS
+    assert {one.tenant.name: own_names(plain(shown_tenant(one))) for one in found} == NUMBERS
 
 
 def test_why_limits() -> None:

@@ -5,8 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import computed_field
+
+from slicewise.cluster.language.documents import HIDDEN
 from slicewise.simulation.rules.runs.figures import (
     Estimate,
     Figures,
@@ -102,10 +105,11 @@ class TenantDifference:
     """
 
     tenant: str
-    present: ReplayedTenant | None
-    changed: ReplayedTenant | None
+    present: Annotated[ReplayedTenant | None, HIDDEN]
+    changed: Annotated[ReplayedTenant | None, HIDDEN]
     verdict: ChangeVerdict | None
 
+    @computed_field
     @property
     def waited_less_s(self) -> float:
         """Seconds that its jobs together wait less by the changed policy; below 0 is more."""
@@ -201,8 +205,8 @@ class ServiceDifference:
     """
 
     service: str
-    present: ReplayedService | None
-    changed: ReplayedService | None
+    present: Annotated[ReplayedService | None, HIDDEN]
+    changed: Annotated[ReplayedService | None, HIDDEN]
     interval: Estimate | None
     verdict: ChangeVerdict | None
 

@@ -1,7 +1,6 @@
 """``slicewise tenant-quota calendar``: quotas by hour and weekday, and for coming events."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -184,7 +183,7 @@ def create_window(
     now_s = wall_s()
     shown, coming = _shown(written, now_s, zone), _coming(written, now_s, zone)
     if as_json:
-        print_json({**present.shown_json(shown), "spans": [asdict(one) for one in coming]})
+        print_json(present.NewWindow(**vars(present.window_now(shown)), spans=coming))
     else:
         _say(f"Window {written.window_id}: {_words(written, zone)}.")
         _say(spans_text(coming, zone, in_force=shown.in_force))
@@ -272,7 +271,7 @@ def list_windows(
     of_it = [one for one in windows if tenant is None or one.tenant in {ALL, tenant}]
     shown = [_shown(one, now_s, zone) for one in of_it]
     if as_json:
-        print_json([present.shown_json(one) for one in shown])
+        print_json([present.window_now(one) for one in shown])
         return
     console().print(
         present.windows_table(shown, zone).or_say(
@@ -331,7 +330,7 @@ def _print_history(
     records = ledger.windows.history()
     records = tuple(one for one in records if tenant is None or one.window.tenant == tenant)
     if as_json:
-        print_json([present.record_json(one) for one in records])
+        print_json([present.past_window(one) for one in records])
     else:
         table = present.history_table(records, settings.ledger.time_zone)
         console().print(table.or_say("There were never any windows."))
@@ -361,7 +360,7 @@ def delete_window(
     if above:
         typer.echo(above, err=True)
     if as_json:
-        print_json(present.window_json(removed))
+        print_json(present.shown_window(removed))
     else:
         _say(f"Deleted window {window_id}: {_words(removed, settings.ledger.time_zone)}.")
 

@@ -160,7 +160,7 @@ def show_loans(
             watch=watch,
             as_json=as_json,
             as_values=lambda answer: [
-                present.loan_change_json(change) for change in answer.changes
+                present.shown_loan_change(change) for change in answer.changes
             ],
         )
         return
@@ -169,5 +169,5 @@ def show_loans(
         lambda answer: present.loans_table(answer.lines).or_say("Nothing is lent."),
         watch=watch,
         as_json=as_json,
-        as_values=lambda answer: [present.loan_json(line) for line in answer.lines],
+        as_values=lambda answer: answer.lines,
     )

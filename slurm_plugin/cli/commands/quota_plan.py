@@ -32,6 +32,7 @@ from slicewise.slurm_plugin.quota_cycle.compile import LimitComparison, compared
 from slicewise.slurm_plugin.rules.accounting.budgets import Amend, amend_of
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.explain.planned_change import PlannedChange, planned_change
+from slicewise.slurm_plugin.rules.explain.quota_plan import Impact, LoanPlan, TenantPlan
 from slicewise.slurm_plugin.rules.limits.changes import stages
 from slicewise.slurm_plugin.rules.limits.desired import Difference, desired_limits, differences
 from slicewise.slurm_plugin.rules.quota.capacity import require_capacity
@@ -43,6 +44,20 @@ from slicewise.slurm_plugin.state.observer import SlurmObserver
 
 if TYPE_CHECKING:
     from slicewise.slurm_plugin.ledger.store import Ledger
+
+
+@dataclass(frozen=True)
+class ShownQuotaPlan:
+    """What a file of quotas would do, or did."""
+
+    tenants: Sequence[TenantPlan]
+    loans: Sequence[LoanPlan]
+    harms: Sequence[Impact]
+    ended_windows: Sequence[int]
+    differences: Sequence[Difference]
+    commands: Sequence[Sequence[str]]
+    applied: bool
+    in_force_after_s: float | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,7 @@ def apply(
         daemon = DaemonClient(settings.daemon)
         took_s, force = until_in_force(daemon, change_id, changed_s, timeout_s)
     if as_json:
-        print_json({**_planned_json(planned), "applied": not dry_run, "in_force_after_s": took_s})
+        print_json(_shown(planned, applied=not dry_run, took_s=took_s))
     elif not dry_run:
         console().print(Text(f"Changed: {force}."))
     else:
@@ -175,10 +190,14 @@ def _print_plan(planned: _Planned, cluster: str) -> None:
         console().print(differences_table(planned.differences))
 
 
-def _planned_json(planned: _Planned) -> Mapping[str, object]:
-    return {
-        **present.plan_json(planned.change.plan, planned.change.impacts),
-        "ended_windows": planned.change.ended_windows,
-        "differences": planned.differences,
-        "commands": [list(command) for command in planned.commands],
-    }
+def _shown(planned: _Planned, *, applied: bool, took_s: float | None) -> ShownQuotaPlan:
+    return ShownQuotaPlan(
+        tenants=planned.change.plan.tenants,
+        loans=planned.change.plan.loans,
+        harms=planned.change.impacts,
+        ended_windows=planned.change.ended_windows,
+        differences=planned.differences,
+        commands=planned.commands,
+        applied=applied,
+        in_force_after_s=took_s,
+    )

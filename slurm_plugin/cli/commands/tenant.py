@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, TypeVar
 
 import typer
@@ -104,7 +103,7 @@ def _print_place(tenant: str, answer: TenantPlaceAnswer, *, as_json: bool) -> No
     if answer.warning:
         typer.echo(answer.warning, err=True)
     if as_json:
-        print_json({"tenant": tenant, "parent": answer.parent, "changed": answer.is_changed})
+        print_json(present.PlacedTenant(tenant, answer.parent, answer.is_changed))
     else:
         verb = "is now" if answer.is_changed else "is already"
         console().print(Text(f"{tenant} {verb} a tenant {below_text(answer.parent)}."))
@@ -134,7 +133,7 @@ def list_tenants(watch: Watch = False, as_json: Json = False) -> None:
         ),
         watch=watch,
         as_json=as_json,
-        as_values=lambda answer: [present.status_json(status) for status in answer.statuses],
+        as_values=lambda answer: [present.shown_tenant(status) for status in answer.statuses],
     )
 
 
@@ -152,7 +151,7 @@ def show_tenant(tenant: AnyTenant = None, as_json: Json = False) -> None:
         return
     answer = _told(_daemon().call(TenantDetailsRequest.of(tenant=tenant)))
     if as_json:
-        print_json(present.details_json(answer.details))
+        print_json(present.shown_details(answer.details))
     else:
         console().print(present.details_table(answer.details))
         for note in answer.calendar_notes:
@@ -197,7 +196,7 @@ def delete_tenant(
     took_s, force = until_in_force(daemon, answer.change.change_id, began_s, timeout_s)
     if as_json:
         in_force = took_s is not None
-        print_json({"tenant": tenant, "running": answer.running, "in_force": in_force})
+        print_json(present.DeletedTenant(tenant, answer.running, in_force))
     else:
         console().print(Text(f"{tenant} is no longer a tenant, {force}."))
         if left:
@@ -225,7 +224,7 @@ def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json =
 
 def _show_import(rows: Sequence[TakeOver], *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json(rows)
     else:
         console().print(
             present.differences_table(rows, "would be" if dry_run else "is").or_say(
@@ -253,7 +252,7 @@ def check_tenants(as_json: Json = False) -> None:
     answer = _daemon().call(AccountsRequest())
     found = answer.differences
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json(found)
     elif found:
         console().print(present.places_table(found))
     if not as_json and answer.others:

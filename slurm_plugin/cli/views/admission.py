@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import computed_field
 from rich.text import Text
 
-from slicewise.cluster.language.documents import HIDDEN, key_of
+from slicewise.cluster.language.documents import HIDDEN, key_or_null
 from slicewise.cluster.rpc.messages import StatusAnswer
 from slicewise.cluster.runtime.console import FittingTable, column, console
 from slicewise.slurm_plugin.rules.common.uninstalled import UNINSTALLED
@@ -43,19 +43,19 @@ class AdmissionStatus:
     here: Annotated[Here, HIDDEN]
     now_s: Annotated[float, HIDDEN]
 
-    version = key_of("answer", StatusAnswer, "version")
-    mode = key_of("answer", StatusAnswer, "mode")
-    host = key_of("answer", StatusAnswer, "host")
-    is_leader = key_of("answer", StatusAnswer, "is_leader")
-    is_uninstalled = key_of("answer", StatusAnswer, "is_uninstalled")
-    complete = key_of("answer", StatusAnswer, "complete")
-    observed_s = key_of("answer", StatusAnswer, "observed_s")
-    module_asked_s = key_of("answer", StatusAnswer, "module_asked_s")
-    module = key_of("answer", StatusAnswer, "module")
-    module_mode = key_of("answer", StatusAnswer, "module_mode")
-    decisions = key_of("answer", StatusAnswer, "decisions")
-    unadmitted = key_of("answer", StatusAnswer, "unadmitted")
-    unadmitted_s = key_of("answer", StatusAnswer, "unadmitted_s")
+    version = key_or_null("answer", StatusAnswer, "version")
+    mode = key_or_null("answer", StatusAnswer, "mode")
+    host = key_or_null("answer", StatusAnswer, "host")
+    is_leader = key_or_null("answer", StatusAnswer, "is_leader")
+    is_uninstalled = key_or_null("answer", StatusAnswer, "is_uninstalled")
+    complete = key_or_null("answer", StatusAnswer, "complete")
+    observed_s = key_or_null("answer", StatusAnswer, "observed_s")
+    module_asked_s = key_or_null("answer", StatusAnswer, "module_asked_s")
+    module = key_or_null("answer", StatusAnswer, "module")
+    module_mode = key_or_null("answer", StatusAnswer, "module_mode")
+    decisions = key_or_null("answer", StatusAnswer, "decisions")
+    unadmitted = key_or_null("answer", StatusAnswer, "unadmitted")
+    unadmitted_s = key_or_null("answer", StatusAnswer, "unadmitted_s")
 
     @computed_field
     @property

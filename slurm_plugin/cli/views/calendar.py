@@ -1,23 +1,17 @@
-"""Windows of the calendar, for people and as JSON."""
+"""Windows of the calendar, for people and programs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from slicewise.cluster.language.documents import TextOrNull
 from slicewise.cluster.language.periods import clock_text
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.cli.common.window_words import what_text, when_text, whose_text
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
-from slicewise.slurm_plugin.rules.quota.calendar import DAYS, Window, WindowRecord
-
-if TYPE_CHECKING:
-    from slicewise.slurm_plugin.cli.common.json_shapes import (
-        PastWindowJson,
-        ShownWindowJson,
-        WindowJson,
-    )
+from slicewise.slurm_plugin.rules.quota.calendar import DAYS, Window, WindowKind, WindowRecord
+from slicewise.slurm_plugin.rules.quota.calendar_times import Span
 
 _LEVELS = " ▁▂▃▄▅▆▇"
 
@@ -124,38 +118,72 @@ def _ended_briefly(record: WindowRecord) -> object:
     return NOTHING if record.ended_s is None else time_text(record.ended_s, "%m-%d %H:%M")
 
 
-def window_json(window: Window) -> "WindowJson":
-    """Days as words, times of the day in minutes, bounds in Unix seconds."""
-    return {
-        "id": window.window_id,
-        "tenant": window.tenant or None,
-        "kind": window.kind,
-        "amount_millislices": window.amount_millislices,
-        "days": [DAYS[day] for day in sorted(window.days)] or list(DAYS),
-        "begin_min": window.begin_min,
-        "end_min": window.end_min,
-        "first_s": window.first_s,
-        "last_s": window.last_s,
-        "reason": window.reason,
-    }
+@dataclass(frozen=True, kw_only=True)
+class ShownWindow:
+    """A window of the calendar: days as words, times of the day in minutes, Unix seconds."""
+
+    id: int
+    tenant: str | None
+    kind: WindowKind
+    amount_millislices: int
+    days: Sequence[str]
+    begin_min: int
+    end_min: int
+    first_s: int | None
+    last_s: int | None
+    reason: str
 
 
-def shown_json(one: Shown) -> "ShownWindowJson":
+@dataclass(frozen=True, kw_only=True)
+class WindowNow(ShownWindow):
     """A window, and whether it is in force."""
-    return {
-        **window_json(one.window),
-        "in_force": one.in_force,
-        "next_change_s": one.next_change_s,
-    }
+
+    in_force: bool
+    next_change_s: float | None
 
 
-def record_json(one: WindowRecord) -> "PastWindowJson":
+@dataclass(frozen=True, kw_only=True)
+class NewWindow(WindowNow):
+    """A window with the next times at which it holds."""
+
+    spans: Sequence[Span]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastWindow(ShownWindow):
     """A window with its history."""
-    return {
-        **window_json(one.window),
-        "author": one.author,
-        "set_s": one.set_s,
-        "ended_by": one.ended_by or None,
-        "ended_s": one.ended_s,
-        "ended_why": one.ended_why,
-    }
+
+    author: str
+    set_s: float
+    ended_by: TextOrNull
+    ended_s: float | None
+    ended_why: str
+
+
+def shown_window(window: Window) -> ShownWindow:
+    """The window as a document."""
+    return ShownWindow(
+        id=window.window_id,
+        tenant=window.tenant or None,
+        kind=window.kind,
+        amount_millislices=window.amount_millislices,
+        days=[DAYS[day] for day in sorted(window.days)] or DAYS,
+        begin_min=window.begin_min,
+        end_min=window.end_min,
+        first_s=window.first_s,
+        last_s=window.last_s,
+        reason=window.reason,
+    )
+
+
+def window_now(one: Shown) -> WindowNow:
+    """The window as it is now, as a document."""
+    return WindowNow(
+        **vars(shown_window(one.window)), in_force=one.in_force, next_change_s=one.next_change_s
+    )
+
+
+def past_window(record: WindowRecord) -> PastWindow:
+    """The window with its history, as a document."""
+    past = {name: value for name, value in vars(record).items() if name != "window"}
+    return PastWindow(**vars(shown_window(record.window)), **past)

@@ -1,7 +1,7 @@
-"""What a change of quotas would do, and loans with their terms, for people and as JSON."""
+"""What a change of quotas would do, and loans with their terms, for people and programs."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -10,7 +10,7 @@ from slicewise.cluster.language.units import slices_text
 from slicewise.cluster.runtime.console import FittingTable, column
 from slicewise.slurm_plugin.cli.views.texts import NOTHING, time_text, times_column
 from slicewise.slurm_plugin.rules.quota.loan_lines import LoanLine
-from slicewise.slurm_plugin.rules.quota.types import LoanChange
+from slicewise.slurm_plugin.rules.quota.types import Loan, LoanChange
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from slicewise.slurm_plugin.rules.explain.quota_plan import (
         Impact,
         LoanPlan,
-        QuotaPlan,
         TenantPlan,
         TenantSide,
     )
@@ -118,15 +117,6 @@ def impacts_table(impacts: "Sequence[Impact]") -> FittingTable:
     )
 
 
-def plan_json(plan: "QuotaPlan", impacts: "Iterable[Impact]") -> Mapping[str, object]:
-    """The plan as values, with every tenant."""
-    return {
-        "tenants": [asdict(one) for one in plan.tenants],
-        "loans": [asdict(one) for one in plan.loans],
-        "harms": [asdict(one) for one in impacts],
-    }
-
-
 # Loans with their terms
 
 
@@ -141,11 +131,6 @@ def loans_table(lines: Sequence[LoanLine]) -> FittingTable:
             column("until", map(_until, lines)),
         )
     )
-
-
-def loan_json(line: LoanLine) -> Mapping[str, object]:
-    """A line as values; times are Unix seconds."""
-    return asdict(line)
 
 
 def _until(line: LoanLine) -> Text:
@@ -177,6 +162,14 @@ def loan_history_table(changes: Sequence[LoanChange]) -> FittingTable:
     )
 
 
-def loan_change_json(change: LoanChange) -> Mapping[str, object]:
-    """A change as values; an amount of 0 means that the loan ended."""
-    return {**asdict(change.loan), "reason": change.reason, "at_s": change.at_s}
+@dataclass(frozen=True, kw_only=True)
+class ShownLoanChange(Loan):
+    """A change of a loan; an amount of 0 means that it ended."""
+
+    reason: str
+    at_s: float
+
+
+def shown_loan_change(change: LoanChange) -> ShownLoanChange:
+    """The change as a document."""
+    return ShownLoanChange(**vars(change.loan), reason=change.reason, at_s=change.at_s)

@@ -1,7 +1,7 @@
 """Tenants, their quotas and histories for people and as JSON."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
@@ -22,7 +22,9 @@ from slicewise.slurm_plugin.rules.accounting.overview import Details, TenantStat
 from slicewise.slurm_plugin.rules.quota.accounts import AccountDifference, TakeOver, below_text
 from slicewise.slurm_plugin.rules.quota.amounts import limit_text
 from slicewise.slurm_plugin.rules.quota.types import (
+    Budget,
     Loan,
+    Quota,
     QuotaChange,
     Tenant,
     TenantUpdate,
@@ -102,27 +104,58 @@ def _in_slurm(one: TenantStatus) -> Text:
     return Text("yes") if one.in_slurm else Text("no account", style="red")
 
 
-def status_json(one: TenantStatus) -> Mapping[str, object]:
-    """A standing as values.
+@dataclass(frozen=True, kw_only=True)
+class ShownTenant:
+    """A tenant as it stands.
 
     ``nominal_millislices`` is what is in effect, ``own_nominal_millislices`` what was set.
     """
-    quota = asdict(one.tenant.quota)
-    return {
-        "tenant": one.tenant.name,
-        "parent": one.tenant.parent,
-        "own_nominal_millislices": quota.pop("nominal_millislices"),
-        "nominal_millislices": one.nominal_millislices,
-        **quota,
-        **asdict(one.standing),
-        "in_use_millislices": one.in_use_millislices,
-        "own_in_use_millislices": one.own_in_use_millislices,
-        "running": one.running,
-        "budget": asdict(one.tenant.budget) if one.tenant.budget else None,
-        "payer": one.payer,
-        "left_millislice_s": one.left_millislice_s,
-        "in_slurm": one.in_slurm,
-    }
+
+    tenant: str
+    parent: str
+    own_nominal_millislices: int
+    nominal_millislices: int
+    borrowing_limit_millislices: int
+    lending_limit_millislices: int
+    weight: int
+    type_limits: Mapping[str, int]
+    model_limits: Mapping[str, int]
+    type_nominals: Mapping[str, int]
+    limit_millislices: int
+    guaranteed_millislices: int
+    lent_millislices: int
+    borrowed_millislices: int
+    own_qos_limit_millislices: int
+    borrowed_qos_limit_millislices: int
+    in_use_millislices: int
+    own_in_use_millislices: int
+    running: int
+    budget: Budget | None
+    payer: str | None
+    left_millislice_s: int | None
+    in_slurm: bool | None
+
+
+def shown_tenant(one: TenantStatus) -> ShownTenant:
+    """The tenant as a document."""
+    quota = vars(one.tenant.quota)
+    return ShownTenant(
+        **{
+            **quota,
+            "tenant": one.tenant.name,
+            "own_nominal_millislices": quota["nominal_millislices"],
+            "nominal_millislices": one.nominal_millislices,
+        },
+        **vars(one.standing),
+        parent=one.tenant.parent,
+        in_use_millislices=one.in_use_millislices,
+        own_in_use_millislices=one.own_in_use_millislices,
+        running=one.running,
+        budget=one.tenant.budget,
+        payer=one.payer,
+        left_millislice_s=one.left_millislice_s,
+        in_slurm=one.in_slurm,
+    )
 
 
 # Quotas
@@ -156,15 +189,41 @@ def outcome_text(outcome: QuotaOutcome) -> str:
     return f"{outcome.after.name}: {words}, {outcome.force_text}"
 
 
-def outcome_json(outcome: QuotaOutcome) -> Mapping[str, object]:
-    """An outcome as values."""
-    return {
-        **change_json(outcome.change),
-        "before": asdict(outcome.before.quota) if outcome.before else None,
-        "after": asdict(outcome.after.quota),
-        "in_force": outcome.took_s is not None,
-        "in_force_after_s": outcome.took_s,
-    }
+@dataclass(frozen=True, kw_only=True)
+class ShownChange(TenantUpdate):
+    """A change of a tenant; null stands for what it left unchanged."""
+
+    change_id: int
+    author: str
+    reason: str
+    at_s: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOutcome(ShownChange):
+    """A tenant's quota before and after a change, and when Slurm had it."""
+
+    before: Quota | None
+    after: Quota
+    in_force: bool
+    in_force_after_s: float | None
+
+
+def shown_change(change: QuotaChange) -> ShownChange:
+    """The change as a document."""
+    words = {name: value for name, value in vars(change).items() if name != "update"}
+    return ShownChange(**vars(change.update), **words)
+
+
+def shown_outcome(outcome: QuotaOutcome) -> ShownOutcome:
+    """The outcome as a document."""
+    return ShownOutcome(
+        **vars(shown_change(outcome.change)),
+        before=outcome.before.quota if outcome.before else None,
+        after=outcome.after.quota,
+        in_force=outcome.took_s is not None,
+        in_force_after_s=outcome.took_s,
+    )
 
 
 def left_text(running: int, waiting: "WaitingWork | None") -> str:
@@ -284,16 +343,45 @@ def slurm_text(details: Details) -> str | Text:
     return "limits are in force" if details.in_force else "the last change is not in force yet"
 
 
-def details_json(details: Details) -> Mapping[str, object]:
-    """A tenant's details as values."""
-    return {
-        **status_json(details.status),
-        "children": details.children,
-        "loans": [asdict(loan) for loan in details.loans],
-        "last_change": change_json(details.last),
-        "in_force": details.in_force,
-        "types": None if details.types is None else [one.model_dump() for one in details.types],
-    }
+@dataclass(frozen=True, kw_only=True)
+class ShownDetails(ShownTenant):
+    """A tenant with all that belongs to it; ``types`` is null if Slurm did not answer."""
+
+    children: Sequence[str]
+    loans: Sequence[Loan]
+    last_change: ShownChange
+    in_force: bool
+    types: Sequence[TypeOfQuota] | None
+
+
+def shown_details(details: Details) -> ShownDetails:
+    """The details as a document."""
+    return ShownDetails(
+        **vars(shown_tenant(details.status)),
+        children=details.children,
+        loans=details.loans,
+        last_change=shown_change(details.last),
+        in_force=details.in_force,
+        types=details.types,
+    )
+
+
+@dataclass(frozen=True)
+class PlacedTenant:
+    """Where the tenant is now, and whether that is new."""
+
+    tenant: str
+    parent: str
+    changed: bool
+
+
+@dataclass(frozen=True)
+class DeletedTenant:
+    """How many jobs of it run, and whether Slurm has its removal."""
+
+    tenant: str
+    running: int
+    in_force: bool
 
 
 # Histories
@@ -338,17 +426,6 @@ def _change_words(update: TenantUpdate) -> Iterable[tuple[str, str | None]]:
 
 def _when_set(value: T | None, text: Callable[[T], str]) -> str | None:
     return None if value is None else text(value)
-
-
-def change_json(change: QuotaChange) -> Mapping[str, object]:
-    """A change as values; null stands for what it left unchanged."""
-    return {
-        "change_id": change.change_id,
-        **asdict(change.update),
-        "author": change.author,
-        "reason": change.reason,
-        "at_s": change.at_s,
-    }
 
 
 # Slurm's accounts

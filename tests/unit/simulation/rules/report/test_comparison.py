@@ -15,6 +15,7 @@ from simulation_figures import (
     tenant,
 )
 
+from slicewise.cluster.runtime.console import plain
 from slicewise.simulation.rules.report.comparison import (
     MEASURES,
     ChangeVerdict,
@@ -26,7 +27,7 @@ from slicewise.simulation.rules.report.comparison import (
     tenant_differences,
     verdict_of,
 )
-from slicewise.simulation.rules.report.documents import result_json
+from slicewise.simulation.rules.report.documents import compared
 from slicewise.simulation.rules.runs.figures import ESTIMATED, Estimate, SimulationResult
 
 BY_FIGURE = {one.figure: one for one in MEASURES}
@@ -176,7 +177,7 @@ def test_a_service_gains_by_requests_in_time_then_by_waits(
         changed=replace(CHANGED, services=(now,)),
     )
     assert [one.verdict for one in service_differences(of)] == [verdict]
-    assert result_json(of, ())["service_verdicts"] == [
+    assert plain(compared(of, ()).service_verdicts) == [
         {"service": HOSTILE, "interval": None, "verdict": verdict}
     ]
 

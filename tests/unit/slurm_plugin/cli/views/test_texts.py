@@ -237,7 +237,7 @@ def test_everything_of_a_tenant_fits_on_a_screen():
 
 
 def test_a_tenant_as_values():
-    found = tenants.details_json(details())
+    found = plain(tenants.shown_details(details()))
     assert (found["nominal_millislices"], found["in_force"]) == (6000, True)
     assert found["loans"] == [
         {"lender": "vision", "borrower": "nlp", "amount_millislices": 1000},
