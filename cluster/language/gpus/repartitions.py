@@ -89,7 +89,7 @@ class RepartitionStepRecord:
     direction: Direction
     outcome: RepartitionStepOutcome
     started_s: float
-    ended_s: Annotated[float | None, HIDDEN] = None
+    ended_s: float | None = None
     words: str = ""
     record_id: Annotated[int, HIDDEN] = 0
 

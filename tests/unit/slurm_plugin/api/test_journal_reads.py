@@ -29,6 +29,7 @@ from slicewise.cluster.rpc.journal_messages import (
     RepartitionsAnswer,
     RepartitionsRequest,
 )
+from slicewise.cluster.rpc.message import read_answer
 from slicewise.slurm_plugin.api import journal_reads
 from slicewise.slurm_plugin.api.access import Principal
 from slicewise.slurm_plugin.api.reads import Reads
@@ -161,6 +162,12 @@ async def test_a_repartition_says_where_from_what_to_what_and_why(reads: Reads):
     assert (step.step, step.direction, step.outcome) == ("cut", "forward", "done")
     assert (step.took_s, step.words, one.earlier_steps) == (2.5, "cut", 0)
     assert "conf" not in found.model_dump_json()
+
+
+async def test_who_reads_an_answer_has_what_was_sent(reads: Reads):
+    for sent in (await cuts(reads), await runs(reads)):
+        read = read_answer(type(sent), sent.model_dump_json(exclude_none=True).encode())
+        assert read.model_dump() == sent.model_dump()
 
 
 async def test_of_one_that_was_tried_often_the_last_steps_are_told(
