@@ -3,6 +3,8 @@
 Ordinary users see their own tenants, operators see all.
 """
 
+from unicodedata import category
+
 from slicewise.cluster.language.accounts import account_name
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
@@ -20,16 +22,14 @@ def typed_account(written: str | None) -> str | None:
     """Return an argument of a command that names an account, a tenant, or a tenant's service, in
     Slurm's form: the callback of all such arguments.
 
-    Raises InvalidInputError (SW-VALUE) for bytes that are no text.
+    Raises InvalidInputError (SW-VALUE) for bytes that are no text, and for control characters.
     """
     if written is None:
         return None
-    try:
-        written.encode()
-    except UnicodeEncodeError:
+    if any(category(sign) in {"Cc", "Cs"} for sign in written):
         raise InvalidInputError(
-            Code.VALUE, f"{written!r} is not UTF-8 text.", "Write the name as sacctmgr shows it."
-        ) from None
+            Code.VALUE, f"{written!r} is no account's name.", "Write it as sacctmgr shows it."
+        )
     return account_name(written)
 
 

@@ -1106,6 +1106,7 @@ GRANT = ("budget", "grant", "bio", "--reason", "r")
         (("tenant", "delete", "bio", "--yes", "--reason", "\udcff"), "SW-VALUE"),
         (("tenant-quota", "set", "nobody", "--nominal", "3"), "SW-TENANT-UNKNOWN"),
         (("tenant-quota", "set", SQL, "--nominal", "3"), "SW-VALUE"),
+        (("tenant-quota", "set", "a\x1b[31mb", "--nominal", "3"), "SW-VALUE"),
         (("tenant-quota", "set", "bio", "--nominal=-1"), "SW-VALUE"),
         (("tenant-quota", "set", "bio", "--nominal", "9999999"), "SW-VALUE"),
         (("tenant-quota", "set", "bio", "--nominal", "\udcff"), "SW-VALUE"),
