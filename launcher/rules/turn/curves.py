@@ -13,6 +13,7 @@ from hashlib import sha256
 from slicewise.cluster.language.service import tenant_of
 from slicewise.cluster.rpc.messages import ServiceView
 from slicewise.launcher.rules.autoscale.begin import learnt_curve, with_other_replicas
+from slicewise.launcher.rules.autoscale.capacity import ReplicaCapacity
 from slicewise.launcher.rules.autoscale.curve import Curve, Prior
 from slicewise.launcher.rules.autoscale.measured import measured_prior
 from slicewise.launcher.rules.autoscale.policy import Memory
@@ -73,15 +74,19 @@ class Serving:
 def with_replicas(
     known: ServiceState, memory: Memory, asked: Scaling, curves: Curves, now: Serving
 ) -> ServiceState:
-    """Begin anew with how long requests take if other replicas serve than before.
+    """Begin anew with how long requests take if other replicas serve than before, or if nothing
+    was learnt of them yet that is known from elsewhere.
 
     ``memory`` is what is known of the service. While several kinds serve, all stays as it is.
     """
-    if len(now.kinds) > 1 or known.replicas in now.kinds:
+    is_same = known.replicas in now.kinds
+    is_blank = asked.learns and memory.capacity == ReplicaCapacity()
+    if len(now.kinds) > 1 or (is_same and not is_blank):
         return replace(known, memory=memory)
     (replicas,) = now.kinds
     if known.memory is None or known.replicas:
-        memory = with_other_replicas(memory, asked, _prior(curves, now, replicas, known))
+        begun = with_other_replicas(memory, asked, _prior(curves, now, replicas, known))
+        memory = memory if is_same and begun.capacity.prior is None else begun
     return replace(known, memory=memory, replicas=replicas)
 
 

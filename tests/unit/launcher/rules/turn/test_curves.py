@@ -46,6 +46,7 @@ OTHERS = (
 CHANGED = ({"model_digest": "1" * 16}, {"environment": "A=1"}, {"cpus": "2"})
 """Changes after which what is known is where learning begins."""
 MANY = 20.0
+MEASURED = "2026-11-29,1:1000:5:50,16:1900:9.5:50"
 
 
 def of(
@@ -107,12 +108,22 @@ def test_a_service_that_was_deleted_begins_with_what_it_had_learnt() -> None:
 
 def test_a_new_service_begins_with_what_was_measured_unless_its_replicas_are_known() -> None:
     """16 of them take 1.9 s, less than 5 s more than one."""
-    measured = "2026-11-29,1:1000:5:50,16:1900:9.5:50"
-    known = turned(of(measured=measured), state={}, curves={})
+    known = turned(of(measured=MEASURED), state={}, curves={})
     assert capacity(known).limit == 16
     assert capacity(known).source == "measured by slicewise profile on 2026-11-29"
-    known = turned(of(name="talk", measured=measured), state={}, curves=kept_of(of()))
+    known = turned(of(name="talk", measured=MEASURED), state={}, curves=kept_of(of()))
     assert capacity(known).source == "learnt by service chat"
+
+
+def test_a_service_that_learns_from_now_on_begins_with_what_is_known_of_its_replicas() -> None:
+    """Its file said a number before, or nothing was measured yet: its replicas are the same."""
+    told = turned(of(concurrency="4"), state={}, curves={})
+    assert capacity(told).prior is None
+    for curves, measured in ((kept_of(of(name="talk")), {}), ({}, {"measured": MEASURED})):
+        known = turned(of(**measured), state={"vision/chat": told}, curves=curves)
+        assert capacity(known).limit > 10
+    nothing = turned(of(), state={"vision/chat": told}, curves={})
+    assert nothing.memory == turned(of(concurrency="4"), state={}, curves={}).memory
 
 
 @pytest.mark.parametrize("change", OTHERS)
