@@ -128,7 +128,8 @@ async def attempt(
             async with asyncio.timeout(deadline_s):
                 output, complaint, _ = await together(
                     _read(process.stdout, argv[0], most_bytes, answered),
-                    _read(process.stderr, argv[0], most_bytes, answered),
+                    # Warnings come before Slurm is asked.
+                    _read(process.stderr, argv[0], most_bytes, lambda: None),
                     _write(process, stdin.encode()),
                 )
                 await process.wait()

@@ -40,6 +40,20 @@ async def test_an_answer_is_waited_for_until_it_begins(tmp_path: Path) -> None:
     assert slurm.waited_s == waited_s, "what others ask meanwhile counts for them"
 
 
+async def test_a_warning_is_no_answer(tmp_path: Path) -> None:
+    """Where slurm.conf has an old key, commands say so before they ask slurmctld anything."""
+    warned, end = tmp_path / "warned", tmp_path / "end"
+    script = f"echo a >&2; touch {warned}; until [ -e {end} ]; do sleep 0.01; done; echo b"
+    with counted_waits() as slurm:
+        running = asyncio.create_task(run(shell(script)))
+        await until_true(warned.exists)
+        await asyncio.sleep(0.1)
+        assert not slurm.waited_s
+        end.touch()
+        assert await running == "b\n"
+    assert slurm.waited_s
+
+
 async def test_surroundings_are_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm/other.conf")
