@@ -162,12 +162,13 @@ class Shared:
             return
         names = [one.name for one in self._wishes]
         going = {names[want.tenant] for want in self._borrowed.values() if want.is_leaving}
-        before = {
-            name: self._lenders[name]
+        before = self._lenders
+        within = {
+            name: before[name]
             for name, until_s in zip(names, self._kept_until_s, strict=True)
-            if name in self._lenders and until_s > self._now_s
+            if name in before and until_s > self._now_s
         }
-        self._lenders = still_waiting(before, going, self._recalls, self._with_own_room())
+        self._lenders = still_waiting(within, going, self._recalls, self._with_own_room())
         for number, name in enumerate(names):
             if name in before.keys() - self._lenders.keys():
                 is_again = self._now_s - self._over_s.get(name, -SPAN_S) < AGAIN_S

@@ -110,8 +110,9 @@ class Evictions:
         """
         now_s = self._clock()
         going = {tenant_of(told.service) for told in self._ends.values()}
-        before = {name: of for name, of in self._lenders.items() if self.waits(name)}
-        self._lenders = still_waiting(before, going, recalls, starting)
+        before = self._lenders
+        within = {name: lenders for name, lenders in before.items() if self.waits(name)}
+        self._lenders = still_waiting(within, going, recalls, starting)
         for name in before.keys() - self._lenders.keys():
             is_again = now_s - self._over_s.get(name, -inf) < AGAIN_S
             self._waits[name] = min(self._waits[name], now_s + REST_S * is_again)

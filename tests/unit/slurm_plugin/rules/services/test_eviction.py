@@ -192,6 +192,19 @@ async def test_they_wait_some_more_where_the_lender_was_back_soon(
         assert (evictions.has_waiting, evictions.waits("vision")) == (False, waits)
 
 
+async def test_a_wait_that_the_grace_has_ended_is_over_too(clock: Clock) -> None:
+    cluster_state, _ = await looked(RUNS, job(1), job(2))
+    evictions = cluster_state.evictions
+    for over_s in (60.0, 100.0):
+        told(cluster_state, RUNS.job_id)
+        told(cluster_state, over=0)
+        clock.now_s = over_s
+        evictions.wait_on(CALLED if over_s == 60 else (), ())
+    assert (evictions.has_waiting, evictions.waits("vision")) == (False, True)
+    clock.now_s += 20.0
+    assert not evictions.waits("vision"), "the grace is its bound"
+
+
 async def test_its_slots_wait_while_it_goes_whatever_is_called(clock: Clock) -> None:
     cluster_state, _ = await looked(RUNS, job(1), job(2))
     told(cluster_state, RUNS.job_id)
