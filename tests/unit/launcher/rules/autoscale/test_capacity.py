@@ -16,6 +16,7 @@ from slicewise.launcher.rules.autoscale.capacity import (
     Level,
     ReplicaCapacity,
     Timed,
+    alone_s,
     learn_capacity,
 )
 from slicewise.launcher.rules.autoscale.policy import Memory, autoscale, initial
@@ -140,6 +141,15 @@ def test_too_little_says_nothing():
     seen = Level(0.1, 0.1, 5, 1)
     found = learn_capacity(ReplicaCapacity(), seen, WITHIN, is_full=True)
     assert (found.limit, found.full_s) == (FIRST, None)
+
+
+def test_what_takes_long_beside_another_is_not_said_to_take_so_long_by_itself():
+    """A server that works on one after another answers each of two in twice the time of one."""
+    beside, _ = full(serial, CapacityBounds(1024, 0.001), samples=1)
+    assert (set(beside.levels), beside.limit) == ({2}, 1)
+    assert alone_s(beside) == (None, None)
+    alone, _ = full(serial, CapacityBounds(1024, 0.001), beside, samples=2)
+    assert alone_s(alone) == (pytest.approx(serial(1)), None)
 
 
 def test_long_requests_do_not_take_hours_to_learn_from():
