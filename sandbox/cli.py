@@ -24,6 +24,7 @@ from slicewise.sandbox.servers import gpus
 app = typer.Typer(
     no_args_is_help=True,
     help="A whole cluster on this machine: Slurm with emulated MIG GPUs, PostgreSQL, HAProxy.",
+    epilog="Examples: slicewise sandbox up | slicewise sandbox shell --user alice",
 )
 
 Directory = Annotated[

@@ -50,8 +50,6 @@ def check_output(words: Sequence[str], stdout: str) -> None:
 def command_of(words: Sequence[str]) -> str | None:
     """The command of these words as the table of outputs has it; None if it prints no JSON."""
     found = (" ".join(words[:count]) for count in (3, 2, 1))
-    if words[0] == "profile":
-        return "profile show" if words[1] == "show" else "profile measure"
     return next((one for one in found if one in OUTPUTS), None)
 
 

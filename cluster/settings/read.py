@@ -39,7 +39,8 @@ def load_settings(path: Path | None = None) -> Settings:
         raise InvalidInputError(
             Code.SETTINGS,
             f"{place} does not exist.",
-            f"Copy etc/slicewise.toml there, or set {CONFIG_VARIABLE}.",
+            f"Copy it from slurmctld's host (an example: /usr/share/slicewise/slicewise.toml), "
+            f"or set {CONFIG_VARIABLE}.",
         ) from None
     except OSError as error:
         raise InvalidInputError(Code.SETTINGS, f"{place}: {error.strerror}.") from None

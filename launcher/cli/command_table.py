@@ -51,7 +51,7 @@ FOR_EVERYBODY: Mapping[str, Command] = {
     ),
     "profile": Command(
         "slicewise.launcher.cli.profile:profile_app",
-        "How fast a model is on the cluster's GPU types: slicewise profile MODEL measures it.",
+        "How fast a model is on the cluster's GPU types.",
     ),
     "key": Command(
         "slicewise.launcher.cli.keys:key_app",

@@ -21,7 +21,11 @@ from slicewise.launcher.rules.engines.registry import ENGINES, require_known
 from slicewise.launcher.rules.gateway.checks import SOON_S
 from slicewise.launcher.scripts.render import CONFIGURATION, Owners, gateway_files
 
-gateway_app = typer.Typer(help="The gateway in front of all services.", no_args_is_help=True)
+gateway_app = typer.Typer(
+    no_args_is_help=True,
+    help="The gateway in front of all services.",
+    epilog="Example: slicewise gateway render --check",
+)
 
 
 @gateway_app.command(
@@ -96,9 +100,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _unwritten(path: Path, error: Exception) -> InvalidInputError:
+    why = getattr(error, "strerror", None) or error
     return InvalidInputError(
         Code.SETTINGS,
-        f"gateway.directory: {path}: {error}.",
+        f"gateway.directory: {path}: {why}.",
         f"Make it, for the user of the launcher: install -d -m 711 -o slicewise {path.parent}"
         if isinstance(error, FileNotFoundError)
         else "",

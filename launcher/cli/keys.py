@@ -32,7 +32,9 @@ from slicewise.cluster.settings.file import Settings
 from slicewise.cluster.settings.read import load_settings
 
 key_app = typer.Typer(
-    help="API keys: which clients may send requests to a tenant's services.", no_args_is_help=True
+    no_args_is_help=True,
+    help="API keys: which clients may send requests to a tenant's services.",
+    epilog="Examples: slicewise key create vision --name ci | slicewise key list",
 )
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]

@@ -14,7 +14,7 @@ def run_launcher(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Settings file; else $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
+            help="Settings file; by default $SLICEWISE_CONFIG or /etc/slicewise/slicewise.toml."
         ),
     ] = None,
     log_level: Annotated[

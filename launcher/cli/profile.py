@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.live import Live
 from rich.text import Text
-from typer.core import TyperGroup
 
 from slicewise.cluster.language.codes import Code
 from slicewise.cluster.language.errors import InvalidInputError, OutsideError
@@ -85,28 +84,20 @@ from slicewise.launcher.services.service_file import require_image, require_mode
 _INTERRUPTED = 130
 
 
-class _MeasureGroup(TyperGroup):
-    """``profile MODEL`` is ``profile measure MODEL``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
-            args = ["measure", *args]
-        return super().parse_args(ctx, args)
-
-
 profile_app = typer.Typer(
-    cls=_MeasureGroup,
     no_args_is_help=True,
-    help="How fast a model is on the cluster's GPU types: slicewise profile MODEL measures it.",
-    epilog="Which instances a load needs: slicewise mig instances",
+    help="How fast a model is on the cluster's GPU types.",
+    epilog="Examples: slicewise profile measure bert --model-repository /models/bert"
+    " | slicewise profile show bert.profile.json",
 )
 
 
 @profile_app.command(
-    epilog="Examples: slicewise profile bert --model-repository /models/bert --account vision"
-    " | slicewise profile bert --model-repository /models/bert --account vision"
+    epilog="Examples: slicewise profile measure bert --model-repository /models/bert"
+    " --account vision"
+    " | slicewise profile measure bert --model-repository /models/bert --account vision"
     " --types 1g.10gb,2g.20gb --batches 1,8,32 --processes 1,2,3 --data request.json"
-    " | slicewise profile llama --model-repository /models/llm --engine vllm"
+    " | slicewise profile measure llama --model-repository /models/llm --engine vllm"
     " --concurrency 1,8,64 --prompt-tokens 2000 --output-tokens 200 --ttft-ms 1000 --tpot-ms 50"
 )
 def measure(

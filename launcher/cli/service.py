@@ -71,7 +71,11 @@ environment = { OMP_NUM_THREADS = "4" }
 """
 
 service_app = typer.Typer(
-    help="Inference services that scale with their requests.", no_args_is_help=True
+    no_args_is_help=True,
+    help="Inference services that scale with their requests.",
+    epilog="Examples: slicewise service init /models/bert"
+    " | slicewise service apply bert.toml"
+    " | slicewise service status bert --watch",
 )
 
 File = Annotated[Path, typer.Argument(help="A service's TOML file.", show_default=False)]

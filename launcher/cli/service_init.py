@@ -69,8 +69,8 @@ def init_service(
 ) -> None:
     """Write a service's file for a model of a repository; an existing file stays as it is.
 
-    Its values follow from the model's files (of Triton config.pbtxt): look them over, then run plan
-    and apply.
+    Its values follow from the model's files (of Triton config.pbtxt): look them over, then run
+    apply with --dry-run, and apply.
     """
     objective = TokenObjective(ttft_ms, tpot_ms, p95_ms)
     if (objective.keys and measured is None) or (profile and measured is not None):

@@ -162,7 +162,8 @@ class Served:
         settings.write_text(f"{text}\n[engines.{self.engine}]\ncommand = {command}\n")
         settings.chmod(0o644)
         words = (
-            *("env", f"SLICEWISE_CONFIG={settings}", "slicewise", "profile", MODEL, "--json"),
+            *("env", f"SLICEWISE_CONFIG={settings}"),
+            *("slicewise", "profile", "measure", MODEL, "--json"),
             *("--model-repository", str(self._models), "--engine", self.engine),
             *("--account", "nlp", "--types", "1g.18gb", "--memory-mib", "6000"),
             *("--concurrency", "1,4", "--prompt-tokens", "30", "--output-tokens", "8"),

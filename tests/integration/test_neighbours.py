@@ -237,7 +237,7 @@ def _shared_memory() -> dict[str, int]:
 
 def test_nobody_but_its_user_reaches_the_triton_of_a_measurement(service: Service) -> None:
     """It loads any model on request: a user who reaches it runs code as its user."""
-    model = ("slicewise", "profile", "tokens", "--model-repository", str(service.models))
+    model = ("slicewise", "profile", "measure", "tokens", "--model-repository", str(service.models))
     options = ("--account", "nlp", "--types", "1g.18gb", "--batches", "1", "--seconds", "20")
     measuring = service.sandbox.popen(
         "bob", (*model, *options), cwd=service.home, stdout=subprocess.DEVNULL

@@ -46,7 +46,7 @@ class User:
 
     def words(self, account: str, *words: str, model: str = "steps") -> tuple[str, ...]:
         where = ("--model-repository", str(self.repository), "--account", account)
-        return ("slicewise", "profile", model, *where, "--types", "1g.10gb", *words)
+        return ("slicewise", "profile", "measure", model, *where, "--types", "1g.10gb", *words)
 
     def queue(self) -> str:
         wanted = ("squeue", "--noheader", "--me", "--name=slicewise-profile", "--format=%i %T")

@@ -87,6 +87,8 @@ def test_render_into_nowhere_names_the_key(directory: Path):
     with pytest.raises(SlicewiseError) as caught:
         invoke("render")
     assert caught.value.refusal.code == "SW-SETTINGS"
+    missing = f"gateway.directory: {directory}/haproxy.cfg: No such file or directory."
+    assert caught.value.refusal.message == missing
     assert caught.value.refusal.hint.endswith(f"install -d -m 711 -o slicewise {directory}")
 
 

@@ -45,7 +45,11 @@ from slicewise.slurm_plugin.lua.try_site_script import require_loads, require_wo
 from slicewise.slurm_plugin.rules.admission.partitions_beside import partitions_beside
 from slicewise.slurm_plugin.rules.admission.shares import GpuSize, shares
 
-admission_app = typer.Typer(help="slicewise.lua in slurmctld.", no_args_is_help=True)
+admission_app = typer.Typer(
+    no_args_is_help=True,
+    help="slicewise.lua in slurmctld.",
+    epilog="Examples: slicewise admission install | slicewise admission status",
+)
 admission_app.command(
     "adopt",
     epilog="Examples: slicewise admission adopt --dry-run | slicewise admission adopt",

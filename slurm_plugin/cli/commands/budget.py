@@ -39,7 +39,12 @@ from slicewise.slurm_plugin.rules.quota.amounts import (
 )
 from slicewise.slurm_plugin.rules.quota.words import budget_text
 
-budget_app = typer.Typer(help="What tenants may use up in a period.", no_args_is_help=True)
+budget_app = typer.Typer(
+    no_args_is_help=True,
+    help="What tenants may use up in a period.",
+    epilog="Examples: slicewise budget set vision --period month --amount 1000"
+    " | slicewise budget show",
+)
 
 RequiredReason = Annotated[str, typer.Option("--reason", help="Kept in the history.")]
 

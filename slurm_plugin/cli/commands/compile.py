@@ -188,7 +188,7 @@ def _print_compiled(compiled: Compiled, as_json: bool) -> None:
 
 def uninstall_command(
     dry_run: DryRun = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     finishing: Annotated[
         bool,
         typer.Option("--finish", help="Remove what had to stay, where no job uses it any more."),

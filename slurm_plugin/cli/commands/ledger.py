@@ -55,8 +55,10 @@ from slicewise.slurm_plugin.rules.accounting.types import (
 _SEAL = re.compile("[0-9a-f]{64}")
 
 ledger_app = typer.Typer(
-    help="What was used: statements, balances, checks; and the database in which it stands.",
     no_args_is_help=True,
+    help="What was used: statements, balances, checks; and the database in which it stands.",
+    epilog="Examples: slicewise ledger statement --from 2026-01 --until 2026-02"
+    " | slicewise ledger verify",
 )
 ledger_app.add_typer(ledger_db_app, name="db", rich_help_panel=OPERATORS_PANEL)
 

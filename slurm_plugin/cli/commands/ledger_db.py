@@ -19,7 +19,11 @@ from slicewise.cluster.settings.read import database_url, load_settings
 from slicewise.slurm_plugin.cli.common.output import spinner, whole_file
 from slicewise.slurm_plugin.rules.accounting.types import BackupRecord
 
-ledger_db_app = typer.Typer(help="The ledger's PostgreSQL schema.", no_args_is_help=True)
+ledger_db_app = typer.Typer(
+    no_args_is_help=True,
+    help="The ledger's PostgreSQL schema.",
+    epilog="Examples: slicewise ledger db upgrade | slicewise ledger db current",
+)
 
 
 class Duty(StrEnum):
@@ -72,7 +76,7 @@ def current(as_json: Json = False) -> None:
 @ledger_db_app.command("downgrade", epilog="Example: slicewise ledger db downgrade 0001")
 def downgrade(
     revision: Annotated[str, typer.Argument(help="An older revision, or base to drop all tables.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Go back to an older revision; data for which it has no tables is lost."""
     from slicewise.slurm_plugin.ledger import schema_revisions  # noqa: PLC0415 -- not for --help

@@ -26,7 +26,11 @@ from slicewise.slurm_plugin.cli.commands.mig_instances import instances
 from slicewise.slurm_plugin.cli.commands.node import HostRoot
 from slicewise.slurm_plugin.cli.views.mig import bar, counts_text, layouts_table, profiles_table
 
-mig_app = typer.Typer(no_args_is_help=True, help="How GPUs can be cut: profiles, layouts, costs.")
+mig_app = typer.Typer(
+    no_args_is_help=True,
+    help="How GPUs can be cut: profiles, layouts, costs.",
+    epilog="Examples: slicewise mig profiles H200-141GB | slicewise mig costs",
+)
 mig_app.add_typer(costs_app)
 
 

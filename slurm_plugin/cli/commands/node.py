@@ -28,7 +28,11 @@ from slicewise.slurm_plugin.cli.views.mig import node_report
 from slicewise.slurm_plugin.rules.slurm_config import gres as slurm_gres
 from slicewise.slurm_plugin.rules.slurm_config import node_lines
 
-node_app = typer.Typer(no_args_is_help=True, help="A GPU node: what is in it, by its driver.")
+node_app = typer.Typer(
+    no_args_is_help=True,
+    help="A GPU node: what is in it, by its driver.",
+    epilog="Examples: slicewise node probe | slicewise node gres",
+)
 
 HostRoot = Annotated[
     Path,

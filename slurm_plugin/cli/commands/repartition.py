@@ -85,6 +85,7 @@ class SurveyedNodes:
 repartition_app = typer.Typer(
     no_args_is_help=True,
     help="Give GPUs other MIG instances, so that waiting jobs find what they ask for.",
+    epilog="Examples: slicewise repartition survey | slicewise repartition run --dry-run",
 )
 
 RepartitionId = Annotated[
@@ -166,7 +167,7 @@ def show(repartition_id: RepartitionId, as_json: Json = False) -> None:
     console().print(present.steps_table(found.steps))
 
 
-@repartition_app.command("close", epilog="Examples: slicewise repartition close 7")
+@repartition_app.command("close", epilog="Example: slicewise repartition close 7")
 def close(repartition_id: RepartitionId, as_json: Json = False) -> None:
     """Close a stuck repartition: later runs leave it alone.
 

@@ -44,7 +44,11 @@ from slicewise.slurm_plugin.rules.quota.accounts import TakeOver, below_text
 
 AnswerWithoutSlurm = TypeVar("AnswerWithoutSlurm", TenantStatusesAnswer, TenantDetailsAnswer)
 
-tenant_app = typer.Typer(help="Tenants: Slurm accounts that are charged.", no_args_is_help=True)
+tenant_app = typer.Typer(
+    no_args_is_help=True,
+    help="Tenants: Slurm accounts that are charged.",
+    epilog="Examples: slicewise tenant import | slicewise tenant list",
+)
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing.")]
 

@@ -20,7 +20,9 @@ from slicewise.slurm_plugin.cli.common.options import OPERATORS_PANEL
 from slicewise.slurm_plugin.common.log import configure_logging
 
 web_app = typer.Typer(
-    help="The page in the browser: log in, or run its server.", no_args_is_help=True
+    no_args_is_help=True,
+    help="The page in the browser: log in, or run its server.",
+    epilog="Examples: slicewise web login | systemctl start slicewise-web",
 )
 
 
@@ -48,7 +50,7 @@ def login(as_json: Json = False) -> None:
 @web_app.command(rich_help_panel=OPERATORS_PANEL, epilog="Example: systemctl start slicewise-web")
 def serve(
     log_level: Annotated[
-        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; else as log.level says.")
+        str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR; by default log.level.")
     ] = None,
 ) -> None:
     """Run the page's server, as the user that web.user names; slicewise-web.service does so.

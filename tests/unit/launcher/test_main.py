@@ -72,7 +72,8 @@ def test_with_json_a_failure_is_one_line_of_json_on_stderr(
     assert json.loads(err) == {
         "code": "SW-SETTINGS",
         "message": "/nowhere/slicewise.toml does not exist.",
-        "hint": "Copy etc/slicewise.toml there, or set SLICEWISE_CONFIG.",
+        "hint": "Copy it from slurmctld's host (an example: /usr/share/slicewise/slicewise.toml), "
+        "or set SLICEWISE_CONFIG.",
         "exit_code": 2,
     }
 

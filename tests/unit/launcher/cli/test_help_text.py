@@ -58,6 +58,7 @@ def test_no_help_is_ragged_and_every_example_can_be_copied(name: str):
         assert ragged(shown) == []
         assert "…" not in shown
         assert max(map(len, shown.splitlines())) <= WIDTH
+        assert examples(shown), words
         for example in examples(shown):
             assert shlex.split(example)[0] in {"slicewise", "systemctl"}
 

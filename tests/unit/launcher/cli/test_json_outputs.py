@@ -88,7 +88,7 @@ def test_what_tests_make_commands_print_is_checked(monkeypatch: pytest.MonkeyPat
         (("tenant-quota", "apply", "x.toml"), "tenant-quota apply"),
         (("tenant-quota", "calendar", "list"), "tenant-quota calendar list"),
         (("why", "vision"), "why"),
-        (("profile", "bert"), "profile measure"),
+        (("profile", "measure", "bert"), "profile measure"),
         (("repartition", "run", "--dry-run"), "repartition run"),
         (("ledger", "db", "current"), "ledger db current"),
         (("daemon",), None),
