@@ -136,6 +136,9 @@ class Bench:
         self._scale(BORROWER_SLICES + MORE)
         until(lambda: len(self._ready()) == BORROWER_SLICES + MORE, POLL_S)
         new = sorted(self._ready(), key=_begun_s)[-MORE:]
+        raised = ("limit_set", f"slicewise_{BORROWER}_borrowed set")
+        # Slurm has the limit before a busy daemon logs that it was set.
+        until(lambda: has_event(events(self._log("daemon")[marks[0] :]), *raised), POLL_S)
         daemon, launcher = (
             events(self._log(name)[mark:])
             for name, mark in zip(("daemon", "launcher"), marks, strict=True)
@@ -145,7 +148,7 @@ class Bench:
             began_s,
             first_s(launcher, "decided", wanted),
             last_s(daemon, "release", ""),
-            last_s(daemon, "limit_set", f"slicewise_{BORROWER}_borrowed set"),
+            last_s(daemon, *raised),
             max(map(_begun_s, new)),
             max(_listens_s(one) for one in new),
         )
@@ -165,13 +168,15 @@ class Bench:
         free_s = time.time()
         outputs = [self._home(LENDER_USER) / f"began-{job}" for job in jobs]
         until(lambda: all(one.exists() and one.stat().st_size for one in outputs), POLL_S)
+        raised = ("limit_set", f"slicewise_{LENDER} set")
+        until(lambda: has_event(events(self._log("daemon")[mark:]), *raised), POLL_S)
         daemon = events(self._log("daemon")[mark:])
         found = (
             began_s,
             last_s(daemon, "reclaimed", ""),
             ended_s,
             free_s,
-            last_s(daemon, "limit_set", f"slicewise_{LENDER} set"),
+            last_s(daemon, *raised),
             max(float(one.read_text()) for one in outputs),
         )
         self._end_need()
@@ -240,6 +245,11 @@ def events(log: str) -> Sequence[Event]:
     """Read log lines."""
     found = map(_LINE.match, log.splitlines())
     return [(datetime.fromisoformat(one[1]).timestamp(), one[2], one[3]) for one in found if one]
+
+
+def has_event(found: Sequence[Event], name: str, words: str) -> bool:
+    """Whether an event of that name with these words was logged."""
+    return any(event == name and words in rest for _, event, rest in found)
 
 
 def first_s(found: Sequence[Event], name: str, words: str) -> float:

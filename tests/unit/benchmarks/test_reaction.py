@@ -4,7 +4,16 @@ import pytest
 from rich.console import Console
 
 from benchmarks import reaction
-from benchmarks.reaction import LOAN_STEPS, RETURN_STEPS, events, first_s, last_s, spread, steps_s
+from benchmarks.reaction import (
+    LOAN_STEPS,
+    RETURN_STEPS,
+    events,
+    first_s,
+    has_event,
+    last_s,
+    spread,
+    steps_s,
+)
 
 LOG = """\
 time=1970-01-01T00:00:10.500Z level=info program=daemon event=release array=2 slots=3
@@ -17,6 +26,8 @@ def test_events_are_found_by_name_and_words() -> None:
     found = events(LOG)
     assert first_s(found, "release", "") == 10.5
     assert last_s(found, "release", "") == 11.0
+    assert has_event(found, "release", "")
+    assert not has_event(found, "release", "no such words")
     assert first_s(found, "release", "slots=4") == 11.0
 
 
