@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from slicewise.cluster.language.codes import Code
-from slicewise.cluster.language.errors import InvalidInputError
+from slicewise.cluster.language.errors import InvalidInputError, SlicewiseError
 from slicewise.cluster.language.periods import period_start_s
 from slicewise.cluster.settings.file import Settings
 from slicewise.slurm_plugin.api.access import Principal, ReaderHandlers
@@ -99,11 +100,14 @@ class BudgetDesk:
 
     async def _until_begun(self, principal: Principal, tenant: str, budget: Budget) -> bool:
         until_s = time.monotonic() + _PATIENCE_S
-        while not await self._read(principal, partial(self._has_begun, tenant, budget)):
-            if time.monotonic() >= until_s:
-                return False
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        return True
+        # The budget is set, so a ledger that is away now fails nothing.
+        with suppress(SlicewiseError):
+            while not await self._read(principal, partial(self._has_begun, tenant, budget)):
+                if time.monotonic() >= until_s:
+                    return False
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            return True
+        return False
 
     def _has_begun(self, tenant: str, budget: Budget) -> bool:
         now_s = int(self._cluster_state.clock.shown_s)

@@ -43,6 +43,7 @@ from slicewise.slurm_plugin.common.tenant_requests import (
 )
 from slicewise.slurm_plugin.ledger.store import Ledger
 from slicewise.slurm_plugin.ledger.summaries import ledger_view_now, left_millislice_s
+from slicewise.slurm_plugin.rules.accounting.budgets import Amend
 from slicewise.slurm_plugin.rules.accounting.ledger_view import LedgerView
 from slicewise.slurm_plugin.rules.accounting.overview import Details, OverviewInput, tenant_statuses
 from slicewise.slurm_plugin.rules.common.known_names import names_text
@@ -64,6 +65,7 @@ from slicewise.slurm_plugin.rules.quota.nodes import capacity, instances_of
 from slicewise.slurm_plugin.rules.quota.tenants import changed, children, require_tenant
 from slicewise.slurm_plugin.rules.quota.types import (
     ROOT_ACCOUNT,
+    Budget,
     Policy,
     Quota,
     QuotaChange,
@@ -342,20 +344,28 @@ class TenantDesk:
         accounts = await self._reads.accounts(principal.uid)
         policy = await self._read(principal, self._ledger.tenants.policy)
         rows = take_over(policy, accounts)
-        if not request.is_dry:
-            for row in rows:
-                place = row.difference
-                if row.refusal is None:
-                    update = TenantUpdate(place.account, parent=place.slurm_parent)
-                    await self._update(update, request, principal)
+        places = [row.difference for row in rows if row.refusal is None]
+        if places and not request.is_dry:
+            updates = [TenantUpdate(place.account, parent=place.slurm_parent) for place in places]
+            author = request.author or principal.user
+            together = self._ledger.tenants.change_together
+            change = partial(together, updates, author, request.reason, _no_budget)
+            await self._change(principal, change)
         return TenantImportAnswer(rows=rows)
 
     async def _delete(
         self, request: TenantDeleteRequest, principal: Principal
     ) -> TenantDeleteAnswer:
-        change = await self._update(TenantUpdate(request.tenant, removed=True), request, principal)
-        running = await self._read(principal, partial(self._running, request.tenant))
-        return TenantDeleteAnswer(change=change, running=running)
+        author = request.author or principal.user
+        update = TenantUpdate(request.tenant, removed=True)
+
+        def delete() -> TenantDeleteAnswer:
+            # Counted first: what fails after the change would say that there was none.
+            running = self._running(request.tenant)
+            change = self._ledger.tenants.change(update, author, request.reason)
+            return TenantDeleteAnswer(change=change, running=running)
+
+        return await self._change(principal, delete)
 
     async def _set(self, request: QuotaSetRequest, principal: Principal) -> QuotaSetAnswer:
         tenant, ledger = request.tenant, self._ledger
@@ -430,6 +440,10 @@ class TenantDesk:
         nodes, settings = self._cluster_state.nodes, self._settings
         whole = capacity(nodes, self._partitions, settings.costs, settings.whole_boards)
         return SlurmSeen(accounts, whole, instances_of(nodes, self._partitions))
+
+
+def _no_budget(tenant: str, _: Budget) -> Amend:
+    raise AssertionError(f"an import sets no budget of {tenant}")
 
 
 def _amount(amount: int | None) -> Millislices | None:

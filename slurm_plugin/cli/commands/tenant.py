@@ -221,8 +221,10 @@ def import_tenants(dry_run: DryRun = False, reason: Reason = "", as_json: Json =
     """
     daemon = _daemon()
     request = TenantImportRequest.of(is_dry=dry_run, **authored(reason))
+    # Asked first: what fails after the import would say that there was none.
+    differences = daemon.call(AccountsRequest()).differences
+    absent = (difference for difference in differences if difference.kind == "absent")
     rows = daemon.call(request).rows
-    absent = (one for one in daemon.call(AccountsRequest()).differences if one.kind == "absent")
     _show_import((*rows, *map(TakeOver, absent)), dry_run=dry_run, as_json=as_json)
 
 

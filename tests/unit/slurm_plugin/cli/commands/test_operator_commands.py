@@ -105,6 +105,16 @@ class FakeLedger(MemoryStore):
         self.changes.insert(0, QuotaChange(len(self.changes), update, author, reason, 0))
         return self.changes[0]
 
+    def change_together(
+        self, updates: Sequence[TenantUpdate], author: str, reason: str, _amend: object
+    ) -> tuple[QuotaChange, ...]:
+        before, written = self.found, list(self.changes)
+        try:
+            return tuple(self.change(update, author, reason) for update in updates)
+        except SlicewiseError:
+            self.found, self.changes = before, written
+            raise
+
     def set_budget(self, update: TenantUpdate, author: str, reason: str, amend: Amend) -> int:
         before = self.found[update.tenant].budget
         self.change(update, author, reason)
@@ -262,6 +272,69 @@ def test_import_shows_first_and_then_does_it_once(ledger: FakeLedger):
         "bio": "",
     }
     assert said("tenant", "import") == "Every account is a tenant, each below its parent.\n"
+
+
+def test_an_import_is_one_change_however_many_accounts_there_are(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """Each account was a transaction of its own: thousands took longer than a command waits."""
+    with monkeypatch.context() as patched:
+        asked = list[object]()
+        read = Reads.from_ledger
+
+        async def counted(reads: Reads, uid: int, ask: Callable[[], Any]) -> Any:
+            asked.append(ask)
+            return await read(reads, uid, ask)
+
+        patched.setattr(Reads, "from_ledger", counted)
+        said("tenant", "import", "--reason", "start")
+    assert len(ledger.changes) == 3
+    assert len(asked) == 3  # Which tenants there are, for the check and the import; the change.
+
+
+def test_an_import_after_which_slurm_is_away_says_what_it_did(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """It was said to have failed, since accounts were compared once more."""
+    change = FakeLedger.change
+
+    def goes(*words: Any) -> Any:
+        slurm_has(monkeypatch, UnreachableError("SW-SLURM-DOWN", "gone"))
+        return change(*words)
+
+    monkeypatch.setattr(FakeLedger, "change", goes)
+    assert "is taken over" in said("tenant", "import")
+
+
+def test_a_ledger_that_is_away_after_a_change_does_not_undo_its_answer(
+    ledger: FakeLedger, monkeypatch: pytest.MonkeyPatch
+):
+    """The commands failed, as if nothing had been changed."""
+    said("tenant", "import")
+    gone = False
+
+    def away(*_: object) -> Any:
+        if gone:
+            raise UnreachableError("SW-DATABASE-DOWN", "gone")
+        return {}
+
+    def then_gone(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed_then_gone(*words: Any) -> Any:
+            nonlocal gone
+            answer = change(*words)
+            gone = True
+            return answer
+
+        return changed_then_gone
+
+    monkeypatch.setattr(FakeLedger, "rollovers", away)
+    monkeypatch.setattr(FakeLedger, "open_reservations", lambda *_: tuple(away()))
+    monkeypatch.setattr(FakeLedger, "set_budget", then_gone(FakeLedger.set_budget))
+    told = said("budget", "set", "bio", "--period", "month", "--amount", "10")
+    assert "it begins the period later" in told
+    gone = False
+    monkeypatch.setattr(FakeLedger, "change", then_gone(FakeLedger.change))
+    assert "bio is no longer a tenant" in said("tenant", "delete", "bio", "--yes")
 
 
 def test_check_fails_where_a_tenant_is_not_where_its_account_is(ledger: FakeLedger):
