@@ -109,9 +109,8 @@ def _print_changes(
     *,
     as_json: bool,
 ) -> None:
-    printed: object = None
+    seen, printed, told = look(), None, ""
     while True:
-        seen = look()
         if (values := plain(as_values(seen))) != printed:
             if as_json:
                 print_json_line(values)
@@ -119,6 +118,11 @@ def _print_changes(
                 console().print(render(seen))
             printed = values
         time.sleep(_WATCH_S)
+        try:
+            seen, told = look(), ""
+        except SlicewiseError as error:
+            if told != (told := str(error)):
+                typer.echo(told, err=True)
 
 
 def _draw(look: Callable[[], object], render: Callable[[Any], RenderableType]) -> None:

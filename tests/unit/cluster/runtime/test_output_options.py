@@ -82,3 +82,17 @@ def test_a_terminal_is_drawn_anew_and_survives_a_look_that_fails(
     assert "<b>" in capsys.readouterr().out
     with pytest.raises(UnreachableError):
         watch(monkeypatch, [silent], as_json=False)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_pipe_survives_a_look_that_fails_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+):
+    """A restart of the daemon ended it."""
+    silent = UnreachableError("SW-DAEMON-DOWN", "Nobody is there.")
+    watch(monkeypatch, ["a", silent, silent, "a", "b", silent], as_json=as_json)
+    said = capsys.readouterr()
+    assert said.out == ('"a"\n"b"\n' if as_json else "<a>\n<b>\n")
+    assert said.err.count("Nobody is there.") == 2
+    with pytest.raises(UnreachableError):
+        watch(monkeypatch, [silent], as_json=as_json)
