@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future as Turn
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -73,6 +74,7 @@ _THREADS = 4
 _WAITING = 32
 _WAITING_PER_UID = 2
 _DEADLINE_S = 10.0
+_LOOK_FIRST = "Try again later. A change may be made all the same: look before you repeat it."
 _ASKS = 2
 """Questions to Slurm at a time."""
 _PAGE_ROWS = 2000
@@ -310,20 +312,28 @@ class Reads:
         """Call a function that reads the ledger, in a thread.
 
         Raises UnreachableError: SW-BUSY if too many reads are under way, in all or for this user;
-        SW-DATABASE-DOWN at the deadline.
+        SW-DATABASE-DOWN at the deadline. What no thread has begun by then is never begun.
         """
         self._count(uid)
-        reading = asyncio.get_running_loop().run_in_executor(self._threads, read)
+        turn = Turn[None]()
+
+        def begin() -> T:
+            if not turn.set_running_or_notify_cancel():
+                raise asyncio.CancelledError
+            return read()
+
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, begin)
         reading.add_done_callback(partial(self._ended, uid))
         try:
             async with asyncio.timeout(_DEADLINE_S):
                 # The thread itself can't be stopped: it counts until it ends.
                 return await asyncio.shield(reading)
         except TimeoutError:
+            is_given_up = turn.cancel()
             raise UnreachableError(
                 Code.DATABASE_DOWN,
                 f"The ledger's database did not answer within {_DEADLINE_S:.0f} s.",
-                "Try again later.",
+                "Try again later." if is_given_up else _LOOK_FIRST,
             ) from None
 
     def _count(self, uid: int) -> None:

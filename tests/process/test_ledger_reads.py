@@ -1,5 +1,6 @@
 """Tests what users read through the daemon: their own tenants, and nothing of others."""
 
+import asyncio
 import json
 import threading
 from typing import Any
@@ -35,6 +36,26 @@ async def refusal(reads: Reads, request: Request, principal: Principal = ALICE) 
     with pytest.raises(SlicewiseError) as raised:
         await reads.handlers()[type(request)](request, principal)
     return raised.value
+
+
+async def test_a_change_that_no_thread_has_begun_at_the_deadline_is_never_made(
+    reads: Reads, monkeypatch: pytest.MonkeyPatch
+):
+    """It was made after its command had failed, however much later."""
+    monkeypatch.setattr(reads_module, "_DEADLINE_S", 0.05)
+    stuck, changes = threading.Event(), list[int]()
+    begun = [asyncio.create_task(reads.from_ledger(0, lambda: stuck.wait(5))) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(UnreachableError) as given_up:
+        await reads.from_ledger(0, lambda: changes.append(1))
+    hints = {error.refusal.hint for error in await asyncio.gather(*begun, return_exceptions=True)}  # type: ignore[union-attr]
+    assert hints == {reads_module._LOOK_FIRST}
+    assert given_up.value.refusal.hint == "Try again later."
+    stuck.set()
+    monkeypatch.setattr(reads_module, "_DEADLINE_S", 60.0)
+    for _ in range(8):
+        await reads.from_ledger(0, lambda: None)
+    assert changes == []
 
 
 async def test_a_hanging_database_holds_up_its_askers_only(
