@@ -1,11 +1,17 @@
 """What operators ask the daemon about budgets, and have it change."""
 
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from slicewise.cluster.rpc.message import Asks, Request, TenantText
 from slicewise.slurm_plugin.common.tenant_requests import Authored, WholeAnswer
 from slicewise.slurm_plugin.rules.accounting.types import BudgetEntry
-from slicewise.slurm_plugin.rules.quota.types import Budget, QuotaChange
+from slicewise.slurm_plugin.rules.quota.types import (
+    MAX_BUDGET_MILLISLICE_S,
+    Budget,
+    QuotaChange,
+)
 
 
 class BudgetSetAnswer(WholeAnswer):
@@ -67,8 +73,17 @@ class BudgetEnterRequest(
 
     tenant: TenantText
     kind: Literal["grant", "adjust"]
-    amount_millislice_s: int
-    key: str
+    amount_millislice_s: int = Field(ge=-MAX_BUDGET_MILLISLICE_S, le=MAX_BUDGET_MILLISLICE_S)
+    key: str = Field(min_length=1, pattern=r"^[^\x00]*$")
+
+    @model_validator(mode="after")
+    def _require_sense(self) -> Self:
+        """As the commands do: nothing of 0 is booked, no grant takes back, and each says why."""
+        if self.amount_millislice_s <= 0 and (self.kind == "grant" or not self.amount_millislice_s):
+            raise ValueError(f"a {self.kind} of {self.amount_millislice_s}")
+        if not self.reason.strip():
+            raise ValueError("no reason")
+        return self
 
 
 class BudgetHistoryAnswer(WholeAnswer):

@@ -43,6 +43,7 @@ FIELDS: dict[str, Any] = {
     "kind": "grant",
     "amount_millislice_s": 1,
     "key": "k",
+    "reason": "r",
 }
 
 
@@ -130,7 +131,9 @@ def test_every_request_of_operators_about_tenants_has_a_handler(site: Site):
         TenantDeleteRequest(tenant="vision"),
         BudgetSetRequest(tenant="vision", period="day", amount="1"),
         BudgetDeleteRequest(tenant="vision"),
-        BudgetEnterRequest(tenant="vision", kind="grant", amount_millislice_s=1, key="k"),
+        BudgetEnterRequest(
+            tenant="vision", kind="grant", amount_millislice_s=1, key="k", reason="r"
+        ),
     ],
 )
 async def test_a_daemon_that_stands_by_changes_nothing(
@@ -165,3 +168,24 @@ async def test_a_dry_import_writes_nothing(site: Site):
     request = TenantImportRequest(is_dry=True)
     await site.handlers[TenantImportRequest](request, Principal(ROOT, "root", None))
     assert (site.ledger.said, site.ledger.entered) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"amount_millislice_s": 0},
+        {"amount_millislice_s": -1},
+        {"kind": "adjust", "amount_millislice_s": 0},
+        {"kind": "adjust", "amount_millislice_s": -(10**30)},
+        {"amount_millislice_s": 10**30},
+        {"key": ""},
+        {"key": "a\0b"},
+        {"reason": " "},
+    ],
+)
+async def test_the_daemon_books_nothing_that_a_command_would_not(site: Site, words: dict[str, Any]):
+    """Only the commands looked: at the socket, a grant could take back, without a reason."""
+    fields = {"tenant": "vision", "kind": "grant", "amount_millislice_s": 1, "key": "k"}
+    request = BudgetEnterRequest.model_construct(**{**fields, "reason": "r", **words})
+    assert b"SW-WIRE" in await site.answered(request, ROOT)
+    assert site.ledger.entered == []
