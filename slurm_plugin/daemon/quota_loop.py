@@ -200,6 +200,7 @@ class QuotaLoop:
         else:
             # This daemon does not know what another daemon does meanwhile.
             self._renewed = self._written = None
+            self._limits_since_s = inf
             self._cluster_state.barred = NOTHING_BARRED
             await self._publish(ledger_view, await self._slurm.associations())
             if self._compiles:

@@ -274,12 +274,13 @@ class Site:
     """A lender and a borrower on a Slurm that takes limits; calls of a round are noted."""
 
     def __init__(self) -> None:
+        self.leader = LeadsOrNot()
         self.slurm, self.ledger = stage.World(), RebalanceLedger()
         self.slurm.shown = ()
         self.of_slurm, self.of_ledger = Calls(), Calls()
         self.cluster_state = sync_of(self.slurm, "enforce")
         watched: Any = Watched(self.slurm, self.of_slurm), Watched(self.ledger, self.of_ledger)
-        self.limits = QuotaLoop(stage.settings(), *watched, self.cluster_state)
+        self.limits = QuotaLoop(stage.settings(), *watched, self.cluster_state, self.leader)  # type: ignore[arg-type]
 
     def set_nominal(self, slices: int) -> None:
         """Change the lender's."""
@@ -345,6 +346,18 @@ async def test_nothing_grows_on_a_look_that_a_change_of_limits_may_have_overtake
     site.set_nominal(7)
     to_slurm, _ = await site.round(looks=False)
     assert to_slurm == ["associations", "qos", "set_limits"]
+
+
+async def test_who_leads_again_lets_nothing_grow_on_a_look_of_when_another_led() -> None:
+    """That one may have let a limit grow, and shrink again."""
+    site = Site()
+    for slices in (7, 5, 5):
+        site.set_nominal(slices)
+        await site.round()
+    for site.leader.now in (False, True):
+        site.set_nominal(6)
+        to_slurm, _ = await site.round()
+    assert to_slurm == ["associations", "qos", "jobs", "set_limits"]
 
 
 async def test_a_change_of_the_policy_costs_the_ledger_the_word_that_it_is_in_force() -> None:
