@@ -100,7 +100,8 @@ class TenantDesk:
     """Reads and changes of the policy; only root and SlurmUser may ask for them.
 
     A change is in one transaction of the ledger, so it is whole or not at all, and says what it
-    says also when it is asked for again. The daemon that leads makes it, and a round at once.
+    says also when it is asked for again, but that a tenant deleted twice is unknown. The daemon
+    that leads makes it, and a round at once.
     """
 
     def __init__(
@@ -377,23 +378,32 @@ class TenantDesk:
 
         policy, is_uninstalled = await self._read(principal, read)
         require_installed(is_uninstalled)
-        update = self._quota_update(request, policy)
-        if tenant not in policy:
-            accounts = await self._reads.accounts(principal.uid) if seen is None else seen.accounts
-            update = replace(update, parent=place_in_slurm(policy, tenant, accounts))
-        after = changed(policy, update)
-        if seen is not None and not request.overcommit:
-            require_capacity(policy, after, seen.capacity_millislices, seen.instances)
-        if policy == after:
-            last = await self._read(principal, partial(ledger.tenants.history, tenant))
-            change = last[0]
-        else:
-            change = await self._update(update, request, principal)
+        accounts = seen.accounts if seen is not None else None
+        if accounts is None and tenant not in policy:
+            accounts = await self._reads.accounts(principal.uid)
+
+        def decide(policy: Policy) -> TenantUpdate | None:
+            update = self._quota_update(request, policy)
+            if tenant not in policy and accounts is not None:
+                update = replace(update, parent=place_in_slurm(policy, tenant, accounts))
+            after = changed(policy, update)
+            if seen is not None and not request.overcommit:
+                require_capacity(policy, after, seen.capacity_millislices, seen.instances)
+            return None if policy == after else update
+
+        def change() -> tuple[Policy, Policy, QuotaChange]:
+            author = request.author or principal.user
+            before, made = ledger.tenants.change_by(decide, author, request.reason)
+            if made is None:
+                return before, before, ledger.tenants.history(tenant)[0]
+            return before, changed(before, made.update), made
+
+        before, after, quota_change = await self._change(principal, change)
         warnings: tuple[str, ...] = (why_not,) if why_not else ()
         if seen is not None:
             warnings = overcommitment_warnings(after, seen.capacity_millislices, seen.instances)
         return QuotaSetAnswer(
-            before=policy.get(tenant), after=after[tenant], change=change, warnings=warnings
+            before=before.get(tenant), after=after[tenant], change=quota_change, warnings=warnings
         )
 
     def _quota_update(self, request: QuotaSetRequest, policy: Policy) -> TenantUpdate:

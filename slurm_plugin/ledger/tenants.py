@@ -45,6 +45,22 @@ class Tenants(LedgerPart):
         with writing(self._engine) as connection:
             return _change(connection, self._cluster, (update,), author, reason)[0]
 
+    def change_by(
+        self, decide: Callable[[Policy], TenantUpdate | None], author: str, reason: str
+    ) -> tuple[Policy, QuotaChange | None]:
+        """Make the change that ``decide`` wants of the policy, which nobody changes meanwhile.
+
+        Returns the policy of before, and the change; None if none was wanted. Raises what
+        ``change`` and ``decide`` raise.
+        """
+        with writing(self._engine) as connection:
+            reads.lock_policy(connection, self._cluster)
+            policy = reads.policy(connection, self._cluster)
+            update = decide(policy)
+            if update is None:
+                return policy, None
+            return policy, _change(connection, self._cluster, (update,), author, reason)[0]
+
     def change_together(
         self,
         updates: Sequence[TenantUpdate],

@@ -48,6 +48,7 @@ from slicewise.slurm_plugin.rules.quota.types import (
     KnownLimit,
     LimitKey,
     Loan,
+    Policy,
     Quota,
     Recall,
     Tenant,
@@ -163,6 +164,19 @@ def test_several_change_together_or_not_at_all(ledger: Ledger, database: str):
     assert ledger.tenants.policy()["lab"].quota.nominal_millislices == 5000
     assert (ledger.loans.outstanding(), asked) == ((), [("nlp", budget)])
     assert ledger.budgets.balances()["nlp"].available_millislice_s == 7
+
+
+def test_each_decides_on_the_policy_that_the_one_before_left(ledger: Ledger):
+    def more(policy: Policy) -> TenantUpdate:
+        nominal = policy["physics"].quota.nominal_millislices if "physics" in policy else 0
+        return TenantUpdate("physics", nominal_millislices=Millislices(nominal + 1000))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: ledger.tenants.change_by(more, "root", ""), range(8)))
+    assert ledger.tenants.policy()["physics"].quota.nominal_millislices == 8000
+    changes = ledger.tenants.history("physics")
+    assert ledger.tenants.change_by(lambda _: None, "root", "") == (ledger.tenants.policy(), None)
+    assert ledger.tenants.history("physics") == changes
 
 
 def test_tenants_move_and_go_together_or_not_at_all(ledger: Ledger, database: str):

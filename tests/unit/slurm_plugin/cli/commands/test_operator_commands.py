@@ -105,6 +105,12 @@ class FakeLedger(MemoryStore):
         self.changes.insert(0, QuotaChange(len(self.changes), update, author, reason, 0))
         return self.changes[0]
 
+    def change_by(
+        self, decide: Callable[[Policy], TenantUpdate | None], author: str, reason: str
+    ) -> tuple[Policy, QuotaChange | None]:
+        before, update = self.found, decide(self.found)
+        return before, None if update is None else self.change(update, author, reason)
+
     def change_together(
         self, updates: Sequence[TenantUpdate], author: str, reason: str, _amend: object
     ) -> tuple[QuotaChange, ...]:
